@@ -40,6 +40,7 @@ from streamer.live.streams import SESSION_NAME_BYTES
 from streamer.log import set_levels
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
+from streamer.server.interfaces import Services
 from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.load import default_token_path
@@ -159,18 +160,16 @@ class _Daemon:
         register_outputs(registry, outputs)
         streams = ClientStreams(settings, self._history)
         recordings = Recordings(settings, Models(settings.model, lambda name: _load_beside(settings, name)))
-        server = Server(
-            settings.server,
-            default_token_file=default_token_path(),
-            feed=self._log,
-            input_now=lambda: self._input,
+        services = Services(
             streams=streams,
-            recordings=recordings,
             health=self._health,
             is_live=lambda: not self._stuck(),
-            registry=registry,
-            history_file=self._history,
+            feed=self._log,
+            input_now=lambda: self._input,
+            recordings=recordings,
+            history=self._history,
         )
+        server = Server(settings.server, services, registry, default_token_path())
         self._server, self._streams = server, streams
         url = await server.start()
         watching = asyncio.create_task(self._feed_watchdog())
@@ -191,7 +190,7 @@ class _Daemon:
                 engine.start()
                 self._enrichment = Enrichment(settings, model, engine)
                 streams.serve_with(engine, model, self._enrichment)
-                recordings.serve_with(model, lambda: engine.busy, self._enrichment.glossary)
+                recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
                 await server.serve_model(model.name, model.tokenizer.known_languages)
                 # Before the input begins: a short file may have ended at once, and would say so first.
                 logger.info("listening on %s", url)
@@ -275,7 +274,7 @@ class _Daemon:
             logger.warning("%s", error)
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
-            live.kind = _kind(source)
+            live.input = dataclasses.replace(live.input, kind=_kind(source))
             source.start(callbacks(source))
         return live
 
@@ -355,7 +354,7 @@ class _Daemon:
         return {
             "status": "failing" if failure and self._status == "ok" else self._status,
             **({"failure": failure} if failure else {}),
-            **({"enrichment": told} if (added := self._enrichment) and (told := str(added.failing)) else {}),
+            **({"enrichment": told} if (added := self._enrichment) and (told := str(added.health)) else {}),
             **({"notice": told} if model is not None and (told := limits(model.origin)) else {}),
             "version": __version__,
             "input": self._source.name if self._source is not None else "none",

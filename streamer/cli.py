@@ -616,7 +616,7 @@ def _add_models(add: _Add) -> None:
         "--weights",
         default="f16",
         metavar="P",
-        help="f32, f16, int8 or int4, or one a stage: encoder=f16,cross_kv=f16,decoder=int8 (default: %(default)s)",
+        help="f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8 (default: %(default)s)",
     )
     convert.add_argument("--force", action="store_true", help="replace DIR where it is there")
     add_flags(convert, "model.tokenizer", "model.lora")

@@ -1,7 +1,7 @@
 """Recordings to text in a program of one's own: `streamer.load_model`, `streamer.transcribe`."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
-from streamer.audio.sources.file import read_audio
+from streamer.audio.sources.file import Recording
 from streamer.commands.auto import choose_model
-from streamer.errors import AudioFileError, ConfigError, TruncatedAudioError
+from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
@@ -110,19 +110,19 @@ def transcribe(
         nonlocal n_samples
         n_samples = position
 
-    samples = _samples(audio, sample_rate) if isinstance(audio, np.ndarray) else None
+    recording: Recording | None = None
+    if isinstance(audio, np.ndarray):
+        samples: Iterable[Float32Array] = [_samples(audio, sample_rate)]
+    else:
+        recording = Recording(audio)
+        samples = recording.read()
     if isinstance(model, str):
         name = choose_model(settings, live=False).model.name
         model = load_model(name, beam_size=options.beam_size)
     check_options_of_model(options, model)
-    segments = tuple(
-        transcribe_recording(
-            model,
-            samples if samples is not None else lambda: _read(audio),
-            resolve_decoding(options, model),
-            on_progress=count,
-        )
-    )
+    segments = tuple(transcribe_recording(model, samples, resolve_decoding(options, model), on_progress=count))
+    if recording is not None and recording.truncated is not None:
+        logger.warning("%s", recording.truncated)
     return Transcript(segments, n_samples / SAMPLE_RATE)
 
 
@@ -147,12 +147,3 @@ def _samples(audio: NDArray[Any], sample_rate: int) -> Float32Array:
     for _, message in pcm.take_problems():
         logger.warning("%s", message)
     return samples
-
-
-def _read(path: str | Path | NDArray[Any]) -> Iterator[Float32Array]:
-    """Yield a file's audio, 16 kHz mono; of one that is cut off, what there is."""
-    assert not isinstance(path, np.ndarray)
-    try:
-        yield from read_audio(path, on_error=lambda error: logger.warning("%s", error))
-    except TruncatedAudioError as error:
-        logger.warning("%s", error)

@@ -101,6 +101,14 @@ def spoken(rng: random.Random, duration_s: float, *, pause: float = 0.15, start_
     return words
 
 
+def words_at(*starts_s: float) -> list[SpokenWord]:
+    """Return words of half a second."""
+    return [
+        SpokenWord(i, f" w{i}", (4 * i, 4 * i + 1), round(start_s * SAMPLE_RATE), round((start_s + 0.5) * SAMPLE_RATE))
+        for i, start_s in enumerate(starts_s)
+    ]
+
+
 def index_of(text: str) -> int | None:
     """Return which word of a speaker a text is, misspelt or not; None for garbage."""
     digits = text.strip().partition("~")[0].rstrip(".,").removeprefix("w")

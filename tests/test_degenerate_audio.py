@@ -112,7 +112,7 @@ def test_a_long_recording_takes_no_more_memory_than_a_short_one(model: WhisperMo
     def peak_bytes(n_seconds: int) -> int:
         tracemalloc.start()
         try:
-            for _ in transcribe(model, lambda: blocks(n_seconds), as_whisper(model)):
+            for _ in transcribe(model, blocks(n_seconds), as_whisper(model)):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:

@@ -39,9 +39,9 @@ ROOMS = [
     "device",
     "graphs",
     "generation",
+    "hub",
     "tokens",
     "weights",
-    "hub",
 ]
 ROOMS += ["cache", "check", "heads", "shipped", "dims", "ir", "files", "result"]
 
@@ -93,7 +93,7 @@ def test_errors_events_and_audio_load_no_model_no_engine_and_no_server() -> None
     assert not within(loaded, "openvino", "streamer.whisper", "streamer.stream", "streamer.server")
 
 
-@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.schedule", "streamer.stream.session"])
+@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.session"])
 def test_the_decisions_are_pure(module: str) -> None:
     loaded = loaded_by([module])
     assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.stream.engine")

@@ -13,7 +13,7 @@
     python tools/benchmark.py memory             what each graph and the daemon take in memory
     python tools/benchmark.py files --corpus DIR word errors on recordings of people, beside other programs
     python tools/benchmark.py weights --model DIR --corpus DIR
-                                                 what f16, int8 and int4 weights cost on recordings of people
+                                                 what f16 and int8 weights cost on recordings of people
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
     python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
@@ -182,7 +182,7 @@ def _parser() -> argparse.ArgumentParser:
     memory = add("memory", "memory by stage and graph, of tensors, and of the daemon; on Linux", _memory)
     _recordings_arguments(memory)
     memory.add_argument("--size", default="small", metavar="M,M", help="default: %(default)s")
-    memory.add_argument("--weights", default="int8", metavar="W,W", help="f32, f16, int8, int4 (default: %(default)s)")
+    memory.add_argument("--weights", default="int8", metavar="W,W", help="f32, f16, int8 (default: %(default)s)")
     memory.add_argument("--windows", default="", metavar="S,S", help="of live captions (default: the model's)")
     memory.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the models are kept")
 
@@ -200,14 +200,14 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
     files.add_argument("--output", type=Path, metavar="DIR", help="keep the texts; those in it are not made again")
 
-    weights = add("weights", "what f16, int8 and int4 weights cost on recordings of people, as Markdown", _weights)
+    weights = add("weights", "what f16 and int8 weights cost on recordings of people, as Markdown", _weights)
     weights.add_argument("--model", nargs="+", required=True, metavar="DIR", help="checkpoints, or names of them")
     weights.add_argument(
         "--corpus", nargs="+", required=True, metavar="DIR", help="recordings and folders of them, with a NAME.txt each"
     )
     weights.add_argument(
         "--weights",
-        default="f16,int8,int4",
+        default="f16,int8",
         metavar="W,W",
         help="logits are compared with the first (default: %(default)s)",
     )

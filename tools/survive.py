@@ -36,6 +36,7 @@ from streamer.events import End, Event, Final, Gap, Partial, Ready, Speech, from
 from streamer.live.clients import ClientStreams
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
+from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.eventlog import EventLog
 
@@ -126,15 +127,9 @@ async def serve(port: int, path: Path) -> None:
     with open_history(settings) as history:
         assert history is not None
         log = EventLog(secrets.token_urlsafe(8), settings.history_events, history.keeper(source="nobody"))
-        server = Server(
-            settings,
-            feed=log,
-            input_now=lambda: None,
-            streams=ClientStreams(Settings(server=settings)),
-            health=dict,
-            registry=CollectorRegistry(),
-            history_file=history,
-        )
+        streams = ClientStreams(Settings(server=settings))
+        services = Services(streams=streams, health=dict, feed=log, history=history)
+        server = Server(settings, services, CollectorRegistry())
         await server.start()
         log.append(Ready(model="none", device={}, sample_rate=16_000, language="en"))
         await asyncio.sleep(1.0)  # who follows is there before the log is full

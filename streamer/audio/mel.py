@@ -1,4 +1,4 @@
-"""Whisper's log-mel spectrogram: whole, for windows that overlap, or stretch by stretch of a recording of any length.
+"""Whisper's log-mel spectrogram: whole, for windows that overlap, or of a recording of any length.
 
 Source: Radford et al. (2022), section 2.2, and `whisper/audio.py` of openai/whisper for what the paper leaves open:
 reflecting centre padding, a periodic Hann window, the power spectrum without its last frame, and the compression to
@@ -7,7 +7,8 @@ logarithmic above, each triangle of unit area.
 """
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+import tempfile
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FFT, N_FRAMES, N_SAMPLES, SAMPLE_RATE, exact_div
-from streamer.errors import AudioFileError
+from streamer.errors import StreamerError
 
 N_FREQUENCIES = N_FFT // 2 + 1  # 201 bins from 0 Hz to 8 kHz
 PADDING = exact_div(N_FFT, 2)  # 200 samples before the first frame's centre
@@ -50,85 +51,71 @@ def log_mel(samples: Float32Array, n_mels: int) -> Float32Array:
     return LogMelStream(n_mels).window(samples[:N_SAMPLES], 0)
 
 
-class LogMelFile:
-    """The log-mel spectrogram of a recording that is read twice, so that it is never held as a whole.
+class LogMelRecording:
+    """The log-mel spectrogram of a recording of any length, whose audio is read once and not kept.
 
-    It is compressed below its loudest bin, which is known only at its end: the first reading looks for that one. The
-    second goes along with those who ask, and begins anew where they go back by more than a minute. Up to 30 s are
-    padded with silence to 3000 frames; more samples have one for each 160, as in the long-form path of `transformers`.
+    The spectrogram is compressed below its loudest bin, which is known only at the end. Until then it is kept as it is:
+    a minute of it in memory, a longer one in a temporary file. Up to 30 s of audio are padded with silence to 3000
+    frames; more samples have one for each 160, as in the long-form path of `transformers`.
     """
 
-    def __init__(
-        self,
-        read: Callable[[], Iterable[Float32Array]],
-        n_mels: int,
-        *,
-        padding_samples: int = 0,
-        on_block: Callable[[Float32Array], None] = lambda block: None,
-    ) -> None:
-        """Read the recording for the first time.
+    def __init__(self, blocks: Iterable[Float32Array], n_mels: int, *, padding_samples: int = 0) -> None:
+        """Read a recording to its end.
 
-        read : begins to read the recording: blocks of 16 kHz mono, shape (n,), the same each time
+        blocks : its audio, 16 kHz mono, shape (n,)
         padding_samples : silence that is put behind it; openai-whisper puts 480000 samples, 30 s
-        on_block : called with each block of the first reading
+
+        Raises StreamerError if the temporary file cannot be written.
         """
         self.n_mels = n_mels
-        self._read = read
-        self._padding_samples = padding_samples
 
         # Samples of the recording, without the padding, and frames with it.
         self.n_samples = 0
         self.n_frames = 0
 
-        # log10 of the power of the loudest bin.
+        # log10 of the power of the loudest bin, and of all bins, one frame a row.
         self._loudest = np.float32(-np.inf)
+        self._log_powers = tempfile.SpooledTemporaryFile(max_size=2 * N_FRAMES * self._frame_bytes)  # noqa: SIM115
 
-        for log_power in _log_powers(self._counted(on_block), n_mels):
+        padding = np.zeros(padding_samples, dtype=np.float32)
+        for log_power in _log_powers(itertools.chain(self._counted(blocks), [padding]), n_mels):
             self.n_frames += len(log_power)
             self._loudest = max(self._loudest, log_power.max())
-
-        # The second reading, and log10 of the mel power of the two blocks that it came by last, one frame a row.
-        self._blocks: Iterator[Float32Array] = iter(())
-        self._kept = np.empty((0, n_mels), dtype=np.float32)
-
-        # Numbers of the first kept frame and of the one after the last; past all, so that the first request begins.
-        self._kept_start = self.n_frames
-        self._kept_end = self.n_frames
+            self._write(log_power)
 
     def frames(self, start: int, end: int) -> Float32Array:
-        """Return frames, at most 3000, (n_mels, end - start). Raises AudioFileError where the file has been cut off."""
+        """Return frames, shape (n_mels, end - start)."""
         assert 0 <= start <= end <= self.n_frames, f"frames {start} to {end} of {self.n_frames}"
-        assert end - start <= N_FRAMES, f"{end - start} frames are more than a window of {N_FRAMES}"
-        if start < self._kept_start:
-            self._blocks = _log_powers(self._padded(self._read()), self.n_mels)
-            self._kept = self._kept[:0]
-            self._kept_start = self._kept_end = 0
-        while self._kept_end < end:
-            block = next(self._blocks, None)
-            if block is None:
-                raise AudioFileError(
-                    f"the recording has become shorter than {self.n_samples / SAMPLE_RATE:.1f} s since it was read"
-                    " first: expected a file that nobody writes to; try again"
-                )
-            self._kept = np.concatenate([self._kept[-N_FRAMES:], block])
-            self._kept_end += len(block)
-            self._kept_start = self._kept_end - len(self._kept)
-        return _compress(self._kept[start - self._kept_start : end - self._kept_start], self._loudest)
+        self._log_powers.seek(start * self._frame_bytes)
+        data = self._log_powers.read((end - start) * self._frame_bytes)
+        return _compress(np.frombuffer(data, dtype=np.float32).reshape(-1, self.n_mels), self._loudest)
 
     @property
     def silence(self) -> float:
         """What a frame of silence holds in each bin."""
         return float(_compress(np.full((1, 1), np.log10(POWER_FLOOR), dtype=np.float32), self._loudest)[0, 0])
 
-    def _counted(self, on_block: Callable[[Float32Array], None]) -> Iterator[Float32Array]:
-        for block in self._read():
-            self.n_samples += len(block)
-            on_block(block)
-            yield block
-        yield from self._padded(())
+    def close(self) -> None:
+        """Delete the spectrogram."""
+        self._log_powers.close()
 
-    def _padded(self, blocks: Iterable[Float32Array]) -> Iterator[Float32Array]:
-        return itertools.chain(blocks, [np.zeros(self._padding_samples, dtype=np.float32)])
+    @property
+    def _frame_bytes(self) -> int:
+        return 4 * self.n_mels
+
+    def _counted(self, blocks: Iterable[Float32Array]) -> Iterator[Float32Array]:
+        for block in blocks:
+            self.n_samples += len(block)
+            yield block
+
+    def _write(self, log_power: Float32Array) -> None:
+        try:
+            self._log_powers.write(log_power.tobytes())
+        except OSError as error:
+            raise StreamerError(
+                f"a temporary file cannot be written ({error.strerror or error}): expected room for 3 MB a minute of"
+                " the recording; make room, or name another folder in TMPDIR"
+            ) from None
 
 
 class LogMelStream:

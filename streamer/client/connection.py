@@ -312,7 +312,8 @@ async def connected(
         raise GoneError(_why(error)) from None
     except InvalidHandshake as error:
         if isinstance(error.__cause__, EOFError | OSError):
-            raise GoneError("it closed the connection") from None
+            hint = ": does it speak TLS, at wss://?" if str(address).startswith("ws://") else ""
+            raise GoneError(f"it closed the connection{hint}") from None
         said = one_line(error)
         raise PeerError(f"{address} does not speak WebSocket ({said:.300}): is a daemon there?") from None
     except ValueError as error:  # of a redirect that leads nowhere

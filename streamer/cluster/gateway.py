@@ -46,6 +46,7 @@ from streamer.live.streams import SESSION_NAME_BYTES, ClientStream, Places
 from streamer.outside import one_line
 from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
+from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
 from streamer.settings.load import default_token_path
 from streamer.settings.table import Settings
@@ -88,16 +89,8 @@ async def run_gateway(settings: Settings) -> int:
             streams.on_stall = register_cluster(registry, streams)
             jobs = Jobs(bus, streams.workers)
             recordings = ClusterRecordings(jobs)
-            server = Server(
-                settings.server,
-                default_token_file=default_token_path(),
-                feed=None,
-                input_now=lambda: None,
-                streams=streams,
-                recordings=recordings,
-                health=streams.health,
-                registry=registry,
-            )
+            services = Services(streams=streams, health=streams.health, recordings=recordings)
+            server = Server(settings.server, services, registry, default_token_path())
             await streams.start()
             stack.push_async_callback(streams.close)
             await jobs.start()
@@ -190,7 +183,7 @@ class ClusterStreams:
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
         checkpoint = Checkpoint(
-            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState.new()
+            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
         )
         remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint)
         await self._unless_left(remote, remote.open())

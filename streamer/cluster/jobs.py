@@ -91,7 +91,6 @@ class FromWorker(Message, frozen=True, kw_only=True):
 class Ask(FromWorker, frozen=True, kw_only=True):
     """Request for the audio from a position on."""
 
-    reading: int  # 1, 2, ...: how often the run began to read
     position: int  # of the first sample
 
 
@@ -392,7 +391,7 @@ class Submitted:
     async def _audio(self, run: "_Run", ask: Ask) -> Answer:
         try:
             async with run.lock:
-                samples = await asyncio.to_thread(run.block, ask.reading, ask.position)
+                samples = await asyncio.to_thread(run.block, ask.position)
         except ClusterMessageError:
             raise
         except StreamerError as error:
@@ -453,7 +452,7 @@ class Submitted:
 
 
 class _Run:
-    """A worker's try at a job, and the recording as it reads it: from the beginning on, as often as it wants to."""
+    """A worker's try at a job, and the recording as it reads it, once."""
 
     def __init__(self, name: str, read: Callable[[], Iterator[Float32Array]]) -> None:
         self.name = name
@@ -462,17 +461,12 @@ class _Run:
         self.until_s = 0.0
         # Held while it reads.
         self.lock = asyncio.Lock()
-        self._read = read
-        # What is read, and the block that was given last, with its position.
-        self._reading = 0
-        self._blocks: Iterator[Float32Array] = iter(())
+        # What is still to be read, and the block that was given last, with its position.
+        self._blocks = _in_blocks(read)
         self._position, self._block = 0, NOTHING
 
-    def block(self, reading: int, position: int) -> Float32Array:
+    def block(self, position: int) -> Float32Array:
         """Return samples from a position on, shape (n,); none at the end. Raises what `read` raises."""
-        if reading != self._reading:
-            self._reading, self._blocks = reading, _in_blocks(self._read())
-            self._position, self._block = 0, NOTHING
         if position == self._position + len(self._block):
             self._position, self._block = position, next(self._blocks, NOTHING)
         elif position != self._position:  # else the last answer was lost
@@ -480,10 +474,10 @@ class _Run:
         return self._block
 
 
-def _in_blocks(parts: Iterator[Float32Array]) -> Iterator[Float32Array]:
+def _in_blocks(read: Callable[[], Iterator[Float32Array]]) -> Iterator[Float32Array]:
     """Yield audio in blocks of MAX_BLOCK_SAMPLES, shape (n,), the last of which is shorter, and may be empty."""
     rest = NOTHING
-    for part in parts:
+    for part in read():
         rest = np.concatenate([rest, part])
         while len(rest) >= MAX_BLOCK_SAMPLES:
             yield rest[:MAX_BLOCK_SAMPLES]

@@ -15,8 +15,9 @@ from streamer.cluster.jobs import FREE_S, JOBS, SUBMITTERS, Answer, Ask, Found, 
 from streamer.cluster.messages import unpack_samples
 from streamer.cluster.owned import Workplace
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.live.recordings import Turn, choose_decoding, recorded_segments
+from streamer.live.recordings import choose_decoding, recorded_segments
 from streamer.live.sessions import ready_event
+from streamer.live.yielding import YieldToLive
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
@@ -98,8 +99,7 @@ class _Work:
         self._model = model
         self._loop = asyncio.get_running_loop()
         self._who: dict[str, Any] = {"job": job.number, "worker": place.worker, "run": uuid.uuid4().hex}
-        # How often it began to read; samples that there are; segments that were told, and those that were not yet.
-        self._n_readings = 0
+        # Samples that there are; segments that were told, and those that were not yet.
         self._n_samples = 0
         self._n_told = 0
         self._found: list[RecordedSegment] = []
@@ -136,15 +136,15 @@ class _Work:
 
     def _transcribe(self) -> Over:
         model, job = self._model(), self._job
-        self._turn = Turn(lambda: self._place.engine.busy)
-        model.call_before(self._wait_turn)
+        self._yield = YieldToLive(self._place.engine.wait_idle, self._check)
+        model.call_before(self._yield.wait)
         decoding, speech = self._settings(model)
         language = model.choose_language(decoding.language, decoding.task)
         self._language = language if language != "auto" else ""
         enrichment = self._place.enrichment
         for segment in recorded_segments(
             model,
-            self._read,
+            self._read(),
             resolve_decoding(decoding, model, speech, words=job.words),
             enrichment.glossary if enrichment is not None and job.settings is None else None,
             on_progress=self._tell,
@@ -174,17 +174,16 @@ class _Work:
         return settings.decoding, settings.speech
 
     def _read(self) -> Iterator[Float32Array]:
-        """Read the recording from its beginning."""
-        self._n_readings += 1
-        reading, position = self._n_readings, 0
+        """Read the recording."""
+        position = 0
         while True:
-            self._wait_turn()
-            answer = self._ask(Ask(**self._who, reading=reading, position=position))
+            self._yield.wait()
+            answer = self._ask(Ask(**self._who, position=position))
             samples = unpack_samples(answer.data, wide=answer.wide)
             if not len(samples):
                 return
             position += len(samples)
-            self._n_samples = max(self._n_samples, position)
+            self._n_samples = position
             yield samples
 
     def _tell_language(self, language: str, probabilities: object) -> None:
@@ -200,13 +199,10 @@ class _Work:
             position=position,
             n_samples=self._n_samples,
             language=self._language,
-            work_s=self._turn.work_s,
+            work_s=self._yield.work_s,
         )
         self._ask(found)
         self._n_told += len(segments)
-
-    def _wait_turn(self) -> None:
-        self._turn.wait(self._check)
 
     def _check(self) -> None:
         if self.closed:

@@ -6,21 +6,20 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
-from streamer.arrays import Float32Array
-from streamer.audio.sources.file import read_audio
+from streamer.audio.sources.file import Recording
 from streamer.cluster.bus import Bus, Reply
 from streamer.cluster.jobs import Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
 from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.transcribe import check_files, needs_words, tell, writing
+from streamer.commands.transcribe import check_files, needs_words, print_error, writing
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -158,7 +157,7 @@ class _Batch:
         self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore, before: list[asyncio.Task[int]]
     ) -> int:
         """Transcribe one file and return its exit code; what is wrong is told, behind those `before`."""
-        recording = _Recording(path, self.track)
+        recording = Recording(path, self.track)
         async with room:
             submitted = jobs.submit(
                 str(path),
@@ -178,7 +177,7 @@ class _Batch:
             except ConfigError:
                 raise  # it is the same with all files
             except StreamerError as error:
-                return tell(self.console, error)
+                return print_error(self.console, error)
             finally:
                 self._progress(path, 1.0)
         return 0
@@ -199,26 +198,3 @@ class _Batch:
     def _progress(self, path: Path, share: float) -> None:
         self._done_s[path] = self._lengths_s[path] * min(1.0, max(0.0, share))
         self._show(round(1000 * sum(self._done_s.values())), round(1000 * sum(self._lengths_s.values())))
-
-
-class _Recording:
-    """A file that workers read, as often as they want to."""
-
-    def __init__(self, path: Path, track: int) -> None:
-        self._path = path
-        self._track = track
-        self._told: set[str] = set()
-        # What was wrong at its end: what there is, is transcribed first.
-        self.truncated: TruncatedAudioError | None = None
-
-    def read(self) -> Iterator[Float32Array]:
-        """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
-        try:
-            yield from read_audio(self._path, self._tell, self._track)
-        except TruncatedAudioError as error:
-            self.truncated = error
-
-    def _tell(self, error: StreamerError) -> None:
-        if str(error) not in self._told:  # once, however often it is read
-            self._told.add(str(error))
-            logger.warning("%s", error)

@@ -18,13 +18,13 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources.file import Recording
 from streamer.bench.compare import Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import show_progress
-from streamer.commands.transcribe import Recording
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
@@ -158,15 +158,14 @@ def _transcribe(path: Path, settings: Settings, model: WhisperModel) -> Run:
     """Transcribe a recording as openai-whisper does. Raises StreamerError."""
     decoding = resolve_decoding(settings.decoding, model)
     logger.info("%s transcribes %s", model.name, path)
-    with contextlib.ExitStack() as stack:
-        recording = Recording(path, stack)
-        begin_s, cpu_s = time.perf_counter(), time.process_time()
-        first_text_s = None
-        finals = []
-        for final in transcribe(model, recording.read, decoding):
-            if first_text_s is None:
-                first_text_s = time.perf_counter() - begin_s
-            finals.append(final)
+    recording = Recording(path)
+    begin_s, cpu_s = time.perf_counter(), time.process_time()
+    first_text_s = None
+    finals = []
+    for final in transcribe(model, recording.read(), decoding):
+        if first_text_s is None:
+            first_text_s = time.perf_counter() - begin_s
+        finals.append(final)
     if recording.truncated is not None:
         logger.warning("%s", recording.truncated)
     return Run(

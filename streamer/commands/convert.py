@@ -100,7 +100,7 @@ def convert(
             force=force,
             on_stage=lambda stage: tell(f"building the {stage} ({precisions[stage]})"),
         )
-    n_bytes = sum(mark.n_bytes for mark in model.files.values())
+    n_bytes = sum(mark.n_bytes for mark in model.description.files.values())
     # As a shell takes it.
     quoted = subprocess.list2cmdline([str(output)]) if os.name == "nt" else shlex.quote(str(output))
     console.print(

@@ -13,7 +13,7 @@ from streamer.outside import escaped
 from streamer.settings.table import Settings
 from streamer.speakers import enrolled
 
-# Speech that a voice can be told by.
+# Least speech for a voice.
 MIN_SPEECH_S = 3.0
 
 # Blocks of a tenth of a second; a voice is known by then.
@@ -26,11 +26,14 @@ MIN_SIMILARITY = 0.6
 def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
     """Keep the voice of the one who speaks in a recording. Returns the exit code.
 
-    Raises AudioFileError where there is too little speech in it, or that of several people.
+    Raises AudioFileError if it has too little speech, or that of several people.
     """
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
-    enrolled.path_of(folder, name)  # now: a slip in the name is told before anything is heard
-    vectors = RecordedSpeakers(settings).hear(islice(read_audio(file), MAX_BLOCKS)).vectors
+    enrolled.path_of(folder, name)  # now: a bad name costs no time
+    blocks, diarization = RecordedSpeakers(settings).recognize(islice(read_audio(file), MAX_BLOCKS))
+    for _ in blocks:
+        pass
+    vectors = diarization.vectors
     speech_s = 1 + len(vectors) / 2  # a window of a second and a half each half second
     if speech_s < MIN_SPEECH_S:
         raise AudioFileError(f"{file} has less than {MIN_SPEECH_S:g} s of speech: record one person for half a minute")
@@ -55,6 +58,6 @@ def list_speakers(settings: Settings, console: Console) -> int:
 
 
 def forget(settings: Settings, name: str) -> int:
-    """Delete what is kept of a person. Returns the exit code. Raises UsageError where nothing is."""
+    """Delete what is kept of a person. Returns the exit code. Raises UsageError if there is nothing."""
     enrolled.forget(enrolled.enrolled_folder(settings.speakers.enrolled), name)
     return 0

@@ -5,16 +5,12 @@ import functools
 import logging
 import queue
 import sys
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from rich.console import Console
 
-from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources.file import AudioFile, read_audio
+from streamer.audio.sources.file import Recording, check_audio, read_audio
 from streamer.audio.sources.stdin import standard_input
 from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
@@ -52,12 +48,12 @@ def transcribe_files(
     folder: Path | None = None,
     track: int = 1,
 ) -> int:
-    """Transcribe files, folders and patterns to text, to standard output, or to where `plan_texts` says.
+    """Transcribe files, folders and patterns to text, to standard output, or to the files that `plan_texts` returns.
 
     track : which audio track of each file, from 1 on
 
     With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
-    error among the files. Raises StreamerError where nothing can be transcribed at all.
+    error among the files. Raises StreamerError if nothing can be transcribed at all.
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
@@ -65,7 +61,7 @@ def transcribe_files(
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
-        raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
+        raise UsageError("--speakers needs a whole file before its first word: leave out --stream")
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
     lengths, exit_code = check_files(paths, track, console)
@@ -93,7 +89,7 @@ def transcribe_files(
 
 
 def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
-    """Return whether somebody asks for the words of finals: plain text tells no times."""
+    """Return whether finals need words: plain text has no times."""
     timed = any(text.format != "text" for text in texts)
     return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
 
@@ -104,19 +100,14 @@ def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[di
     exit_code = 0
     for path in paths:
         try:
-            lengths[path] = _check(path, track)
+            if path == STANDARD_INPUT:
+                standard_input()
+                lengths[path] = None
+            else:
+                lengths[path] = check_audio(path, track)
         except AudioFileError as error:
-            exit_code = max(exit_code, tell(console, error))
+            exit_code = max(exit_code, print_error(console, error))
     return lengths, exit_code
-
-
-def _check(path: Path, track: int) -> float | None:
-    """Return how long a file is. Raises AudioFileError."""
-    if path == STANDARD_INPUT:
-        standard_input()
-        return None
-    with contextlib.closing(AudioFile(path, track)) as file:
-        return file.duration_s
 
 
 def _transcribe_file(
@@ -139,7 +130,7 @@ def _transcribe_file(
 
             work.transcribe(path, write, begin(path))
     except StreamerError as error:
-        return tell(console, error)
+        return print_error(console, error)
     if not n_finals:
         logger.warning("%s: no speech found, its text is empty", one_line(path.name))
     return 0
@@ -163,14 +154,14 @@ def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[
                 writer.close()
 
 
-def tell(console: Console, error: StreamerError) -> int:
-    """Say what went wrong; return the exit code of that."""
+def print_error(console: Console, error: StreamerError) -> int:
+    """Print an error; return its exit code."""
     console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
     return error.exit_code
 
 
 class _Offline:
-    """Transcribes as openai-whisper does: window after window, each heard once."""
+    """Transcribes as openai-whisper does: window after window."""
 
     def __init__(self, settings: Settings, model: WhisperModel, decoding: ResolvedDecoding, track: int) -> None:
         self._settings = settings
@@ -182,63 +173,28 @@ class _Offline:
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
-        with contextlib.ExitStack() as stack:
-            recording = Recording(path, stack, self._track)
-            hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
-            log = EventLog(path.name, self._settings.server.history_events)
-            write(log.append(ready_event(self._model, self._settings.decoding.language)))
-            for final in transcribe(
-                self._model,
-                recording.read,
-                self._decoding,
-                on_progress=lambda position: on_progress(position, recording.n_samples),
-                on_language=functools.partial(_log_language, one_line(path.name)),
-            ):
-                if hearing is not None:
-                    final = label_final(final, hearing)
-                if self._glossary is not None:
-                    final = self._glossary.spelled(final, self._settings.decoding.task)
-                write(log.append(final))
-            write(log.append(End()))
+        recording = Recording(path, self._track)
+        blocks = recording.read()
+        diarization = None
+        if self._speakers is not None:
+            blocks, diarization = self._speakers.recognize(blocks)
+        log = EventLog(path.name, self._settings.server.history_events)
+        write(log.append(ready_event(self._model, self._settings.decoding.language)))
+        for final in transcribe(
+            self._model,
+            blocks,
+            self._decoding,
+            on_progress=lambda position: on_progress(position, recording.n_samples),
+            on_language=functools.partial(_log_language, one_line(path.name)),
+        ):
+            if diarization is not None:
+                final = label_final(final, diarization)
+            if self._glossary is not None:
+                final = self._glossary.spelled(final, self._settings.decoding.task)
+            write(log.append(final))
+        write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated
-
-
-class Recording:
-    """A file's audio, to be read twice; standard input is kept in a temporary file for that."""
-
-    def __init__(self, path: Path, stack: contextlib.ExitStack, track: int = 1) -> None:
-        self.path = path
-        self.track = track
-        # What was wrong at its end: what there is, is transcribed first.
-        self.truncated: TruncatedAudioError | None = None
-        # Of the first reading.
-        self.n_samples = 0
-        self._times_read = 0
-        # 16 kHz mono in float32.
-        self._kept = stack.enter_context(tempfile.TemporaryFile()) if path == STANDARD_INPUT else None  # noqa: SIM115
-
-    def read(self) -> Iterator[Float32Array]:
-        """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
-        self._times_read += 1
-        if self._kept is not None and self._times_read > 1:
-            self._kept.seek(0)
-            while data := self._kept.read(4 * SAMPLE_RATE):
-                yield np.frombuffer(data, dtype=np.float32)
-            return
-        try:
-            for block in read_audio(self.path, self._tell, self.track):
-                if self._times_read == 1:
-                    self.n_samples += len(block)
-                if self._kept is not None:
-                    self._kept.write(block.tobytes())
-                yield block
-        except TruncatedAudioError as error:
-            self.truncated = error
-
-    def _tell(self, error: StreamerError) -> None:
-        if self._times_read == 1:
-            logger.warning("%s", error)
 
 
 class _Streaming:

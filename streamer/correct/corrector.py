@@ -1,42 +1,28 @@
 """What a corrector is, and what it is given."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamer.arrays import Float32Array
-from streamer.events import Final, Word
-from streamer.stream.settings import SessionSettings
+from streamer.events import Word
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class Draft:
     """A final on its way through the correctors."""
-
-    # As it was published.
-    final: Final
 
     # As the correctors before have left it.
     words: tuple[Word, ...]
 
+    # Of the text, which is English if it is a translation.
+    language: str
+
     # Texts of the newest finals before it, oldest first, corrected as far as they are.
-    before: tuple[str, ...]
-
-    # Returns its audio, shape (n,) at 16 kHz, or None where it is no longer there.
-    audio: Callable[[], Float32Array | None]
-
-    # Of its session, as they were when it was told; None where nobody knows.
-    settings: SessionSettings | None = None
+    before: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         return text_of(self.words)
-
-    @property
-    def language(self) -> str:
-        """The language of its text, which a translation does not share with what was said."""
-        translated = self.final.task or (self.settings.task if self.settings is not None else "")
-        return "en" if translated == "translate" else self.final.language
 
 
 class Corrector(Protocol):
@@ -45,16 +31,16 @@ class Corrector(Protocol):
     # The `by` of its revisions.
     name: str
 
-    # Whether it waits for a model or an endpoint. Those that do run behind the others, and in a thread of their own.
+    # Whether it waits for an endpoint. Slow correctors run behind the others, in a thread of their own.
     slow: bool
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        """Return the words as they are to be: those it got, where it has nothing to say.
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word] | None:
+        """Return the words as they are to be, which may be those it got; None if it did not try.
 
-        left_s : seconds after which nobody wants the answer any more
+        left_s : seconds after which the answer is too late
 
-        Raises StreamerError where it cannot work, which is told once, until it works again; TimeoutError where its time
-        is up.
+        Raises StreamerError if it cannot work: then a slow one is left alone for a while; TimeoutError if its
+        time is up.
         """
 
 

@@ -9,15 +9,14 @@ import contextlib
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 from rapidfuzz import fuzz, process
 
-from streamer.correct.corrector import Heard, text_of
-from streamer.correct.guard import FROZEN, RefusedError, changes
+from streamer.correct.corrector import Draft, text_of
+from streamer.correct.guard import RefusedError, changes
 from streamer.correct.spans import respelled, written
 from streamer.errors import PeerError
 from streamer.events import Word
@@ -36,14 +35,11 @@ MAX_ANSWER_CHARS = 4_000
 # Fewer words are not worth a request.
 MIN_WORDS = 3
 
-# Terms of the glossary that it is told: those most like what was heard.
+# Terms of the glossary in a request: those most like the final.
 MAX_TERMS = 50
 
 # Answers in a row that are of no use, after which something is wrong with it.
 MAX_USELESS = 5
-
-# It is left alone so long after it failed; each further time twice as long, up to a limit.
-RETRY_S, MAX_RETRY_S = 5.0, 300.0
 
 _TASK = """\
 You proofread what a speech recogniser heard. The user's message is one JSON object: `text` is what to proofread, \
@@ -82,11 +78,10 @@ class LanguageModel:
         api_key: str,
         deadline_s: float,
         terms: Callable[[], Sequence[str]] = tuple,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Prepare; nothing is sent yet. Raises ConfigError where address or key cannot be one.
+        """Prepare; nothing is sent yet. Raises ConfigError if address or key cannot be one.
 
-        deadline_s : time after a final beyond which nobody wants its correction
+        deadline_s : time after a final beyond which its correction is too late
         terms : returns names as they are spelled
         """
         self._endpoint = ChatEndpoint(
@@ -94,45 +89,36 @@ class LanguageModel:
         )
         self._deadline_s = deadline_s
         self._terms = terms
-        self._clock = clock
-        # Its loop is that of whichever thread corrects.
+        # Its loop is that of the thread that corrects.
         self._runner = asyncio.Runner()
         self._n_useless = 0
-        # Why it failed last, when it is asked again, and how long it is left alone the next time.
-        self._failure = ""
-        self._again_s = 0.0
-        self._retry_s = RETRY_S
 
     def close(self) -> None:
         """Close the connection."""
         self._runner.run(self._endpoint.aclose())
         self._runner.close()
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word] | None:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups, language = written(heard.words), heard.language
-        # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
-        is_asked = len(groups) >= MIN_WORDS and language in FROZEN and left_s >= self._deadline_s / 2
-        if self._failure and (not is_asked or self._clock() < self._again_s):
-            raise PeerError(self._failure)  # also where nothing would be asked, as if it worked again
-        if not is_asked:
-            return heard.words
+        groups = written(draft.words)
+        # A final that waited long is not sent: the answer would be too late, and the endpoint be blamed.
+        if len(groups) < MIN_WORDS or left_s < self._deadline_s / 2:
+            return None
         texts = [text_of(group) for group in groups]
+        text = " ".join(texts)
+        answer = self._runner.run(self._ask(draft, text, left_s))
         try:
-            text = " ".join(texts)
-            new = proposed(text, self._runner.run(self._ask(heard, text, left_s)))
-            found = changes(texts, new, language)
-            self._n_useless = 0
+            new = proposed(text, answer)
+            found = changes(texts, new)
         except RefusedError as refusal:
             logger.debug("the language model's answer is refused: %s", refusal)
             self._n_useless += 1
             if self._n_useless >= MAX_USELESS:
-                self._fail(f"{self._endpoint.name} answers nothing of use ({refusal}): try another model")
-            self._failure = ""
-            return heard.words
-        except PeerError as error:
-            self._fail(str(error))
-        self._failure, self._retry_s = "", RETRY_S
+                raise PeerError(
+                    f"{self._endpoint.name} answers nothing of use ({refusal}): try another model"
+                ) from None
+            return draft.words
+        self._n_useless = 0
         words: list[Word] = []
         for was, becomes in found:
             parts = [part for group in groups[was.start : was.stop] for part in group]
@@ -140,18 +126,12 @@ class LanguageModel:
             words += parts if same else respelled(parts, new[becomes.start : becomes.stop])
         return words
 
-    def _fail(self, why: str) -> NoReturn:
-        self._failure = why
-        self._again_s = self._clock() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
-        raise PeerError(why) from None
-
-    async def _ask(self, heard: Heard, text: str, left_s: float) -> str:
+    async def _ask(self, draft: Draft, text: str, left_s: float) -> str:
         near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)
         said = {
-            "language": heard.language,
+            "language": draft.language,
             "terms": [term for term, _, _ in near],
-            "before": heard.before,
+            "before": draft.before,
             "text": text,
         }
         messages = [
@@ -170,7 +150,7 @@ class LanguageModel:
 
 
 def proposed(text: str, answer: str) -> list[str]:
-    """Return the words of a text with the edits of an answer. Raises RefusedError where it is no such list."""
+    """Return the words of a text with the edits of an answer. Raises RefusedError if it is no such list."""
     fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", answer, re.DOTALL)
     try:
         edits = msgspec.json.decode(fenced[1] if fenced else answer, type=Answer).edits

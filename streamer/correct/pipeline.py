@@ -2,29 +2,25 @@
 
 Each final goes through the quick correctors at once. Then the slow ones follow, and the quick ones again on what these
 found; with a second pass, they follow when a passage has been transcribed again. No caption waits for any of it: all
-of this runs in threads of its own, and a final that is not done by its deadline stays as it is.
+of this runs in two threads, and a final that is not done by its deadline stays as it is.
 """
 
 import dataclasses
 import difflib
-import logging
-import threading
 import time
-from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from streamer.arrays import Float32Array
 from streamer.correct import second_pass
-from streamer.correct.corrector import Corrector, Heard, text_of
-from streamer.correct.failing import Failing
+from streamer.correct.corrector import Corrector, Draft, text_of
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
+from streamer.health import Health
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
-
-logger = logging.getLogger(__name__)
+from streamer.worker import Worker, once
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
@@ -35,14 +31,13 @@ N_KEPT = 64
 # Finals of all sessions that wait for quick correctors, or for slow ones; beyond that some are given up.
 MAX_WAITING = 200
 
-# What is reported then, or if the deadline of a final passes while it waits; by whether it waits for slow ones.
-NAMES = "correction", "slow correction"
+# What is reported then, or if the deadline of a final passes while it waits.
 LATE = StreamerError("finals come faster than they are corrected, and some stay as they were: try a faster model")
 
-# Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
+# Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None if it is no longer there.
 ReadAudio = Callable[[float, float], Float32Array | None]
 
-# Returns the settings that a session has now; None where it is over.
+# Returns the settings that a session has now; None if it is over.
 ReadSettings = Callable[[], SessionSettings | None]
 
 
@@ -54,214 +49,194 @@ class Corrections:
         correctors: Sequence[Corrector],
         *,
         deadline_s: float,
-        failing: Failing | None = None,
+        health: Health | None = None,
         read_again: ReadAgain | None = None,
     ) -> None:
         """Put correctors to work in their order.
 
         deadline_s : time after a final, or a passage, beyond which its correction is given up
-        failing : takes those that do not work
+        health : is given what does not work
         read_again : the second pass, if there is one
         """
         self.quick = [corrector for corrector in correctors if not corrector.slow]
         self.slow = [corrector for corrector in correctors if corrector.slow]
         self.deadline_s = deadline_s
-        self.failing = failing or Failing()
+        self.health = health or Health()
         self.read_again = read_again
-        self._lanes = (
-            Lane("correct", MAX_WAITING, lambda: self._note_late(slow=False)),
-            Lane("correct slowly", MAX_WAITING, lambda: self._note_late(slow=True)),
-        )
+        # Corrects quickly, and publishes all revisions of a session in order; waits for models and endpoints.
+        self.correcting = Worker("correct", MAX_WAITING, lambda: self.health.failed("correction", LATE))
+        self.waiting = Worker("correct slowly", MAX_WAITING, lambda: self.health.failed("slow correction", LATE))
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
         return FinalsOfSession(self, log, audio, settings)
 
-    def put(self, owner: Hashable, work: Callable[[], object], *, slow: bool) -> None:
-        """Do work of a session when its turn comes."""
-        self._lanes[slow].put(owner, work)
-
-    def in_time(self, until_s: float, *, slow: bool) -> bool:
+    def in_time(self, name: str, until_s: float) -> bool:
         """Return whether there is time left for a final that has waited; report if not."""
         if time.monotonic() < until_s:
-            self.failing.remove(NAMES[slow])
+            self.health.works(name)
             return True
-        self._note_late(slow=slow)
+        self.health.failed(name, LATE)
         return False
 
-    def _note_late(self, *, slow: bool) -> None:
-        self.failing.add(NAMES[slow], LATE)
-
-    def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
+    def correct(self, correctors: Sequence[Corrector], draft: Draft, until_s: float) -> tuple[tuple[Word, ...], str]:
         """Return the words that correctors make of a final, and the names of those that changed some."""
-        words, by = heard.words, []
+        words, by = draft.words, []
         for corrector in correctors:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
-            try:
-                found = tuple(corrector.correct(dataclasses.replace(heard, words=words), left_s))
-            except TimeoutError:
-                break
-            except Exception as error:  # noqa: BLE001 - told there
-                self.failing.add(corrector.name, error)
+            if corrector.slow and self.health.waits(corrector.name):
                 continue
-            self.failing.remove(corrector.name)
-            if found != words:
+            work = partial(corrector.correct, dataclasses.replace(draft, words=words), left_s)
+            found = self.attempt(corrector.name, work)
+            if found is not None and found != words:
                 by.append(corrector.name)
-            words = found
+                words = found
         return words, ",".join(by)
+
+    def attempt(self, name: str, work: Callable[[], Sequence[Word] | None]) -> tuple[Word, ...] | None:
+        """Return the words that a part finds; None if it did not try, has no time, or fails, which is reported."""
+        try:
+            found = work()
+        except TimeoutError:
+            return None
+        except Exception as error:  # noqa: BLE001 - reported there
+            self.health.failed(name, error)
+            return None
+        if found is None:
+            return None
+        self.health.works(name)
+        return tuple(found)
 
 
 class FinalsOfSession:
-    """The finals of one session on their way through the correctors."""
+    """The finals of one session on their way through the correctors.
+
+    The thread "correct" alone knows what was published, so that no revision is older than one before it.
+    """
 
     def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio, settings: ReadSettings) -> None:
         self._corrections = corrections
         self._log = log
         self._audio = audio
         self._settings = settings
-        # Says who says a word of a revision, where that is asked.
+        # Returns a word with the label of its speaker, if that is asked for.
         self.label: Callable[[Word], Word] = lambda word: word
-        # The newest finals by their numbers, oldest first, and their words as they were told last.
-        self._told: dict[int, tuple[Final, tuple[Word, ...]]] = {}
-        self._lock = threading.Lock()
-        # Held while a revision is told, so that none is older than one before it. No listener takes it.
-        self._telling = threading.Lock()
-        self._passages = Passages(self._put_passage) if corrections.read_again is not None else None
+        # The newest finals by their numbers, oldest first, and their words as published last.
+        self._published: dict[int, tuple[Final, tuple[Word, ...]]] = {}
+        self._put = partial(corrections.correcting.put, self)
+        self._put_slow = partial(corrections.waiting.put, self)
+        self._passages = Passages(self._take_passage) if corrections.read_again is not None else None
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all finals that were told are corrected, or given up."""
+        """Call `then`, once, when all finals so far are corrected, or given up."""
         if self._passages is not None:
             self._passages.close()
         end = once(then, self._corrections.deadline_s)
-        self._put((lambda: self._put(end, slow=True)) if self._corrections.slow or self._passages else end, slow=False)
+        self._put(lambda: self._put_slow(lambda: self._put(end)))
 
-    def _put(self, work: Callable[[], object], *, slow: bool) -> None:
-        self._corrections.put(self, work, slow=slow)
+    def relabel(self, numbers: Iterable[int]) -> None:
+        """Publish finals once more, with the words that they have by now, if speakers are others than published."""
+        self._put(lambda: self._relabel(numbers))
 
     def _take(self, event: Event) -> None:
-        self._correct(event)
+        if isinstance(event, Final) and event.words and not event.task:
+            settings = self._settings()
+            until_s = time.monotonic() + self._corrections.deadline_s
+            self._put(lambda: self._correct(event, language_of(event, settings), until_s))
         if self._passages is not None:
             self._passages.take(event)
 
-    def _correct(self, event: Event) -> None:
-        if not isinstance(event, Final) or not event.words or event.task:
-            return
-        until_s = time.monotonic() + self._corrections.deadline_s
-        with self._lock:
-            before = tuple(text_of(words) for _, words in tuple(self._told.values())[-N_BEFORE:])
-            self._told[event.seq] = event, event.words
-            if len(self._told) > N_KEPT:
-                del self._told[next(iter(self._told))]
-        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
-        self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
-
-    def _correct_quickly(self, heard: Heard, until_s: float) -> None:
+    def _correct(self, final: Final, language: str, until_s: float) -> None:
         corrections = self._corrections
-        if not corrections.in_time(until_s, slow=False):
+        draft = Draft(final.words, language, self._texts_before(final))
+        self._published[final.seq] = final, final.words
+        if len(self._published) > N_KEPT:
+            del self._published[next(iter(self._published))]
+        if not corrections.in_time("correction", until_s):
             return
-        words, by = corrections.correct(corrections.quick, heard, until_s)
-        self._tell(heard, heard.words, words, by)
+        words, by = corrections.correct(corrections.quick, draft, until_s)
+        self._revise(final, words, by)
         if corrections.slow and self._passages is None:
-            self._put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
+            self._put_slow(lambda: self._correct_slowly(final, dataclasses.replace(draft, words=words), until_s))
 
-    def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float, by: str = "") -> None:
+    def _correct_slowly(self, final: Final, draft: Draft, until_s: float, by: str = "") -> None:
         corrections = self._corrections
-        if not corrections.in_time(until_s, slow=True):
+        if not corrections.in_time("slow correction", until_s):
             return
-        words, others = corrections.correct(corrections.slow, heard, until_s)
+        words, others = corrections.correct(corrections.slow, draft, until_s)
         if by := ",".join(filter(None, (by, others))):
-            # In any case: a word that is masked must not come back.
-            until_s = time.monotonic() + corrections.deadline_s
-            words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
-            self._tell(heard, told, words, by)
+            self._put(lambda: self._correct_again(final, dataclasses.replace(draft, words=words), by))
 
-    def _put_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
+    def _correct_again(self, final: Final, draft: Draft, by: str) -> None:
+        """Publish what slow correctors found, in any case through the quick ones: a masked word must not come back."""
         until_s = time.monotonic() + self._corrections.deadline_s
-        self._put(lambda: self._read_again(finals, n_known, until_s), slow=True)
+        words, _ = self._corrections.correct(self._corrections.quick, draft, until_s)
+        self._revise(final, words, by)
 
-    def _read_again(self, finals: tuple[Final, ...], n_known: int, until_s: float) -> None:
+    def _take_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
+        passage = Passage(finals, n_known, self._settings(), time.monotonic() + self._corrections.deadline_s)
+        self._put(lambda: self._begin_passage(passage))
+
+    def _begin_passage(self, passage: Passage) -> None:
+        published = [self._words(final) for final in passage.finals]
+        before = self._texts_before(passage.finals[0])
+        self._put_slow(lambda: self._read_again(passage, published, before))
+
+    def _read_again(self, passage: Passage, published: Sequence[tuple[Word, ...]], before: tuple[str, ...]) -> None:
         """Transcribe a passage again; after that its finals go through the slow correctors."""
-        with self._lock:
-            words_now = {seq: words for seq, (_, words) in self._told.items()}
-        texts = [text_of(words) for seq, words in words_now.items() if seq < finals[0].seq]
-        found = share_words(finals, self._words_again(finals, " ".join(texts[-N_BEFORE:]), until_s))
-        for i, (final, words) in enumerate(zip(finals, found, strict=True)):
-            published = words_now.get(final.seq, final.words)
+        read_again = self._corrections.read_again
+        samples = self._audio(passage.finals[0].start, passage.finals[-1].end)
+        again = None
+        if samples is not None and read_again is not None:
+            again = self._corrections.attempt(second_pass.NAME, lambda: read_again(passage, samples))
+        found = share_words(passage.finals, again or ())
+        for i, (final, words, old) in enumerate(zip(passage.finals, found, published, strict=True)):
             # A final of which nothing was found again keeps its words, and one that only has other marks keeps these.
-            new = words if words and not same_but_for_marks(words, published) else published
-            if i >= n_known:
-                heard = Heard(
-                    final, new, tuple(texts[-N_BEFORE:]), partial(self._audio, final.start, final.end), self._settings()
-                )
-                by = second_pass.NAME if new is not published else ""
-                self._correct_slowly(heard, published, time.monotonic() + self._corrections.deadline_s, by)
-            texts.append(text_of(new))
+            new = words if words and not same_but_for_marks(words, old) else old
+            if i >= passage.n_known:
+                draft = Draft(new, language_of(final, passage.settings), before)
+                until_s = time.monotonic() + self._corrections.deadline_s
+                self._correct_slowly(final, draft, until_s, second_pass.NAME if new is not old else "")
+            before = (*before, text_of(new))[-N_BEFORE:]
 
-    def _words_again(self, finals: tuple[Final, ...], prompt: str, until_s: float) -> Sequence[Word]:
-        """Return the words of a passage that is transcribed again; none if that cannot be."""
-        read_again, failing = self._corrections.read_again, self._corrections.failing
-        samples = self._audio(finals[0].start, finals[-1].end)
-        if samples is None or read_again is None:
-            return ()
-        try:
-            words = read_again(Passage(finals, samples, prompt, self._settings(), until_s))
-        except TimeoutError:
-            return ()
-        except Exception as error:  # noqa: BLE001 - reported there
-            failing.add(second_pass.NAME, error)
-            return ()
-        failing.remove(second_pass.NAME)
-        return words
-
-    def relabel(self, number: int) -> None:
-        """Tell a final once more, as it reads by now, where somebody else says a word than was told."""
-        with self._telling:
-            with self._lock:
-                told = self._told.get(number)
-            if told is not None:
-                self._revise(told[0], told[1], "speakers")
-
-    def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:
-        if _said(words) != _said(told):
-            with self._telling:
-                self._revise(heard.final, words, by)
+    def _relabel(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            if number in self._published:
+                self._revise(*self._published[number], "speakers")
 
     def _revise(self, final: Final, words: tuple[Word, ...], by: str) -> None:
         words = tuple(self.label(word) for word in words)
-        with self._lock:
-            if self._log.closed or (final.seq in self._told and _said(self._told[final.seq][1]) == _said(words)):
-                return
-            if final.seq in self._told:
-                self._told[final.seq] = final, words
+        if not by or self._log.closed or _said(words) == _said(self._words(final)):
+            return
+        if final.seq in self._published:
+            self._published[final.seq] = final, words
         text = text_of(words)
         self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
+
+    def _words(self, final: Final) -> tuple[Word, ...]:
+        """Return the words of a final as published last."""
+        return self._published.get(final.seq, (final, final.words))[1]
+
+    def _texts_before(self, final: Final) -> tuple[str, ...]:
+        earlier = [words for seq, (_, words) in self._published.items() if seq < final.seq]
+        return tuple(map(text_of, earlier[-N_BEFORE:]))
+
+
+def language_of(final: Final, settings: SessionSettings | None) -> str:
+    """Return the language of a final's text, which a translation does not share with what was said."""
+    task = final.task or (settings.task if settings is not None else "")
+    return "en" if task == "translate" else final.language
 
 
 def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
     return [(word.word, word.speaker) for word in words]
 
 
-def once(then: Callable[[], object], within_s: float, late: Callable[[], object] = lambda: None) -> Callable[[], None]:
-    """Return what calls `then` when it is called first; after `within_s`, `late` and `then` are called in any case."""
-    called = threading.Lock()
-
-    def call(before: Callable[[], object] = lambda: None) -> None:
-        if called.acquire(blocking=False):
-            timer.cancel()
-            before()
-            then()
-
-    timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call, (late,))
-    timer.daemon = True
-    timer.start()
-    return call
-
-
 def edits(before: str, after: str) -> tuple[Edit, ...]:
-    """Return the places where one text reads otherwise than another, by whole words."""
+    """Return the edits that make one text of another, by whole words."""
     old, new = _pieces(before), _pieces(after)
     begins = [0]
     for piece in old:
@@ -276,54 +251,3 @@ def _pieces(text: str) -> list[str]:
     """Cut a text at its spaces, which stay with the word behind them; one that has none, at each character."""
     first, *others = text.split(" ")
     return [first, *(f" {word}" for word in others)] if others or text.isascii() else list(text)
-
-
-class Lane:
-    """Work done one piece after another, in a thread that begins with the first.
-
-    Owners take turns; the work of each is done in order.
-    """
-
-    def __init__(self, name: str, most: int, on_dropped: Callable[[], object]) -> None:
-        """Let `most` pieces of work wait; call `on_dropped` when another arrives and one is dropped."""
-        # By owner: the one that has waited longest for its turn is first.
-        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
-        self._most = most
-        self._on_dropped = on_dropped
-        self._thread: threading.Thread | None = None
-        self._name = name
-        # Guards all of this, and says that work has come.
-        self._changed = threading.Condition()
-
-    def put(self, owner: Hashable, work: Callable[[], object]) -> None:
-        """Do work behind what waits of its owner. If too much waits, give up the oldest of the owner that has most."""
-        with self._changed:
-            self._waiting.setdefault(owner, deque()).append(work)
-            longest = max(self._waiting.values(), key=len)
-            # The last work of an owner may be its end, on which others wait.
-            full = sum(map(len, self._waiting.values())) > self._most and len(longest) > 1
-            if full:
-                longest.popleft()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        if full:
-            self._on_dropped()
-
-    def _next(self) -> Callable[[], object]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting)
-            owner = next(iter(self._waiting))
-            own = self._waiting.pop(owner)
-            work = own.popleft()
-            if own:
-                self._waiting[owner] = own
-            return work
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._next()()
-            except Exception:
-                logger.exception("a correction failed")

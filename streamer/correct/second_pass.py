@@ -10,6 +10,7 @@ import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import msgspec
 
@@ -31,17 +32,14 @@ MAX_SILENCE_S = seconds(MAX_SILENCE_SAMPLES)
 IDLE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Passage:
     """Consecutive finals to transcribe again."""
 
     finals: tuple[Final, ...]
 
-    # Audio from the first final's start to the last one's end, 16 kHz mono, shape (n,).
-    samples: Float32Array
-
-    # Text before the passage.
-    prompt: str
+    # How many of them were part of an earlier passage; they are context.
+    n_known: int
 
     # Settings of the session; None if it is over.
     settings: SessionSettings | None
@@ -50,9 +48,10 @@ class Passage:
     until_s: float
 
 
-# Transcribes a passage; returns words with times of the session, none if they cannot be trusted. Raises TimeoutError at
-# the deadline, StreamerError if the model fails.
-ReadAgain = Callable[[Passage], Sequence[Word]]
+# Transcribes a passage, given its audio from the first final's start to the last one's end, 16 kHz mono, shape (n,);
+# returns words with times of the session, none if they cannot be trusted. Raises TimeoutError at the deadline,
+# StreamerError if the model fails.
+ReadAgain = Callable[[Passage, Float32Array], Sequence[Word]]
 
 
 class Passages:
@@ -61,11 +60,11 @@ class Passages:
     def __init__(self, on_passage: Callable[[tuple[Final, ...], int], object]) -> None:
         """Call `on_passage`, which has to return at once, with the finals of each passage and how many are context."""
         self._on_passage = on_passage
-        # Finals of the next passage, and the context before them.
-        self._new: list[Final] = []
-        self._context: tuple[Final, ...] = ()
+        # The newest finals, oldest first, and how many of them were in a passage.
+        self._finals: list[Final] = []
+        self._n_known = 0
         self._speaking = False
-        self._timer: threading.Timer | None = None
+        self._timer = threading.Timer(IDLE_S, self.close)
         # Guards all of this: the timer has a thread of its own.
         self._lock = threading.RLock()
 
@@ -76,50 +75,42 @@ class Passages:
                 case Speech():
                     self._speaking = event.state == "start"
                     if self._speaking:
-                        self._stop_timer()
+                        self._timer.cancel()
                 case Gap():
                     self.close()
-                    self._context = ()
+                    self._finals, self._n_known = [], 0
                 case Final(words=(_, *_), task=""):
-                    if self._new and not _follows(event, self._new):
+                    if not _fit(*self._finals[self._n_known :], event):
                         self.close()
-                    self._new.append(event)
+                    self._finals.append(event)
+                    self._timer.cancel()
                     if not self._speaking:
-                        self._start_timer()
+                        self._timer = threading.Timer(IDLE_S, self.close)
+                        self._timer.daemon = True
+                        self._timer.start()
 
     def close(self) -> None:
-        """End the passage: pass its finals on."""
+        """End the passage: pass its finals on, behind as many earlier ones as fit."""
         with self._lock:
-            self._stop_timer()
-            new, self._new = tuple(self._new), []
-            if not new:
-                return
-            first = len(self._context)
-            while first and _follows(new[-1], (*self._context[first - 1 :], *new[:-1])):
-                first -= 1
-            context = self._context[first:]
-            self._context = (*context, *new)
-            self._on_passage((*context, *new), len(context))
-
-    def _start_timer(self) -> None:
-        self._stop_timer()
-        self._timer = threading.Timer(IDLE_S, self.close)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def _stop_timer(self) -> None:
-        if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+            if len(self._finals) == self._n_known:
+                return
+            first = self._n_known
+            while first and _fit(*self._finals[first - 1 :]):
+                first -= 1
+            self._finals, n_known = self._finals[first:], self._n_known - first
+            self._n_known = len(self._finals)
+            self._on_passage(tuple(self._finals), n_known)
 
 
-def _follows(final: Final, before: Sequence[Final]) -> bool:
-    """Return whether a final fits into the passage of those before it."""
-    pairs = zip(before, (*before[1:], final), strict=True)
-    return (
-        final.end - before[0].start <= MAX_PASSAGE_S
-        and final.language == before[-1].language
-        and all(later.start - earlier.end <= MAX_SILENCE_S for earlier, later in pairs)
+def _fit(*finals: Final) -> bool:
+    """Return whether finals can be one passage."""
+    return len(finals) < 2 or (
+        finals[-1].end - finals[0].start <= MAX_PASSAGE_S
+        and all(
+            later.start - earlier.end <= MAX_SILENCE_S and later.language == earlier.language
+            for earlier, later in pairwise(finals)
+        )
     )
 
 

@@ -1,5 +1,7 @@
-"""From words as Whisper cuts them to words as they are written, and back, with their times."""
+"""Words as Whisper cuts them and as they are written, with their times; what all correctors know of words."""
 
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 
 from streamer.events import Word
@@ -7,6 +9,21 @@ from streamer.events import Word
 # What may stand around a word.
 OPENING = "\"'“‘«¿¡("
 CLOSING = ".,;:?!…\"'”’»)"
+
+# In the languages that are spoken most often; in lower case.
+NEGATIONS = re.compile(
+    r".*n['’]t|no|not|never|none|nothing|nobody|nor|neither|cannot|without|nicht|nichts|kein(e|en|em|er|es)?|nie|niemals"
+    r"|niemand|ohne|ne|n'.*|pas|jamais|non|rien|sans|nunca|jamás|nada|nadie|sin|não|nem|sem|mai|senza|niet|geen|nooit"
+    r"|zonder|ikke|inte|aldrig|не|нет|ни|никогда|без|nigdy|bez"
+)
+
+_LATIN = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "ß": "ss", "æ": "ae", "œ": "oe", "ı": "i"})
+
+
+def letters_of(text: str) -> str:
+    """Return the letters and digits of a text alone, in lower case, without accents."""
+    folded = unicodedata.normalize("NFKD", text.casefold().translate(_LATIN))
+    return "".join(char for char in folded if char.isalnum())
 
 
 def written(words: Sequence[Word]) -> list[tuple[Word, ...]]:
@@ -21,7 +38,7 @@ def written(words: Sequence[Word]) -> list[tuple[Word, ...]]:
 
 
 def respelled(words: Sequence[Word], texts: Sequence[str]) -> Iterator[Word]:
-    """Yield other words for a stretch of speech, with its space before it.
+    """Yield other words in the place of some, with the space before them.
 
     As many have the times of those that were; else they divide their time, each by its length.
     """

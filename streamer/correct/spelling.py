@@ -1,5 +1,6 @@
-"""Spells terms as the glossary says: in texts before they are published, and in finals where that was too late."""
+"""Spells terms as the glossary says: in texts before they are published, and in finals if that was too late."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -7,9 +8,9 @@ from typing import TypeVar
 
 import msgspec
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.glossary import read_terms
-from streamer.correct.terms import Common, Replacement, TermIndex, rewritten
+from streamer.correct.terms import IsUsual, Replacement, TermIndex, rewritten
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Word
 
@@ -17,17 +18,14 @@ _Text = TypeVar("_Text", bound=Partial | Final)
 
 
 class Glossary:
-    """The terms of a file, and the corrector of finals that had settled before a term was heard to its end."""
+    """The terms of a file, and the corrector of finals of which a part was stable before a term was complete."""
 
     name = "glossary"
     slow = False
 
-    def __init__(self, path: Path, common: Common) -> None:
-        """Read a file. `common` tells whether a word, in lower case, is so usual that it stands for no term.
-
-        Raises ConfigError where there is no such file, or it is no glossary.
-        """
-        self._path, self._common = path, common
+    def __init__(self, path: Path, is_usual: IsUsual) -> None:
+        """Read a file. Raises ConfigError if it is missing or is no glossary."""
+        self._path, self._is_usual = path, is_usual
         # By language; and the terms themselves, for correctors that work by other means.
         self._indexes, self.texts = self._read()
 
@@ -44,8 +42,8 @@ class Glossary:
         """Return the terms for a language, or for those that no term names."""
         return self._indexes.get(language, self._indexes[""])
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+        return rewritten(draft.words, self.index(draft.language).replacements(draft.words))
 
     def spelled(self, final: Final, task: str) -> Final:
         """Return a final of a recording with its terms, before it is published.
@@ -53,14 +51,14 @@ class Glossary:
         task : of the recording, which is the final's unless it names another
         """
         language = "en" if (final.task or task) == "translate" else final.language
-        words = tuple(rewritten(final.words, self.index(language).replacements(final.words)))
+        words = tuple(self.correct(Draft(final.words, language), math.inf))
         return final if words == final.words else msgspec.structs.replace(final, words=words, text=text_of(words))
 
     def _read(self) -> tuple[dict[str, TermIndex], list[str]]:
         terms = read_terms(self._path)
         try:
             indexes = {
-                code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
+                code: TermIndex([term for term in terms if term.language in ("", code)], self._is_usual)
                 for code in {"", *(term.language for term in terms)}
             }
         except ValueError as error:
@@ -72,12 +70,12 @@ class Spelling:
     """The texts of one session on their way out. What was published as stable stays as it is."""
 
     def __init__(self, glossary: Glossary, language: str = "") -> None:
-        """`language` is the session's where it is known."""
+        """`language` is the session's, if it is known."""
         self._glossary = glossary
         self._language = language
         self._segment = 0
-        # Words of the segment, as they were heard, that are published as stable; what some of them became; and how the
-        # last word of each of these was heard then, at which the model may still write on.
+        # How many words of the segment, as they were decoded, are published as stable; what became of some of them, and
+        # how the last word of each of these read then: the model may still write on at it.
         self._n_stable = 0
         self._replaced: list[tuple[Replacement, str]] = []
 
@@ -100,7 +98,7 @@ class Spelling:
             each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
             for each in index.replacements(words[self._n_stable :])
         ]
-        # A term of which a part is not settled, or not heard, yet does not settle.
+        # A term is stable when all of its words are.
         n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
         if isinstance(event, Partial):
             begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from streamer.events import Event
 from streamer.server.outbox import Outbox
 from streamer.sinks.base import Sink
-from streamer.stream.eventlog import EventLog
+from streamer.stream.eventlog import EventLog, Subscription
+from streamer.worker import Worker
 
 logger = logging.getLogger(__name__)
 
@@ -18,72 +19,70 @@ CLOSE_TIMEOUT_S = 2.0
 
 @contextlib.contextmanager
 def drawn_captions(log: EventLog, sink: Sink, *, limit: int) -> Iterator[None]:
-    """Hand the events that a log publishes meanwhile to a sink, in a thread of their own: a terminal may be slow.
+    """Pass the events that a log publishes meanwhile to a sink, in a thread of their own: a terminal may be slow.
 
-    Of what waits for a slow one, outdated partials are dropped. Where more than `limit` events wait all the same, they
-    are given up with a line in the log. A sink that fails is closed and called no more, and the log lets go of it.
+    Of the events that wait for a slow one, outdated partials are dropped. If more than `limit` events wait all the
+    same, they are dropped with a line in the log. A sink that fails is closed and gets no more events.
     """
-    queue = _Queue(limit)
-    subscription = log.subscribe(queue.put)
+    drawing = _Drawing(sink, limit)
+    drawing.subscription = log.subscribe(drawing.put)
+    try:
+        yield
+    finally:
+        drawing.subscription.cancel()
+        drawing.close()
 
-    def draw() -> None:
+
+class _Drawing:
+    """An outbox between the thread that publishes, which never waits, and the one that draws."""
+
+    def __init__(self, sink: Sink, limit: int) -> None:
+        self._sink: Sink | None = sink  # None once it has failed
+        self._limit = limit
+        # Events that wait to be drawn, guarded by the lock.
+        self._outbox = Outbox(limit)
+        self._lock = threading.Lock()
+        # Draws all that waits: one call behind the present one is enough, and the last closes the sink.
+        self._worker = Worker("captions", limit=2)
+        # Cancelled if the sink fails.
+        self.subscription: Subscription | None = None
+
+    def put(self, event: Event) -> None:
+        with self._lock:
+            self._outbox.put(event)
+        self._worker.put(self, self._draw)
+
+    def close(self) -> None:
+        """Draw what waits, then close the sink; wait for that, but not forever."""
+        self._worker.put(self, lambda: self._draw(last=True))
+        self._worker.close(CLOSE_TIMEOUT_S)
+
+    def _draw(self, *, last: bool = False) -> None:
+        if self._sink is None:
+            return
         try:
-            while (event := queue.next()) is not None:
-                sink.handle(event)
-            sink.close()
+            while (event := self._next()) is not None:
+                self._sink.handle(event)
+            if last:
+                self._sink.close()
         except Exception as error:  # the terminal, or the program that reads us, is gone: others still listen
-            subscription.cancel()
+            if self.subscription is not None:
+                self.subscription.cancel()
             if isinstance(error, OSError):
                 logger.info("captions are no longer drawn (%s)", error)
             else:
                 logger.exception("captions are no longer drawn")
             with contextlib.suppress(Exception):
-                sink.close()
+                self._sink.close()
+            self._sink = None
 
-    thread = threading.Thread(target=draw, name="captions", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        subscription.cancel()
-        queue.close()
-        thread.join(CLOSE_TIMEOUT_S)
-
-
-class _Queue:
-    """An outbox between the thread that publishes, which never waits, and the one that draws."""
-
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-
-        # What waits to be drawn. Guarded by the condition, as is the flag.
-        self._outbox = Outbox(limit)
-
-        # Whether nothing more comes.
-        self._closed = False
-
-        # Notified when one of the two changes.
-        self._changed = threading.Condition()
-
-    def put(self, event: Event) -> None:
-        with self._changed:
-            self._outbox.put(event)
-            self._changed.notify()
-
-    def close(self) -> None:
-        """Let next() return None once everything has been taken."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-
-    def next(self) -> Event | None:
-        """Wait for the oldest event and return it; None at the end."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: len(self._outbox) > 0 or self._closed)
-                if not self._outbox.overflowed:
-                    return self._outbox.take()
-                n_missed = len(self._outbox)
-                self._outbox = Outbox(self._limit)
-            # Outside the lock: the log may go to the same terminal, and whoever publishes must not wait for it.
-            logger.warning("the terminal does not keep up: more than %d events were not drawn", n_missed - 1)
+    def _next(self) -> Event | None:
+        """Return the oldest event that waits; drop all of them if there are too many."""
+        with self._lock:
+            if not self._outbox.overflowed:
+                return self._outbox.take()
+            n_missed = len(self._outbox)
+            self._outbox = Outbox(self._limit)
+        # Outside the lock: the log may go to the same terminal, and the publishing thread must not wait for it.
+        logger.warning("the terminal does not keep up: more than %d events were not drawn", n_missed - 1)
+        return None

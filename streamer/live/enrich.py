@@ -1,4 +1,4 @@
-"""What is added to what was heard: words as they are to be spelled, who said them, what becomes of them later.
+"""Post-processing of a session: terms of the glossary, labels of speakers, later corrections and translations.
 
 Everything here is off unless the settings ask for it, and no caption waits for it.
 """
@@ -14,11 +14,11 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
-from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Corrections
 from streamer.correct.spelling import Glossary, Spelling
-from streamer.correct.usual import usual_words
+from streamer.correct.terms import usual_words
 from streamer.events import Event
+from streamer.health import Health
 from streamer.live.second_pass import SecondPass, has_second_pass
 from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.live.translation import PATIENCE_S, TranslatedSession, Translations
@@ -37,29 +37,27 @@ class Enrichment:
     """What the settings ask for, ready for any number of sessions."""
 
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
-        """Read and load what is asked for. Raises StreamerError where that cannot be."""
+        """Read and load what is asked for. Raises StreamerError if that fails."""
         # What does not work for now: `enrichment` in /healthz.
-        self.failing = Failing()
+        self.health = Health()
         correctors = _correctors(settings, model)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
-            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.failing)
+            self.second_pass = SecondPass(settings, model, engine.wait_idle, self.health)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
-            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.failing)
-        # Seconds after a final beyond which nobody wants what is found out of it.
-        self.deadline_s = settings.correction.deadline_s
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
         self.corrections: Corrections | None = None
         if correctors or self.speakers is not None or self.second_pass is not None:
             self.corrections = Corrections(
                 correctors,
-                deadline_s=self.deadline_s,
-                failing=self.failing,
+                deadline_s=settings.correction.deadline_s,
+                health=self.health,
                 read_again=self.second_pass.read if self.second_pass is not None else None,
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, engine.is_free_for, self.failing)
+        self.translations = Translations(settings, model, engine.wait_idle, self.health)
 
     def reread(self) -> Callable[[], None]:
         """Read again what may have changed, and return what takes it into use. Raises ConfigError."""
@@ -83,10 +81,10 @@ class EnrichedSession:
         self._speakers: SpeakersOfSession | None = None
         if enrichment.speakers is not None and self._finals is not None:
             self._speakers = SpeakersOfSession(
-                enrichment.speakers, log, self._ring, self._read, self._heard, self._finals.relabel
+                enrichment.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
             )
-            hearing = self._speakers.hearing
-            self._finals.label = lambda word: label_word(word, hearing)
+            diarization = self._speakers.diarization
+            self._finals.label = lambda word: label_word(word, diarization)
         self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
 
     def label(self, event: Event) -> Event:
@@ -108,12 +106,12 @@ class EnrichedSession:
     def _settings(self) -> SessionSettings | None:
         return runner.settings if (runner := self._runner()) is not None else None
 
-    def _heard(self) -> int:
-        """Return up to which sample speech was looked for."""
+    def _detected(self) -> int:
+        """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
 
     def _translation_s(self) -> float:
-        """Return the seconds that the translation of a final may take; 0 where none is wanted."""
+        """Return the seconds that the translation of a final may take; 0 if none is wanted."""
         runner = self._runner()
         if runner is None or not runner.settings.translated:
             return 0.0
@@ -127,7 +125,7 @@ class EnrichedSession:
 
 
 def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
-    """Return the glossary that the settings name; None where they name none. Raises ConfigError."""
+    """Return the glossary that the settings name; None if they name none. Raises ConfigError."""
     path = settings.correction.glossary
     return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
 

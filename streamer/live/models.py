@@ -1,12 +1,12 @@
 """How models are loaded while the program runs: the daemon's own, and others, which recordings first ask for."""
 
 import asyncio
-import concurrent.futures
 import dataclasses
 import gc
 import logging
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
@@ -138,19 +138,24 @@ class Models:
         return list(found.values())
 
 
-async def unless_stopped(load: Callable[[], T], stop: asyncio.Event) -> T | None:
-    """Load in a thread that is left behind, for None, when `stop` is set: compiling may take minutes."""
-    loading: concurrent.futures.Future[T] = concurrent.futures.Future()
-    loading.set_running_or_notify_cancel()  # the thread cannot be called off
+def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
+    """Work in a thread that the end of the program does not wait for: loading and compiling may take minutes."""
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # the thread cannot be called off
 
-    def work() -> None:
+    def run() -> None:
         try:
-            loading.set_result(load())
+            outcome.set_result(work())
         except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-            loading.set_exception(error)
+            outcome.set_exception(error)
 
-    threading.Thread(target=work, name="load", daemon=True).start()
-    loaded, stopped = asyncio.wrap_future(loading), asyncio.ensure_future(stop.wait())
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return outcome
+
+
+async def unless_stopped(load: Callable[[], T], stop: asyncio.Event) -> T | None:
+    """Load in a thread that is left behind, for None, when `stop` is set."""
+    loaded, stopped = asyncio.wrap_future(in_thread("load", load)), asyncio.ensure_future(stop.wait())
     await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if loaded.done():

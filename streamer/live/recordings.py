@@ -1,7 +1,6 @@
-"""Whole recordings to text beside the live sessions, one after another, as `server.interfaces.Recordings` wants it.
+"""Whole recordings to text beside the live sessions, one after another, for `server.interfaces.Recordings`.
 
-One thread works through a bounded queue. Before each call of a graph, which is tens of milliseconds at most but for the
-encoder, it lets windows of live sessions go first.
+One thread works through a bounded queue. Before each call of a graph it lets windows of live sessions go first.
 """
 
 import asyncio
@@ -9,8 +8,6 @@ import contextlib
 import dataclasses
 import logging
 import threading
-import time
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -21,6 +18,7 @@ from streamer.audio.sources.file import read_audio
 from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
+from streamer.live.yielding import WaitIdle, YieldToLive
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
 from streamer.settings.check import check_decode_options
@@ -31,16 +29,9 @@ from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
-# A recording waits for live sessions no longer than this, and so many times the time that it has worked: at least a
-# fifth of the time is its own, however busy they are.
-PATIENCE_S = 2.0
-PATIENCE = 4.0
-
-LOOK_S = 0.005  # from one look at the live sessions to the next
-
 
 def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
-    """Return the settings with what a request says otherwise. Raises ConfigError where the model cannot do that."""
+    """Return the settings with what a request says otherwise. Raises ConfigError if the model cannot do that."""
     said: dict[str, Any] = {
         "language": options.language,
         "task": options.task or ("transcribe" if decoding.task == "both" else None),
@@ -57,7 +48,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
 
 def recorded_segments(
     model: WhisperModel,
-    read: Callable[[], Iterable[Float32Array]],
+    blocks: Iterable[Float32Array],
     decoding: ResolvedDecoding,
     glossary: Glossary | None,
     *,
@@ -65,7 +56,7 @@ def recorded_segments(
     on_language: OnLanguage,
 ) -> Iterator[RecordedSegment]:
     """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
-    segments = transcribe_segments(model, read, decoding, on_progress=on_progress, on_language=on_language)
+    segments = transcribe_segments(model, blocks, decoding, on_progress=on_progress, on_language=on_language)
     for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
         yield RecordedSegment(
             final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
@@ -76,70 +67,34 @@ def recorded_segments(
         )
 
 
-class Turn:
-    """How one recording lets live sessions go first, and how long it works; of one thread, others look."""
-
-    def __init__(self, is_live_busy: Callable[[], bool]) -> None:
-        """`is_live_busy` says whether live sessions are at work. The model is there: the time counts from now on."""
-        self._is_live_busy = is_live_busy
-        # When computing began and ended, by the monotonic clock, and how much of that time was waited.
-        self._begin_s = time.monotonic()
-        self._end_s: float | None = None
-        self._waited_s = 0.0
-
-    @property
-    def work_s(self) -> float:
-        """Seconds that computing has taken."""
-        return (self._end_s or time.monotonic()) - self._begin_s - self._waited_s
-
-    def end(self) -> None:
-        """The time counts no longer."""
-        self._end_s = time.monotonic()
-
-    def wait(self, check: Callable[[], None]) -> None:
-        """Let live sessions go first; `check` raises what ends that."""
-        while True:
-            check()
-            if self._waited_s >= PATIENCE_S + PATIENCE * self.work_s or not self._is_live_busy():
-                return
-            begin_s = time.monotonic()
-            time.sleep(LOOK_S)
-            self._waited_s += time.monotonic() - begin_s
-
-
 class Recordings:
-    """See `server.interfaces.Recordings`."""
+    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`."""
 
     def __init__(self, settings: Settings, models: Models) -> None:
         """Transcribe as the settings say; nothing before `serve_with`."""
         self._settings = settings
         self._models = models
-        # Whether live sessions are at work; None before there can be any.
-        self._is_live_busy: Callable[[], bool] | None = None
-        self._stopping = False
         self._glossary: Glossary | None = None
-        # What waits, what is at work, and what tells of something new. Guarded by the condition.
-        self._waiting: deque[Job] = deque()
-        self._current: Job | None = None
+        # Waits for live sessions; None before there can be any.
+        self._wait_idle: WaitIdle | None = None
+        # The job at work and those that wait, in order. Guarded by the condition, as the flag is.
+        self._jobs: list[Job] = []
+        self._stopping = False
         self._changed = threading.Condition()
-        self._thread = threading.Thread(target=self._run, name="recordings", daemon=True)
 
-    def serve_with(
-        self, model: WhisperModel, is_live_busy: Callable[[], bool], glossary: Glossary | None = None
-    ) -> None:
+    def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
         """Transcribe from now on, also with the daemon's own model, and spell terms as a glossary says."""
         self._glossary = glossary
         self._models.serve_with(model)
-        self._is_live_busy = is_live_busy
-        self._thread.start()
+        self._wait_idle = wait_idle
+        threading.Thread(target=self._run, args=(wait_idle,), name="recordings", daemon=True).start()
 
     def stop(self) -> None:
         """End all that waits, and what is at work before its next step, with StoppingError."""
         with self._changed:
             self._stopping = True
-            for job in self._waiting:
+            for job in self._jobs:
                 job.put(_stopping())
-            self._waiting.clear()
             self._changed.notify()
 
     def models(self) -> Sequence[ModelInfo]:
@@ -152,40 +107,39 @@ class Recordings:
 
     async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
         """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
-        if self._is_live_busy is None:
+        if self._wait_idle is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         job = Job(self, path, options, await asyncio.to_thread(self._models.find, model))
         most = self._settings.server.max_recordings
         with self._changed:
             if self._stopping:
                 raise _stopping()
-            if len(self._waiting) + (self._current is not None) >= most:
+            if len(self._jobs) >= most:
                 raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
-            self._waiting.append(job)
+            self._jobs.append(job)
             self._changed.notify()
         return job
 
     def forget(self, job: "Job") -> None:
-        """A job is closed: its place in the queue is free."""
+        """Give the slot of a job that is closed or over to another."""
         with self._changed:
-            if job in self._waiting:
-                self._waiting.remove(job)
-                job.put(None)
+            if job in self._jobs:
+                self._jobs.remove(job)
 
-    def _run(self) -> None:
+    def _run(self, wait_idle: WaitIdle) -> None:
         while True:
             with self._changed:
-                self._current = None
-                self._changed.wait_for(lambda: self._waiting or self._stopping)
+                self._changed.wait_for(lambda: self._jobs or self._stopping)
                 if self._stopping:
                     return
-                job = self._current = self._waiting.popleft()
-            job.put(self._outcome(job))
+                job = self._jobs[0]
+            job.put(self._outcome(job, wait_idle))
+            self.forget(job)
 
-    def _outcome(self, job: "Job") -> StreamerError | None:
+    def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
         """Transcribe a recording; return what it ended with."""
         try:
-            self._transcribe(job)
+            self._transcribe(job, wait_idle)
         except _ClosedError:
             logger.debug("a recording was given up")
         except AudioFileError as error:
@@ -197,30 +151,22 @@ class Recordings:
             return StreamerError("the daemon failed: see its log, and report it as a bug")
         return None
 
-    def _transcribe(self, job: "Job") -> None:
-        assert self._is_live_busy is not None
+    def _transcribe(self, job: "Job", wait_idle: WaitIdle) -> None:
         model = self._models.get(job.known)
-        turn = job.turn = Turn(self._is_live_busy)
-        model.call_before(lambda: turn.wait(lambda: self._check(job)))
+        job.work = YieldToLive(wait_idle, lambda: self._check(job))
+        model.call_before(job.work.wait)
         decoding = choose_decoding(self._settings.decoding, job.options, model)
         language = model.choose_language(decoding.language, decoding.task)
         job.language = language if language != "auto" else ""
-
-        def found(language: str, probabilities: object) -> None:
-            job.language = language
-
-        def heard(position_samples: int) -> None:
-            job.duration_s = position_samples / SAMPLE_RATE
-
-        def read() -> Iterator[Float32Array]:
-            # What a truncated file holds counts.
-            with contextlib.suppress(TruncatedAudioError):
-                for block in read_audio(job.path):
-                    turn.wait(lambda: self._check(job))
-                    yield block
-
-        resolved = resolve_decoding(decoding, model, self._settings.speech)
-        for segment in recorded_segments(model, read, resolved, self._glossary, on_progress=heard, on_language=found):
+        segments = recorded_segments(
+            model,
+            job.audio(),
+            resolve_decoding(decoding, model, self._settings.speech),
+            self._glossary,
+            on_progress=job.note_progress,
+            on_language=job.note_language,
+        )
+        for segment in segments:
             job.put(segment)
         logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
 
@@ -247,18 +193,32 @@ class Job:
         self._loop = asyncio.get_running_loop()
         # What comes, and at the end None or an error.
         self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
-        # None before it is its turn.
-        self.turn: Turn | None = None
+        # How it lets live sessions go first; None before it is at work.
+        self.work: YieldToLive | None = None
 
     @property
     def work_s(self) -> float:
         """Seconds that computing has taken."""
-        return self.turn.work_s if self.turn is not None else 0.0
+        return self.work.work_s if self.work is not None else 0.0
+
+    def audio(self) -> Iterator[Float32Array]:
+        """Yield its audio, 16 kHz mono, shape (n,); of a truncated file, what there is."""
+        assert self.work is not None
+        with contextlib.suppress(TruncatedAudioError):
+            for block in read_audio(self.path):
+                self.work.wait()
+                yield block
+
+    def note_progress(self, position_samples: int) -> None:
+        self.duration_s = position_samples / SAMPLE_RATE
+
+    def note_language(self, language: str, probabilities: object) -> None:
+        self.language = language
 
     def put(self, item: RecordedSegment | StreamerError | None) -> None:
         """Hand something over, from any thread; other things than segments are the last."""
-        if not isinstance(item, RecordedSegment) and self.turn is not None:
-            self.turn.end()
+        if not isinstance(item, RecordedSegment) and self.work is not None:
+            self.work.end()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
@@ -270,7 +230,7 @@ class Job:
             yield item
 
     def close(self) -> None:
-        """End it where it is not over."""
+        """End it if it is not over."""
         self.closed = True
         self._recordings.forget(self)
 
@@ -282,7 +242,7 @@ class Job:
 
 
 class _ClosedError(Exception):
-    """Nobody waits for the recording any more."""
+    """The client has left."""
 
 
 def _stopping() -> StoppingError:

@@ -1,19 +1,19 @@
 """The model behind the second pass: the daemon's own, or another one."""
 
 import dataclasses
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
 
-from streamer.correct.failing import Failing
+from streamer.arrays import Float32Array
 from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
-from streamer.live.models import Known, Models
-from streamer.live.turns import Turns
-from streamer.settings.apply import is_conditioned, resolve_decoding
+from streamer.health import Health
+from streamer.live.models import Known, Models, in_thread
+from streamer.live.yielding import WaitIdle, YieldToLive
+from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.transcribe import transcribe
 from streamer.whisper.device.devices import DeviceSettings
@@ -44,25 +44,20 @@ def _is_own(settings: Settings) -> bool:
 class SecondPass:
     """Transcribes passages again, in one thread. Each call of a graph lets live captions go first."""
 
-    def __init__(
-        self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
-    ) -> None:
-        """Load the model in the background; note in `failing` if that fails."""
+    def __init__(self, settings: Settings, own: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
+        """Load the model in the background; note in `health` if that fails."""
         self._settings = settings
         self._own = own
-        self._turns = Turns(is_free_for)
-        self.model: Future[WhisperModel] = Future()
+        self._yield = YieldToLive(wait_idle)
+        self.model: Future[WhisperModel] = in_thread("load second pass", self._load)
 
-        def load() -> None:
-            try:
-                self.model.set_result(self._load())
-            except Exception as error:  # noqa: BLE001 - reported with the daemon's health
-                self.model.set_exception(error)
-                failing.add(NAME, error)
+        def note(loaded: Future[WhisperModel]) -> None:
+            if isinstance(error := loaded.exception(), Exception):
+                health.failed(NAME, error)
 
-        threading.Thread(target=load, name="load second pass", daemon=True).start()
+        self.model.add_done_callback(note)
 
-    def read(self, passage: Passage) -> Sequence[Word]:
+    def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
         """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
         if not self.model.done():
             return ()
@@ -88,14 +83,11 @@ class SecondPass:
             chosen = session.options
             decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
-        if is_conditioned(decoding, model) and passage.prompt:
-            said = model.tokenizer.encode(f" {passage.prompt}")
-            resolved = dataclasses.replace(resolved, initial_prompt=(*resolved.initial_prompt, *said))
-        self._turns.begin(passage.until_s)
+        self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start
         return [
             msgspec.structs.replace(word, start=start_s + word.start, end=start_s + word.end)
-            for final in transcribe(model, passage.samples, resolved)
+            for final in transcribe(model, samples, resolved)
             for word in final.words
         ]
 
@@ -103,7 +95,7 @@ class SecondPass:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):
             model = self._own.fork(n_beams=self._settings.correction.beam_size)
-            model.call_before(self._turns.wait)
+            model.call_before(self._yield.wait)
             return model
         devices = DeviceSettings(
             correction.device or settings.model.device, npu_through_cpu=settings.model.npu_through_cpu
@@ -116,5 +108,5 @@ class SecondPass:
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))
         if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
-            model.call_before(self._turns.wait)  # a device of its own delays no caption
+            model.call_before(self._yield.wait)  # a device of its own delays no caption
         return model

@@ -9,6 +9,7 @@ from typing import Any
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import LogMelStream
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
 from streamer.live.confidence import Confidence
@@ -19,7 +20,8 @@ from streamer.settings.apply import decode_options, gate_settings, is_conditione
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import SessionState
 from streamer.whisper.model import SILENCE_S, WhisperModel
@@ -55,17 +57,21 @@ def open_session(
     chosen = session_settings(settings, model, options)
     runner = SessionRunner(
         chosen,
-        kind=kind,
-        capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
-        n_mels=model.dims.n_mels,
-        max_delay_s=settings.stream.max_delay_s,
-        reserved=reserved,
-        name=log.session,
-        label=lambda event: label(event if enriched is None else enriched.label(event)),
-        on_event=log.append,
-        on_finished=lambda: log.call_behind(finish),
+        Input(
+            kind=kind,
+            capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
+            max_delay_s=settings.stream.max_delay_s,
+            reserved=reserved,
+            live_from=live_from,
+        ),
+        Output(
+            on_event=log.append,
+            on_finished=lambda: log.call_behind(finish),
+            label=lambda event: label(event if enriched is None else enriched.label(event)),
+            name=log.session,
+        ),
+        mel=LogMelStream(model.dims.n_mels),
         state=state,
-        live_from=live_from,
     )
     if chosen.task == "transcribe":  # translations are less probable by nature
         log.subscribe(Confidence(model, runner.logger.warning).take)

@@ -12,12 +12,12 @@ from collections.abc import Callable
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.audio.mel import log_mel
-from streamer.correct.failing import Failing
-from streamer.correct.pipeline import Lane, ReadAudio, once
+from streamer.correct.pipeline import ReadAudio
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
+from streamer.health import Health
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.live.turns import Turns
+from streamer.live.yielding import WaitIdle, YieldToLive
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.engine import RETRY_S
@@ -25,6 +25,7 @@ from streamer.stream.eventlog import EventLog
 from streamer.stream.window import Request
 from streamer.stream.words import SENTENCE_ENDS
 from streamer.whisper.model import WhisperModel
+from streamer.worker import Worker, once
 
 # What Whisper translates into.
 ENGLISH = "en"
@@ -50,18 +51,13 @@ LOOP = StreamerError("the model repeats itself: that text is left out; a larger 
 class Translations:
     """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
 
-    def __init__(
-        self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
-    ) -> None:
-        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds.
-
-        failing : takes why the newest passage was not translated
-        """
-        self.failing = failing
+    def __init__(self, settings: Settings, model: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
+        """Translate in the time that captions leave; `health` is given why the newest passage was not translated."""
+        self.health = health
         # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
         # audio; the first thread does, before the audio is overwritten.
-        self.copying = Lane("copy for translation", MAX_WAITING, self.note_late)
-        self.lane = Lane("translate", MAX_WAITING, self.note_late)
+        self.copying = Worker("copy for translation", MAX_WAITING, self.note_late)
+        self.translating = Worker("translate", MAX_WAITING, self.note_late)
         # Grammar, words and prompt are of the language that is spoken. Translations are less probable than transcripts:
         # only a loop is decoded again, and left out if it stays one.
         self._decoding = dataclasses.replace(
@@ -69,13 +65,13 @@ class Translations:
         )
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        # The thread's own: its turns; what encodes and decodes.
-        self._turns = Turns(is_free_for)
+        # The thread's own: what lets captions go first, and what encodes and decodes.
+        self._yield = YieldToLive(wait_idle)
         self._fork: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
     def note_late(self) -> None:
         """Report that a passage is not translated."""
-        self.failing.add(NAME, LATE)
+        self.health.failed(NAME, LATE)
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
         """Return what is said in English, empty if it is late, loops or fails. Called by the thread.
@@ -84,7 +80,7 @@ class Translations:
         before : the translation before
         until_s : deadline by the monotonic clock; infinity for a recording
         """
-        self._turns.begin(until_s)
+        self._yield.begin(until_s)
         request = Request(
             prefix=(),
             prompt=before if self._conditioned else "",
@@ -96,18 +92,18 @@ class Translations:
         try:
             if self._fork is None:
                 model = self._model.fork(self._model.runtime.windows_s)
-                model.call_before(self._turns.wait)
+                model.call_before(self._yield.wait)
                 self._fork = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
             encoder, decoder = self._fork
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
-        except Exception as error:  # noqa: BLE001 - told there
-            self.failing.add(NAME, LATE if isinstance(error, TimeoutError) else error)
+        except Exception as error:  # noqa: BLE001 - reported there
+            self.health.failed(NAME, LATE if isinstance(error, TimeoutError) else error)
             return ""
         if hypothesis.failed:
-            self.failing.add(NAME, LOOP)
+            self.health.failed(NAME, LOOP)
             return ""
-        self.failing.remove(NAME)
+        self.health.works(NAME)
         return "".join(word.text for word in hypothesis.words).strip()
 
 
@@ -117,7 +113,7 @@ class TranslatedSession:
     def __init__(
         self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
     ) -> None:
-        """Follow a session; `patience_s` says for how long a translation is waited for, 0 where none is wanted."""
+        """Follow a session; `patience_s` says for how long a translation is waited for, 0 if none is wanted."""
         self._translations = translations
         self._log = log
         self._audio = audio
@@ -132,7 +128,7 @@ class TranslatedSession:
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all that was told is translated, or given up."""
+        """Call `then`, once, when all finals so far are translated, or given up."""
         self._close()
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
@@ -141,7 +137,7 @@ class TranslatedSession:
         translations = self._translations
         wait_s = left_s if left_s == math.inf else min(left_s, END_PATIENCE_S)
         end = once(then, wait_s, late=translations.note_late)
-        translations.copying.put(self, lambda: translations.lane.put(self, end))
+        translations.copying.put(self, lambda: translations.translating.put(self, end))
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Speech) and event.state == "end":
@@ -172,7 +168,7 @@ class TranslatedSession:
         if samples is None:
             self._translations.note_late()
         else:
-            self._translations.lane.put(self, lambda: self._translate(finals[-1], samples, until_s))
+            self._translations.translating.put(self, lambda: self._translate(finals[-1], samples, until_s))
 
     def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
         if self._log.closed:

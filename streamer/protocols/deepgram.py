@@ -17,11 +17,11 @@ import msgspec
 
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat, AudioReader
-from streamer.errors import AudioFileError, ConfigError, StreamerError
+from streamer.errors import AudioFileError, ConfigError, IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
-from streamer.protocols import dialogue
-from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, say_json
+from streamer.protocols import adapter
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -115,18 +115,9 @@ class _Command(msgspec.Struct):
     type: Literal["KeepAlive", "Finalize", "CloseStream"]
 
 
-def read_query(query: dialogue.Query) -> Query:
-    """Read what an address asks for. Raises ConfigError where a value is none."""
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Query):
-        if found := query.getlist(field.name):
-            # True and False is how older SDKs write booleans; where one value is expected, the last counts.
-            value = found if field.default_factory is list else found[-1]
-            try:
-                values[field.name] = msgspec.convert(value, field.type, strict=False)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"query has {field.name}={found[-1]!r:.60}: {one_line(error)}") from None
-    read = Query(**values)
+def read_query(query: adapter.Query) -> Query:
+    """Read what an address asks for. Raises ConfigError for a value that it cannot have."""
+    read = adapter.read_query(query, Query)
     if read.encoding in ENCODINGS and not read.sample_rate:
         raise ConfigError(f"query has encoding={read.encoding} without sample_rate: expected both")
     if read.model:
@@ -139,13 +130,15 @@ def describe_error(status: int, message: str) -> dict[str, str]:
     return {"err_code": code, "err_msg": message, "request_id": str(uuid.uuid4())}
 
 
-def make_live(query: dialogue.Query, headers: Mapping[str, str]) -> "Live":
-    """Begin a dialogue. Raises ConfigError where the address asks for what cannot be."""
+def make_live(query: adapter.Query, headers: Mapping[str, str]) -> "Live":
+    """Begin an adapter. Raises ConfigError where the address asks for what cannot be."""
     return Live(read_query(query), request_id=str(uuid.uuid4()), created=_now())
 
 
-class Live(dialogue.Dialogue):
-    """Live transcription over a WebSocket (see `protocols.dialogue.Dialogue`)."""
+class Live(adapter.Adapter):
+    """Live transcription over a WebSocket (see `protocols.adapter.Adapter`)."""
+
+    timeout_s: float | None = TIMEOUT_S
 
     def __init__(self, query: Query, *, request_id: str, created: str) -> None:
         self._query = query
@@ -158,10 +151,6 @@ class Live(dialogue.Dialogue):
         self._opened = False
         # Whether no more is listened to.
         self._finished = False
-        # Close code and reason, for when all is said.
-        self._end = Hangup(1000)
-        # When the client was heard last.
-        self._heard_from_s = 0.0
         self._model = ""
         self._speakers: Speakers = {} if query.diarize else None
         # Where the newest final ends, in seconds.
@@ -175,34 +164,23 @@ class Live(dialogue.Dialogue):
         # The newest final meanwhile: it may be the answer.
         self._held: Final | None = None
 
-    def begin(self, now_s: float) -> list[Action]:
-        self._heard_from_s = now_s
+    def begin(self) -> list[Action]:
         return self._open()
 
-    @property
-    def wake_s(self) -> float | None:
-        """When the client has been silent for too long."""
-        return None if self._finished else self._heard_from_s + TIMEOUT_S
-
-    def wake(self, now_s: float) -> list[Action]:
-        """Close the connection of a client that is silent."""
-        if self.wake_s is None or now_s < self.wake_s:
-            return []
-        reason = f"NET-0001: no audio and no text for {TIMEOUT_S:g} s: expected audio, or KeepAlive every 3 to 5 s"
-        return self._hang_up(1011, reason)
-
-    def receive(self, message: str | bytes, now_s: float) -> list[Action]:
-        self._heard_from_s = now_s
+    def receive(self, message: str | bytes) -> list[Action]:
         if self._finished:
             return []
         if isinstance(message, str):
             return self._obey(message)
         return self._hear(message) if message else self._finish()
 
-    def refused(self, error: StreamerError, now_s: float) -> list[Action]:
+    def refused(self, error: StreamerError) -> list[Action]:
+        if isinstance(error, IdleError):
+            reason = f"NET-0001: no audio and no text for {TIMEOUT_S:g} s: expected audio, or KeepAlive every 3 to 5 s"
+            return self._hang_up(1011, reason)
         return self._hang_up(error.close_code, f"{error.code}: {error}")
 
-    def on_event(self, event: Event, now_s: float) -> list[Action]:
+    def on_event(self, event: Event) -> list[Action]:
         match event:
             case Ready():
                 self._model = event.model
@@ -225,13 +203,13 @@ class Live(dialogue.Dialogue):
             case Gap():
                 self._end_stretches(event.end)
             case Flushed():
-                if self._finalizing_until is not None and event.time >= self._finalizing_until - dialogue.FLUSH_SKEW_S:
+                if self._finalizing_until is not None and event.time >= self._finalizing_until - adapter.FLUSH_SKEW_S:
                     self._finalizing_until = None
                 return self._release(from_finalize=True) or [
                     self._result((), event.time, final=True, from_finalize=True)
                 ]
             case Error(fatal=True):
-                self._end = Hangup(1011, one_line(f"{event.code}: {event.message}"))
+                self.fail(event)
             case End():
                 return self._conclude()
         return []
@@ -260,7 +238,7 @@ class Live(dialogue.Dialogue):
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
         ended = [] if self._stretches else self._end_utterance(self._reader.read_s)
-        return [*self._open(), *([Hear(audio)] if audio else []), *ended]
+        return [*self._open(), *([Write(audio)] if audio else []), *ended]
 
     def _obey(self, text: str) -> list[Action]:
         try:
@@ -280,12 +258,12 @@ class Live(dialogue.Dialogue):
         return [Do("resume")] if self._opened else []
 
     def _finish(self) -> list[Action]:
-        self._finished = True
+        self._finished, self.timeout_s = True, None
         try:
             rest = self._reader.finish()
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
-        hear: list[Action] = [*self._open(), *([Hear(rest)] if rest else [])]
+        hear: list[Action] = [*self._open(), *([Write(rest)] if rest else [])]
         return [*hear, Finish()] if self._opened else self._conclude()
 
     def _conclude(self) -> list[Action]:
@@ -303,7 +281,7 @@ class Live(dialogue.Dialogue):
             "duration": round(self._reader.read_s, 3),
             "channels": 1,
         }
-        return [*said, say_json(metadata), self._end]
+        return [*said, say_json(metadata), self.hangup]
 
     def _hang_up(self, code: int, reason: str) -> list[Action]:
         self._finished = True

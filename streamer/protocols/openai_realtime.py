@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from streamer.errors import IdleError, StreamerError, UsageError
+from streamer.errors import StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
-from streamer.protocols import dialogue, openai_messages
-from streamer.protocols.dialogue import Action, Change, Do, Hangup, Hear, Open, Say, say_json
+from streamer.protocols import adapter, openai_messages
+from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
 from streamer.protocols.text import OPENAI_MODELS, note_model
@@ -33,14 +33,14 @@ LOOKBACK_S = 0.5
 LEAST_PROBABILITY = 0.0005
 
 
-def make(query: dialogue.Query, headers: Mapping[str, str]) -> "RealtimeDialogue":
-    """Return the dialogue of a connection. Raises UsageError where it asks for something else than transcription."""
+def make(query: adapter.Query, headers: Mapping[str, str]) -> "Realtime":
+    """Return the adapter of a connection. Raises UsageError where it asks for something else than transcription."""
     intent = query.get("intent", "transcription")
     if intent != "transcription":
         raise UsageError(f"intent is {intent!r:.40}: expected transcription, nobody answers here")
     # A browser cannot send the header, and has a subprotocol for it.
     said = (headers.get("openai-beta", ""), headers.get("sec-websocket-protocol", ""), query.get("openai-beta", ""))
-    return RealtimeDialogue(beta=any(re.search("realtime[=-]v1", text) for text in said))
+    return Realtime(beta=any(re.search("realtime[=-]v1", text) for text in said))
 
 
 @dataclass(slots=True)
@@ -69,22 +69,21 @@ class _Item:
     lost: str = ""
 
 
-class RealtimeDialogue(dialogue.Dialogue):
-    """One client's connection (see `dialogue.Dialogue`)."""
+class Realtime(adapter.Adapter):
+    """One client's connection (see `adapter.Adapter`)."""
 
     # Only messages and events move it on.
     def __init__(self, *, beta: bool = False) -> None:
         """Begin with the defaults; `beta` says whether the client speaks the older shapes."""
         self._beta = beta
         self._id = secrets.token_hex(8)
-        self._n_events = self._n_items = 0
+        self._n_events = 0
         self._session = Session()
         # The configuration before the newest update, and the client's name for that.
         self._before = self._session
         self._update_id: str | None = None
-        # Whether a session of ours was asked for; whether there can be none before another update; whether other
-        # options were asked for since.
-        self._opened = self._refused = self._changed = False
+        # Whether a session of ours was asked for; whether there can be none before another update.
+        self._opened = self._refused = False
         # The daemon's model, once it is known.
         self._model = ""
         # Seconds of audio that came, where the buffer begins in it, and where what the client ended itself ends.
@@ -99,13 +98,11 @@ class RealtimeDialogue(dialogue.Dialogue):
         self._commits: deque[tuple[float, float, int]] = deque()
         # The segment that deltas are of, and how many characters of it they have said.
         self._segment = self._told = 0
-        # How the connection ends when the session does.
-        self._hangup = Hangup()
 
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         return [self._show("created")]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         event_id = None
         try:
             said = openai_messages.read_message(message)
@@ -125,7 +122,7 @@ class RealtimeDialogue(dialogue.Dialogue):
         except InvalidRequestError as error:
             return [self._say_invalid(error, event_id or error.event_id)]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Ready(model=model):
                 self._model = model
@@ -140,24 +137,26 @@ class RealtimeDialogue(dialogue.Dialogue):
                 self._lose(event)
                 return self._complete(end)
             case Flushed(time=time):
-                until_s = time + dialogue.FLUSH_SKEW_S
+                until_s = time + adapter.FLUSH_SKEW_S
                 return [*self._answer_commits(until_s), *self._complete(until_s)]
             case Error(code=code, message=message, fatal=True):
-                self._hangup = Hangup(1008 if code == IdleError.code else 1011, code)
+                self.fail(event)
                 return [self._say_failure(code, message)]
             case End():
-                return [*self._complete(math.inf), self._hangup]
+                return [*self._complete(math.inf), self.hangup]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
-        """Say why there is no session, or why it goes on as before."""
+    def refused(self, error: StreamerError) -> Sequence[Action]:
+        """Say why there is no session; after a usage error the client may ask for another."""
         if isinstance(error, UsageError):
-            if self._changed:
-                self._session = self._before
-            else:
-                self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
+            self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
         return [self._say_failure(error.code, str(error)), Hangup(error.close_code, error.code)]
+
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
+        """Say why the session goes on as before."""
+        self._session = self._before
+        return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
 
     # What the client wants.
 
@@ -173,15 +172,14 @@ class RealtimeDialogue(dialogue.Dialogue):
         self._refused = False
         actions = [self._show("updated"), *self._check_model()]
         if self._opened and session.options() != before.options():
-            self._changed = True
-            actions.append(Change(session.options()))
+            actions.append(Change(asdict(session.options())))
         return actions
 
     def _append(self, audio: bytes) -> list[Action]:
         if self._refused or not audio:
             return []
         rate, encoding = openai_messages.FORMATS[type(self._session.audio.input.format)]
-        actions: list[Action] = [Hear(encoding.decode(audio))]
+        actions: list[Action] = [Write(encoding.decode(audio))]
         if not self._opened:
             self._opened = True
             options = asdict(self._session.options())
@@ -307,8 +305,8 @@ class RealtimeDialogue(dialogue.Dialogue):
         return self._waiting if self._item is None else [*self._waiting, self._item]
 
     def _new_item(self, start_s: float) -> _Item:
-        self._n_items += 1
-        return _Item(f"item_{self._id}_{self._n_items}", start_s)
+        self._n_events += 1
+        return _Item(f"item_{self._id}_{self._n_events}", start_s)
 
     def _item_at(self, time_s: float) -> _Item | None:
         """Return the item of what is said at a time; the first also has what is said before."""

@@ -4,18 +4,14 @@ import io
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Annotated, Literal
 
 import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.errors import UsageError
 from streamer.events import End, Final, Ready
 from streamer.languages import LANGUAGE_NAMES, code_of
-from streamer.protocols.dialogue import Query
-from streamer.protocols.native import StreamTask
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.sinks.subtitles import open_writer
 
@@ -27,83 +23,63 @@ RESPONSE_FORMATS = {
     "srt": "text/plain; charset=utf-8",
     "vtt": "text/plain; charset=utf-8",
 }
-TASKS: tuple[StreamTask, ...] = ("transcribe", "translate")
-GRANULARITIES = ("word", "segment")
+# Of `/whisper/MODEL`, besides `verbose_json`.
+FILE_FORMATS = {
+    "txt": "text/plain; charset=utf-8",
+    "json": "application/json",
+    "jsonl": "application/jsonl; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "tsv": "text/tab-separated-values; charset=utf-8",
+}
 
-C = TypeVar("C", bound=str)
-T = TypeVar("T")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What a request asks for."""
+class _Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What a form or a query asks for, see `read_query`."""
 
     # Empty: the daemon's own.
-    model: str
-    options: RecordingOptions
-    format: str
+    model: str = ""
+    language: str = ""
+    prompt: str = ""
+    temperature: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    task: Literal["transcribe", "translate"] | None = None
+    granularities: list[Literal["word", "segment"]] = msgspec.field(
+        default_factory=list, name="timestamp_granularities[]"
+    )
+    stream: bool = False
 
-    # Some of GRANULARITIES.
-    granularities: frozenset[str]
-    stream: bool
+    @property
+    def options(self) -> RecordingOptions:
+        return RecordingOptions(
+            language=code_of(self.language) or None,
+            task=self.task,
+            prompt=" ".join(self.prompt.split()) or None,
+            temperature=self.temperature,
+        )
 
 
-def read_form(
-    fields: Query,
-    task: StreamTask | None = None,
-    format_name: str = "response_format",
-    formats: Iterable[str] = RESPONSE_FORMATS,
-) -> Asked:
-    """Read the fields of a form, or of a query; those that are not known are ignored.
+class Asked(_Asked, frozen=True, kw_only=True):
+    """A form of `/v1/audio`."""
 
-    task : what the address asks for; None: the field `task` says it
-    format_name, formats : the field that names the format, and what it may be
-
-    Raises UsageError where a value cannot be.
-    """
-    granularities = [*fields.getlist("timestamp_granularities[]"), *fields.getlist("timestamp_granularities")]
-    prompt = " ".join(fields.get("prompt", "").split())
-    return Asked(
-        model=fields.get("model", ""),
-        options=RecordingOptions(
-            language=code_of(fields.get("language", "")) or None,
-            task=task or _choice(fields, "task", TASKS, None),
-            prompt=prompt or None,
-            temperature=_temperature(fields.get("temperature", "").strip()),
-        ),
-        format=_choice(fields, format_name, tuple(formats), "json"),
-        granularities=frozenset(_known(value, "timestamp_granularities[]", GRANULARITIES) for value in granularities),
-        stream=_choice(fields, "stream", ("true", "false"), "") == "true",
+    format: Literal["json", "verbose_json", "text", "srt", "vtt"] = msgspec.field(
+        default="json", name="response_format"
     )
 
 
-def _choice(fields: Query, name: str, choices: Sequence[C], default: T) -> C | T:
-    value = fields.get(name, "")
-    return _known(value, name, choices) if value else default
+class AskedOfModel(_Asked, frozen=True, kw_only=True):
+    """A query of `/whisper/MODEL`."""
+
+    format: Literal["json", "verbose_json", "txt", "jsonl", "srt", "vtt", "tsv"] = "json"
 
 
-def _known(value: str, name: str, choices: Sequence[C]) -> C:
-    for choice in choices:
-        if value.lower() == choice:
-            return choice
-    raise UsageError(f"{name} is {value!r:.40}: expected one of {', '.join(choices)}")
-
-
-def _temperature(text: str) -> float | None:
-    try:
-        value = float(text) if text else None
-    except ValueError:
-        value = math.nan
-    if value is not None and not 0 <= value <= 1:
-        raise UsageError(f"temperature is {text!r:.40}: expected a number from 0 to 1")
-    return value
+AnyAsked = Asked | AskedOfModel
 
 
 def text_of(segments: Iterable[RecordedSegment]) -> str:
     return "".join(map(_piece, segments)).strip()
 
 
-def answer(asked: Asked, segments: Sequence[RecordedSegment], duration_s: float, language: str) -> tuple[str, str]:
+def answer(asked: AnyAsked, segments: Sequence[RecordedSegment], duration_s: float, language: str) -> tuple[str, str]:
     """Return the Content-Type and the body of an answer in one of RESPONSE_FORMATS.
 
     duration_s, language : of the recording
@@ -121,7 +97,7 @@ def answer(asked: Asked, segments: Sequence[RecordedSegment], duration_s: float,
                 "duration": round(duration_s, 3),
                 "text": text,
             }
-            if asked.granularities != {"word"}:
+            if set(asked.granularities) != {"word"}:
                 body["segments"] = [_segment(number, segment) for number, segment in enumerate(segments)]
             if "word" in asked.granularities:
                 body["words"] = [

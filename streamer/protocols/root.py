@@ -1,4 +1,4 @@
-"""The address `/`, where clients that cannot be told another one connect: the first message says whose they are."""
+"""The address `/`, for clients that cannot connect to another: the first message says whose they are."""
 
 from collections.abc import Sequence
 
@@ -6,44 +6,30 @@ import msgspec
 
 from streamer.errors import StreamerError
 from streamer.events import Event
-from streamer.protocols.dialogue import Action, Dialogue, Hangup
+from streamer.protocols.adapter import Action, Adapter
 from streamer.protocols.vosk import Vosk
 from streamer.protocols.whisperlive import WhisperLive
 
 
-class Root(Dialogue):
-    """One client's connection (see `Dialogue`)."""
+class Root(Adapter):
+    """A client of WhisperLive, whose first message is JSON with `uid`, or of Vosk."""
 
-    def __init__(self, *, vosk: bool) -> None:
-        """Serve WhisperLive's clients, and Vosk's where `vosk` says so."""
-        self._vosk = vosk
-        # What the client is served by; None before its first message.
-        self._chosen: Dialogue | None = None
+    def __init__(self) -> None:
+        # What serves the client; before its first message, what refuses it.
+        self._chosen: Adapter = Vosk()
+        self._begun = False
 
-    @property
-    def wake_s(self) -> float | None:
-        return self._chosen.wake_s if self._chosen is not None else None
+    def receive(self, message: str | bytes) -> Sequence[Action]:
+        if not self._begun and isinstance(message, str) and _has_uid(message):
+            self._chosen = WhisperLive()
+        self._begun = True
+        return self._chosen.receive(message)
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
-        if self._chosen is None:
-            if isinstance(message, str) and _has_uid(message):
-                self._chosen = WhisperLive()
-            elif self._vosk:
-                self._chosen = Vosk()
-            else:
-                return [
-                    Hangup(1008, "expected WhisperLive's first message, JSON with uid; Vosk's clients connect to /vosk")
-                ]
-        return self._chosen.receive(message, now_s)
+    def on_event(self, event: Event) -> Sequence[Action]:
+        return self._chosen.on_event(event)
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
-        return self._chosen.on_event(event, now_s) if self._chosen is not None else []
-
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
-        return self._chosen.refused(error, now_s) if self._chosen is not None else [Hangup(1008, str(error))]
-
-    def wake(self, now_s: float) -> Sequence[Action]:
-        return self._chosen.wake(now_s) if self._chosen is not None else []
+    def refused(self, error: StreamerError) -> Sequence[Action]:
+        return self._chosen.refused(error)
 
 
 def _has_uid(message: str) -> bool:

@@ -12,10 +12,9 @@ from typing import Annotated, Any
 import msgspec
 
 from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
-from streamer.errors import IdleError, StreamerError
+from streamer.errors import ProtocolError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
-from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, say_json
+from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Write, read_json, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -45,8 +44,8 @@ class _Message(msgspec.Struct):
     reset: bool | float = False
 
 
-class Vosk(Dialogue):
-    """One client's connection (see `Dialogue`)."""
+class Vosk(Adapter):
+    """One client's connection (see `Adapter`)."""
 
     def __init__(self) -> None:
         self._start = StreamStart(sample_rate=SAMPLE_RATE, words=True)
@@ -62,23 +61,18 @@ class Vosk(Dialogue):
         self._partial: Partial | None = None
         # While the reply to `reset` is awaited, the messages behind it; None while none is.
         self._held: deque[str | bytes] | None = None
-        # How the connection ends after the session has.
-        self._hangup = Hangup()
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._finished:
             return []
         if self._held is not None:
             self._held.append(message)
             if len(self._held) > MAX_HELD_MESSAGES or sum(map(len, self._held)) > MAX_HELD_BYTES:
-                return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
+                raise ProtocolError("too much was sent after reset: expected nothing before its reply")
             return []
         if isinstance(message, bytes):
-            return [*self._opened(), Hear(message), say_json(self._known())]
-        try:
-            said = msgspec.json.decode(message, type=_Message, strict=False)  # numbers come as strings, too
-        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-            return [Hangup(1008, f"the message is not Vosk's: {one_line(str(error)[:200])}")]
+            return [*self._opened(), Write(message), say_json(self._known())]
+        said = read_json(message, _Message, "the message is not Vosk's", strict=False)  # numbers come as strings, too
         if said.config is not None:
             self._configure(said.config)
         if said.eof:
@@ -88,10 +82,10 @@ class Vosk(Dialogue):
             self._held = deque()
             return [*self._opened(), Do("flush")]
         if said.config is None:  # a client that waits for a reply would wait for ever
-            return [Hangup(1008, "the message is not Vosk's: expected config, eof or reset")]
+            raise ProtocolError("the message is not Vosk's: expected config, eof or reset")
         return []
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Partial():
                 self._partial = event
@@ -100,17 +94,13 @@ class Vosk(Dialogue):
                 if isinstance(event, Final) and _text(event):
                     self._finals.append(event)
             case Flushed() if self._held is not None:
-                return [say_json(self._result()), *self._release(self._held, now_s)]
+                return [say_json(self._result()), *self._release(self._held)]
             case Error(fatal=True):
-                self._hangup = Hangup(1008 if event.code == IdleError.code else 1011, event.message)
+                self.fail(event)
             case End():
                 awaited = self._finished or self._held is not None
-                return [*([say_json(self._result())] if awaited else []), self._hangup]
+                return [*([say_json(self._result())] if awaited else []), self.hangup]
         return []
-
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
-        """Close: the protocol has no word for it."""
-        return [Hangup(error.close_code, str(error))]
 
     def _configure(self, config: _Config) -> None:
         if config.model:
@@ -131,7 +121,7 @@ class Vosk(Dialogue):
         self._open = True
         return [Open(self._start)]
 
-    def _release(self, held: deque[str | bytes], now_s: float) -> list[Action]:
+    def _release(self, held: deque[str | bytes]) -> list[Action]:
         """Take what came behind `reset`, as far as the next one."""
         self._held = None
         actions: list[Action] = []
@@ -139,7 +129,7 @@ class Vosk(Dialogue):
             if self._held is not None:
                 self._held.extend(held)
                 break
-            actions += self.receive(held.popleft(), now_s)
+            actions += self.receive(held.popleft())
         return actions
 
     def _known(self) -> dict[str, Any]:

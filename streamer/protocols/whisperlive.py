@@ -14,8 +14,7 @@ import msgspec
 from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
-from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, say_json
+from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, read_json, say_json
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -57,11 +56,8 @@ class _Config(_Name):
     word_timestamps: bool | None = None
 
 
-class WhisperLive(Dialogue):
-    """One client's connection (see `Dialogue`)."""
-
-    # When the connection of a client that has to wait is closed; None: it is not.
-    wake_s: float | None = None
+class WhisperLive(Adapter):
+    """One client's connection (see `Adapter`)."""
 
     def __init__(self) -> None:
         # What the first message says; None before it.
@@ -75,10 +71,8 @@ class WhisperLive(Dialogue):
         self._incomplete: Segment | None = None
         # Whether the client knows the language.
         self._language_known = False
-        # How the connection ends after the session has.
-        self._hangup = Hangup()
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._config is None:
             return self._configure(message)
         if self._finished:
@@ -88,9 +82,9 @@ class WhisperLive(Dialogue):
         if message == END_OF_AUDIO:
             self._finished = True
             return [Finish()]
-        return [Hear(ENCODINGS[self._config.audio_format].decode(message))]
+        return [Write(ENCODINGS[self._config.audio_format].decode(message))]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Ready():
                 ready = self._say(message="SERVER_READY", backend=BACKEND)
@@ -104,37 +98,28 @@ class WhisperLive(Dialogue):
             case Error(fatal=True, code=IdleError.code):
                 return [self._say(message="DISCONNECT")]
             case Error(fatal=True):
-                self._hangup = Hangup(1011, event.code)
+                self.fail(event)
                 return [self._status("ERROR", event.message)]
             case End():
-                return [self._hangup]
+                return [self.hangup]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         """Tell the client why it gets no text."""
         if not self._uid:
-            return [Hangup(1008, str(error))]
+            return super().refused(error)
         match error:
             case BusyError():
-                self.wake_s = now_s + WAIT_CLOSE_S
-                return [self._say(status="WAIT", message=WAIT_MINUTES)]
+                wait = self._say(status="WAIT", message=WAIT_MINUTES)
+                return [wait, Hangup(error.close_code, "no room: try again later", after_s=WAIT_CLOSE_S)]
             case StoppingError():  # who is told of an error does not come back
-                return [Hangup(error.close_code, str(error))]
+                return super().refused(error)
         return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
 
-    def wake(self, now_s: float) -> Sequence[Action]:
-        """Close the connection of a client that has to wait."""
-        self.wake_s = None
-        return [Hangup(1013, "no room: try again later")]
-
     def _configure(self, message: str | bytes) -> Sequence[Action]:
-        try:
-            self._uid = msgspec.json.decode(message, type=_Name).uid
-            config = self._config = msgspec.json.decode(message, type=_Config)
-        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-            reason = f"the first message is not WhisperLive's: {one_line(str(error)[:200])}"
-            said = [self._status("ERROR", reason)] if self._uid else []
-            return [*said, Hangup(1008, reason)]
+        what = "the first message is not WhisperLive's"
+        self._uid = read_json(message, _Name, what).uid
+        config = self._config = read_json(message, _Config, what)
         if config.model:
             note_model(config.model)
         self._completed = deque(maxlen=min(max(config.send_last_n_segments or N_SEGMENTS, 1), MAX_SEGMENTS))

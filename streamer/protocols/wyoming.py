@@ -16,7 +16,7 @@ from streamer.audio.encodings import PCM, AudioFormat, AudioReader
 from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Event, Final
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say
+from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
 
@@ -107,8 +107,8 @@ class EventReader:
         return taken
 
 
-class Wyoming(Dialogue):
-    """One client's connection (see `Dialogue`): what it says are lines, what it receives is bytes cut anywhere.
+class Wyoming(Adapter):
+    """One client's connection (see `Adapter`): what it says are lines, what it receives is bytes cut anywhere.
 
     A session is opened for each transcript. What a client sends before it has the last one waits.
     """
@@ -128,14 +128,14 @@ class Wyoming(Dialogue):
         # Whether the connection is at its end.
         self._failed = False
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         try:
             self._reader.feed(message.encode("utf-8") if isinstance(message, str) else message)
         except ProtocolError as error:
             return self._fail(error)
         return self._advance()
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         """Tell the client of text that is final, and at the end of all of it."""
         match event:
             case Final() if event.text:
@@ -146,7 +146,7 @@ class Wyoming(Dialogue):
                 return [*self._transcript(), *self._advance()]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         return self._fail(error)
 
     def _advance(self) -> list[Action]:
@@ -184,7 +184,7 @@ class Wyoming(Dialogue):
             opening = [Open(self._start(self._request, format))]
         elif format != self._audio.format:
             raise ProtocolError("the audio changes its format: expected one rate, width and count of channels")
-        return [*opening, Hear(self._audio.read(audio))]
+        return [*opening, Write(self._audio.read(audio))]
 
     def _start(self, request: _Request, format: AudioFormat) -> StreamStart:
         if request.name:

@@ -9,7 +9,6 @@ listens beyond this machine.
 import base64
 import binascii
 import ipaddress
-import logging
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +20,6 @@ from streamer.outside import is_loopback, parse_address, printable
 from streamer.server.guesses import Guesses
 from streamer.server.tokens import ANYBODY, Scope, Token, Tokens
 from streamer.settings.table import ServerSettings
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -47,8 +44,6 @@ UNIX = "unix"
 # How much later a wrong token is answered once too many came from its address. Each connection then tries one a second,
 # and an address has `server.max_connections_per_address` of them at most.
 GUESS_DELAY_S = 1.0
-
-MAX_HOPS = 32  # proxies between a client and us, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +104,7 @@ def client_address(peer: str, x_forwarded_for: str | None, proxies: Proxies) -> 
     """
     client = peer
     if x_forwarded_for is not None and proxies.trust(peer):
-        # What is left beyond so many hops is no address.
-        for hop in reversed(x_forwarded_for.rsplit(",", MAX_HOPS)):
+        for hop in reversed(x_forwarded_for.split(",")):
             address = parse_address(hop.strip())
             if address is None:
                 client = peer
@@ -260,7 +254,6 @@ class Access:
         token = self.tokens.find(shown, now)
         if token is None:
             wait_s = self.guesses.count_wrong(address, now)
-            self.report(now)
             if wait_s:
                 return Refusal(
                     429,
@@ -285,12 +278,6 @@ class Access:
                 {"WWW-Authenticate": challenge},
             )
         return token
-
-    def report(self, now: float) -> None:
-        """Log what was guessed, where there is news."""
-        line = self.guesses.report(now)
-        if line is not None:
-            logger.warning("%s", line)
 
     def _is_own_name(self, host: str | None) -> bool:
         name = _split_host(host or "")[0]

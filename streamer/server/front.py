@@ -3,163 +3,84 @@
 import asyncio
 import contextlib
 import logging
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from http import HTTPStatus
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry
-from starlette.requests import HTTPConnection
-from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
 
 from streamer.errors import UsageError
-from streamer.protocols.native import StreamResume
-from streamer.server.access import Access, Refusal, chosen_subprotocol
-from streamer.server.app import Prepare, Serve, make_app
-from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
-from streamer.server.exchange import hold_dialogue
-from streamer.server.history import History
-from streamer.server.http import Pages
-from streamer.server.interfaces import Input, Recordings, Streams
+from streamer.server import connection
+from streamer.server.access import Access
+from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
+from streamer.server.interfaces import Context, Services
 from streamer.server.limits import Limits
-from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
-from streamer.server.replay import earlier_events
-from streamer.server.rest import Rest
+from streamer.server.routes import SOCKETS, make_app
 from streamer.server.sockets import BACKLOG, listen, url
-from streamer.server.stream import StreamEndpoint
-from streamer.server.tokens import Token
-from streamer.server.transcripts import Transcripts
 from streamer.server.unix import UnixSocket
-from streamer.server.uploads import Uploads
-from streamer.server.wires import WIRES, Wire, wires
-from streamer.server.ws import Close, Connection, Context, serve_captions
+from streamer.server.ws import Close
 from streamer.server.wyoming import WyomingServer
 from streamer.settings.table import ServerSettings
-from streamer.stream.eventlog import EventLog
 
 if TYPE_CHECKING:
     from streamer.server.tls import Tls
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 2**20  # 5.5 s of stereo float audio at 24 kHz, far more than a live client sends at a time
 ANSWER_TIMEOUT_S = 1.0  # for requests that are being answered when the daemon stops
 ABORT_TIMEOUT_S = 2.0  # for a connection that was cut to be gone
 TOKENS_S = 1.0  # from one look for revoked tokens to the next
 
-CAPTIONS_PATH = "/v1/captions"
-STREAM_PATH = "/v1/stream"
-
-# A sequence number as `after` may give it.
-_SEQ = re.compile(r"\d{1,15}", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class _Handler:
-    """What serves a WebSocket that is open."""
-
-    path: str
-    caller: Token
-    connection: Connection
-
 
 class Server:
-    """Serves the events of the daemon's own input and clients' streams.
-
-    Everything it serves comes in as an argument; nothing of it is read before a client asks.
-    """
+    """Serves the events of the daemon's own input, clients' streams, and recordings."""
 
     def __init__(
         self,
         settings: ServerSettings,
-        *,
-        feed: EventLog | None,
-        input_now: Callable[[], Input | None],
-        streams: Streams,
-        recordings: Recordings | None = None,
-        health: Callable[[], Mapping[str, object]],
+        services: Services,
         registry: CollectorRegistry,
-        is_live: Callable[[], bool] = lambda: True,
-        history_file: History | None = None,
         default_token_file: Path | None = None,
     ) -> None:
-        """Prepare a server.
+        """Prepare a server. `default_token_file` is read if the settings name none, and it exists.
 
-        `feed` has the events of the daemon's own input, None where it has none; `input_now` returns what commands to
-        it go to, None while it has not begun. `health` returns what `/healthz` shows, with a `status` that is `ok` or
-        something else; `is_live` says for `/livez` whether the program makes progress. `default_token_file` is read
-        where the settings name none, and it is there. `history_file` is what is kept of earlier, None where nothing is.
-
-        Raises ConfigError where it would be open to a network without a token, or an origin is not one.
+        Raises ConfigError if it would be open to a network without a token, or an origin is not one.
         """
-        self._settings = settings
         self._default_token_file = default_token_file
-        self._access = Access.of(settings, default_token_file)
-        self._feed = feed
-        self._history_file = history_file
-        self._metrics = ServerMetrics(registry)
-        self._context = Context(
-            queue_events=settings.queue_events,
-            draining=asyncio.Event(),
-            stopping=asyncio.Event(),
-            metrics=self._metrics,
+        metrics = ServerMetrics(registry)
+        context = self._context = Context(
+            services=services,
+            registry=registry,
+            metrics=metrics,
+            limits=Limits(settings.max_connections, settings.max_connections_per_address),
+            settings=settings,
+            access=Access.of(settings, default_token_file),
         )
-        self._streams = streams
-        self._uploads = Uploads(round(settings.max_upload_mb * 1e6), settings.max_recordings)
-        self._stream = StreamEndpoint(self._context, streams, first_message_s=settings.first_message_s)
-        limits = Limits(settings.max_connections, settings.max_connections_per_address)
-        self._state = State(
-            limits,
-            header_timeout_s=settings.header_timeout_s,
-            count_refusal=self._metrics.refused,
-            is_proxy=lambda address: self._access.proxies.trust(address),
-            max_message_bytes={path: wire.max_message_bytes for path, wire in WIRES.items()},
-        )
-        app = make_app(
-            lambda: self._access,
-            Pages(health, is_live, registry, input_now if feed is not None else None, kept=history_file is not None),
-            {
-                CAPTIONS_PATH: ("read", self._prepare_captions),
-                STREAM_PATH: ("stream", self._prepare_stream),
-                **{path: ("stream", self._prepare_dialogue(wire)) for path, wire in wires(settings).items()},
-            },
-            self._refusal,
-            self._serve,
-            self._metrics,
-            limits,
-            Transcripts(history_file),
-            Rest(recordings, self._uploads).endpoints() if recordings is not None else [],
-            lambda: self._uploads.max_bytes,
-        )
+        self._state = State(context, {path: socket.max_message_bytes for path, socket in SOCKETS.items()})
         self._config = uvicorn.Config(
-            app,
+            make_app(context),
             http=HttpProtocol,
             ws=WebSocketProtocol,
-            ws_max_size=MAX_MESSAGE_BYTES,
             # Captions are short and must not wait for a compressor; and each connection would hold its memory.
             ws_per_message_deflate=False,
+            ws_ping_interval=connection.KEEPALIVE_S,
+            ws_ping_timeout=connection.KEEPALIVE_S,
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
         )
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
-        self._listeners: list[asyncio.Server | TlsListener] = []
-        self._handlers: dict[asyncio.Task[None], _Handler] = {}
-        # The certificate; None where the port speaks plain HTTP.
+        self._listeners: list[asyncio.Server] = []
+        # The certificate; None for plain HTTP.
         self._tls: Tls | None = None
         self._unix: UnixSocket | None = None
-        # Wyoming's own port; None where it is off.
-        self._wyoming = WyomingServer(settings, self._context, streams, limits) if settings.wyoming_port else None
-        # Whether the log has the warning of clients that resume by their address.
-        self._warned_of_address = False
+        # Wyoming's own port; None if it is off.
+        self._wyoming = WyomingServer(context) if settings.wyoming_port else None
         # What closes the connections of tokens that are revoked, and what exchanges the certificate.
         self._watching: list[asyncio.Task[None]] = []
 
@@ -169,12 +90,12 @@ class Server:
         Raises PortInUseError where the port is taken, ConfigError where the host, the Unix socket or Wyoming's port
         cannot be listened on, or there is no certificate.
         """
-        settings = self._settings
+        settings = self._context.settings
         self._config.load()
         # A visitor's mistake, such as a port scanner's, is none of ours.
         mistakes = ("Invalid", "Unsupported upgrade")
         logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(mistakes))
-        host = self._access.host
+        host = self._context.access.host
         if settings.tls not in ("auto", "off") or settings.tls_certificate or settings.tls_key:
             # Late: what reads and makes certificates takes 9 MB.
             from streamer.server.tls import make_tls
@@ -196,11 +117,12 @@ class Server:
         def make_protocol() -> HttpProtocol:
             return HttpProtocol(self._config, self._state, {})
 
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            timeouts = {"ssl_handshake_timeout": settings.header_timeout_s, "ssl_shutdown_timeout": CLOSE_TIMEOUT_S}
+            tls = {"ssl": self._tls.context, **timeouts}
         for sock in sockets:
-            if self._tls is not None:
-                self._listeners.append(TlsListener(sock, self._tls.context, self._state, make_protocol))
-            else:
-                self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG))
+            self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG, **tls))
         if self._unix is not None:
             self._listeners.append(await loop.create_unix_server(make_protocol, sock=self._unix.sock, backlog=BACKLOG))
             logger.info("listening on unix://%s", settings.unix_socket)
@@ -217,18 +139,15 @@ class Server:
 
     @property
     def n_connections(self) -> int:
-        return self._state.limits.n_open
+        return self._context.limits.n_open
 
     def reload(self, settings: ServerSettings) -> None:
         """Take up other origins, tokens and limits. Raises ConfigError, and changes nothing, where they cannot be."""
-        self._access = Access.of(settings, self._default_token_file, self._access.guesses)
-        self._settings = settings
-        self._state.limits.max_connections = settings.max_connections
-        self._state.limits.max_per_address = settings.max_connections_per_address
-        self._state.header_timeout_s = settings.header_timeout_s
-        self._stream.first_message_s = settings.first_message_s
-        if self._wyoming is not None:
-            self._wyoming.settings = settings
+        context = self._context
+        context.access = Access.of(settings, self._default_token_file, context.access.guesses)
+        context.settings = settings
+        context.limits.max_connections = settings.max_connections
+        context.limits.max_per_address = settings.max_connections_per_address
 
     def drain(self) -> None:
         """Begin to stop: take no new WebSockets, and let clients' streams end. Subscribers still get what comes."""
@@ -247,15 +166,15 @@ class Server:
             listener.close()
         self._close_unix()
         stopping = [asyncio.create_task(self._wyoming.stop(timeout_s))] if self._wyoming is not None else []
-        if self._handlers:
-            _, late = await asyncio.wait(list(self._handlers), timeout=timeout_s)
+        if self._context.sockets:
+            _, late = await asyncio.wait(list(self._context.sockets), timeout=timeout_s)
             for task in late:
                 task.cancel()
         await asyncio.gather(*stopping)
         if self._state.tasks:  # answers that are on their way
             await asyncio.wait(list(self._state.tasks), timeout=ANSWER_TIMEOUT_S)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        for each in list(self._state.connections):
+            each.transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ABORT_TIMEOUT_S):
                 while self._state.connections or self._state.tasks:
@@ -266,120 +185,21 @@ class Server:
         if self._unix is not None:
             self._unix.close()
 
-    def _refusal(self, opening: HTTPConnection) -> Refusal | None:
-        """Why a request for a WebSocket's address cannot be met; None where it can."""
-        if opening.url.path == CAPTIONS_PATH and self._feed is None:
-            text = (
-                f"the daemon runs without an input of its own, there are no captions: send audio to {STREAM_PATH},"
-                " or start it with --input mic or a file"
-            )
-            return Refusal(HTTPStatus.NOT_FOUND, text, "path")
-        after = opening.query_params.get("after")
-        if after is not None and opening.url.path not in WIRES and _SEQ.fullmatch(after) is None:
-            text = f"after is {after!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
-            return Refusal(HTTPStatus.BAD_REQUEST, text, "after")
-        if self._context.draining.is_set():
-            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon stops: try again in a moment", "stopping")
-        if opening.scope["type"] == "http":
-            text = f"{opening.url.path} speaks WebSocket: connect with ws://; recordings go to /v1/audio/transcriptions"
-            return Refusal(HTTPStatus.UPGRADE_REQUIRED, text, "upgrade")
-        return None
-
-    async def _serve(self, websocket: WebSocket, serve: Serve) -> None:
-        """Serve a WebSocket, from before it is accepted to its end."""
-        await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
-        path = websocket.url.path
-        handler = _Handler(path, websocket.state.caller, Connection(websocket))
-        connection = handler.connection
-        if sum(other.path == path for other in self._handlers.values()) >= self._settings.max_subscribers:
-            self._metrics.refused("subscribers")
-            reason = f"no room: {self._settings.max_subscribers} clients are connected, try again later"
-            await connection.close(Close(CloseCode.TRY_AGAIN_LATER, reason))
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._handlers[task] = handler
-        logger.debug("%s connects to %s", websocket.client, path)
-        try:
-            await serve(connection)
-        except asyncio.CancelledError:
-            logger.debug("%s on %s is cut off", websocket.client, path)  # `stop` cuts the connection next
-        except Exception:
-            logger.exception("serving a client on %s failed", path)
-            await connection.close(Close(CloseCode.INTERNAL_ERROR, "internal"))
-        finally:
-            del self._handlers[task]
-            logger.debug("%s left %s", websocket.client, path)
-
     async def _watch_tokens(self) -> None:
-        """Close connections whose token was revoked, changed or expired, abandon their streams, and log guesses."""
+        """Close connections whose token was revoked, changed or expired, abandon their streams."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
                 now = time.time()
-                tokens = self._access.tokens
+                tokens = self._context.access.tokens
                 tokens.refresh()
-                self._access.report(now)
-                revoked = [handler for handler in self._handlers.values() if not tokens.holds(handler.caller, now)]
-                for handler in revoked:
-                    await handler.connection.shut(Close(CloseCode.POLICY_VIOLATION, "the token counts no more"))
+                sockets = [each for each in self._context.sockets.values() if not tokens.holds(each.caller, now)]
+                for socket in sockets:
+                    await socket.connection.shut(Close(CloseCode.POLICY_VIOLATION, "token revoked or expired"))
                 requests = [each for each in self._state.connections if isinstance(each, HttpProtocol)]
                 for request in requests:
                     if request.caller is not None and not tokens.holds(request.caller, now):
                         request.revoke()
-                self._streams.abandon_unreachable(tokens.names("stream", now))
+                self._context.services.streams.abandon_unreachable(tokens.names("stream", now))
             except Exception:  # a token that is revoked tomorrow must not stay
                 logger.exception("looking for revoked tokens failed")
-
-    def _prepare_captions(self, websocket: WebSocket) -> Serve:
-        after, session = _place(websocket)
-
-        async def serve(connection: Connection) -> None:
-            feed, earlier = self._feed, None
-            assert feed is not None
-            if self._history_file is not None and session is not None and after is not None:
-                earlier = earlier_events(self._history_file, feed, session, after)
-            with self._metrics.subscribers.track_inprogress():
-                await serve_captions(connection, self._context, feed, after=after, session=session, earlier=earlier)
-
-        return serve
-
-    def _prepare_stream(self, websocket: WebSocket) -> Serve:
-        after, session = _place(websocket)
-        if session is not None and not self._warned_of_address:
-            self._warned_of_address = True
-            logger.warning(
-                "a client resumes its stream with ?session= in the address of %s, which proxies write into their logs:"
-                ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'
-                " address, so update the client",
-                STREAM_PATH,
-            )
-        asked = StreamResume(session=session, after=after or 0) if session is not None else None
-        return partial(self._stream.serve, asked=asked, tenant=_tenant(websocket))
-
-    def _prepare_dialogue(self, wire: Wire) -> Prepare:
-        def prepare(websocket: WebSocket) -> Serve:
-            dialogue = wire.make(websocket.query_params, websocket.headers)
-            return partial(
-                hold_dialogue,
-                context=self._context,
-                streams=self._streams,
-                dialogue=dialogue,
-                idle_s=self._settings.idle_s,
-                first_message_s=self._settings.first_message_s,
-                tenant=_tenant(websocket),
-            )
-
-        return prepare
-
-
-def _tenant(websocket: WebSocket) -> str:
-    """Return the name of the token that was shown; empty where none is asked for."""
-    caller: Token = websocket.state.caller
-    return caller.name
-
-
-def _place(websocket: WebSocket) -> tuple[int | None, str | None]:
-    """Return the event that a client had last, and its session, as its address says."""
-    after = websocket.query_params.get("after")
-    return None if after is None else int(after), websocket.query_params.get("session") or None

@@ -1,12 +1,23 @@
 """What the server needs from the rest of the program."""
 
-from collections.abc import AsyncIterator, Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
+
+from prometheus_client import CollectorRegistry
 
 from streamer.events import Error
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.server.access import Access
+from streamer.server.history import History
+from streamer.server.limits import Limits
+from streamer.server.metrics import ServerMetrics
+from streamer.server.tokens import Token
+from streamer.server.ws import Connection
+from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
 
 
@@ -43,10 +54,6 @@ class ClientStream(Protocol):
     @property
     def options(self) -> SessionOptions:
         """What the client has chosen."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether no more is taken in, since `finish` was called or the session ended by itself."""
 
     async def write(self, data: bytes) -> None:
         """Take audio in, waiting while the buffer is full. Nothing happens where the audio is complete."""
@@ -153,3 +160,62 @@ class Recordings(Protocol):
 
         Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.
         """
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSocket:
+    """A WebSocket that is served."""
+
+    path: str
+    caller: Token
+    connection: Connection
+
+
+class Holder(Protocol):
+    """A connection that has a session."""
+
+    async def give_way(self) -> None:
+        """Leave the session to another connection; return when it is free."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """What a server serves. Nothing of it is read before a client asks."""
+
+    streams: Streams
+
+    # What `/healthz` shows, with a `status` that is `ok` or something else; whether the program makes progress.
+    health: Callable[[], Mapping[str, object]]
+    is_live: Callable[[], bool] = lambda: True
+
+    # The events of the daemon's own input, None without one; and what commands to it go to, None before it begins.
+    feed: EventLog | None = None
+    input_now: Callable[[], Input | None] = lambda: None
+
+    # None: no recordings are transcribed; nothing is kept.
+    recordings: Recordings | None = None
+    history: History | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Context:
+    """What all connections of a server share."""
+
+    services: Services
+    registry: CollectorRegistry
+    metrics: ServerMetrics
+    limits: Limits
+
+    # What `Server.reload` replaces.
+    settings: ServerSettings
+    access: Access
+
+    # Set when streams are to end, since the server will stop; and when it stops.
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # The newest connection of each session that has one, by the session's name.
+    connections: dict[str, Holder] = field(default_factory=dict)
+
+    # WebSockets that are open.
+    sockets: dict["asyncio.Task[None]", OpenSocket] = field(default_factory=dict)

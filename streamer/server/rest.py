@@ -3,31 +3,21 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from functools import partial
 from http import HTTPStatus
+from typing import Literal
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
-from streamer.protocols.native import StreamTask
+from streamer.protocols.adapter import read_query
 from streamer.protocols.recordings import RecordedSegment
-from streamer.server.app import Endpoint
-from streamer.server.http import HEADERS, respond, respond_json
 from streamer.server.interfaces import Recordings, Transcription
-from streamer.server.uploads import Uploads, answering, unless_gone
-
-# Of what `format` may ask for, besides OpenAI's `verbose_json`.
-CONTENT_TYPES = {
-    "txt": "text/plain; charset=utf-8",
-    "json": "application/json",
-    "jsonl": "application/jsonl; charset=utf-8",
-    "srt": "application/x-subrip; charset=utf-8",
-    "vtt": "text/vtt; charset=utf-8",
-    "tsv": "text/tab-separated-values; charset=utf-8",
-}
+from streamer.server.responses import HEADERS, respond, respond_json
+from streamer.server.uploads import Uploads, unless_gone
 
 
 class Rest:
@@ -37,22 +27,10 @@ class Rest:
         self._recordings = recordings
         self._uploads = uploads
 
-    def endpoints(self) -> list[Endpoint]:
-        transcribe, translate = partial(self._openai, task="transcribe"), partial(self._openai, task="translate")
-        return [
-            Endpoint("POST", "/v1/audio/transcriptions", "stream", answering(transcribe), uploads=True),
-            Endpoint("POST", "/v1/audio/translations", "stream", answering(translate), uploads=True),
-            Endpoint("GET", "/v1/models", "stream", answering(self._models)),
-            Endpoint("GET", "/v1/models/{model:path}", "stream", answering(self._model)),
-            Endpoint("GET", "/whisper/{model:path}", "stream", answering(self._model)),
-            Endpoint("POST", "/whisper/{model:path}", "stream", answering(self._whisper), uploads=True),
-            Endpoint("POST", "/v1/listen", "stream", answering(self._listen), uploads=True),
-        ]
-
-    async def _openai(self, request: Request, *, task: StreamTask) -> Response:
+    async def openai(self, request: Request, *, task: Literal["transcribe", "translate"]) -> Response:
         async with AsyncExitStack() as stack:
             upload = await stack.enter_async_context(self._uploads.take(request))
-            asked = openai_rest.read_form(upload.fields, task)
+            asked = msgspec.structs.replace(read_query(upload.fields, openai_rest.Asked), task=task)
             job = stack.enter_context(await self._recordings.open(upload.path, asked.options, asked.model))
             if not asked.stream:
                 return _answer(asked, await unless_gone(request, _collect(job)), job)
@@ -62,10 +40,9 @@ class Rest:
             text = openai_rest.TextStream(finals=asked.format == "verbose_json")
             return _TextResponse(_events(text, first, segments), stack.pop_all())
 
-    async def _whisper(self, request: Request) -> Response:
+    async def whisper(self, request: Request) -> Response:
         name = request.path_params["model"]
-        formats = (*CONTENT_TYPES, "verbose_json")
-        asked = openai_rest.read_form(request.query_params, format_name="format", formats=formats)
+        asked = read_query(request.query_params, openai_rest.AskedOfModel)
         await asyncio.to_thread(self._recordings.find, name)
         async with self._uploads.take(request) as upload:
             with await self._recordings.open(upload.path, asked.options, name) as job:
@@ -73,9 +50,9 @@ class Rest:
         if asked.format == "verbose_json":
             return _answer(asked, segments, job)
         body = openai_rest.write(asked.format, [segment.final for segment in segments], job.model)
-        return respond(HTTPStatus.OK, body.encode(), CONTENT_TYPES[asked.format])
+        return respond(HTTPStatus.OK, body.encode(), openai_rest.FILE_FORMATS[asked.format])
 
-    async def _listen(self, request: Request) -> Response:
+    async def listen(self, request: Request) -> Response:
         query = deepgram.read_query(request.query_params)
         if request.headers.get("content-type", "").lower().startswith("application/json"):
             raise UploadError("the body is JSON: recordings elsewhere are not fetched, send the file itself")
@@ -92,12 +69,12 @@ class Rest:
         )
         return respond_json(HTTPStatus.OK, answer)
 
-    async def _models(self, request: Request) -> Response:
+    async def models(self, request: Request) -> Response:
         models = await asyncio.to_thread(self._recordings.models)
         data = [openai_rest.describe_model(model) for model in models]
         return respond_json(HTTPStatus.OK, {"object": "list", "data": data})
 
-    async def _model(self, request: Request) -> Response:
+    async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
         model = await asyncio.to_thread(self._recordings.find, name)
         return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})
@@ -107,7 +84,7 @@ async def _collect(job: Transcription) -> list[RecordedSegment]:
     return [segment async for segment in job]
 
 
-def _answer(asked: openai_rest.Asked, segments: list[RecordedSegment], job: Transcription) -> Response:
+def _answer(asked: openai_rest.AnyAsked, segments: list[RecordedSegment], job: Transcription) -> Response:
     content_type, body = openai_rest.answer(asked, segments, job.duration_s, job.language)
     return respond(HTTPStatus.OK, body.encode(), content_type)
 

@@ -17,17 +17,21 @@ logger = logging.getLogger(__name__)
 BACKLOG = 100  # connections that wait to be accepted
 
 
-async def listen(host: str, port: int) -> list[socket.socket]:
-    """Listen on every address of `host` at one port; the first decides which where `port` is 0.
+async def listen(host: str, port: int, settings: str = "server.") -> list[socket.socket]:
+    """Listen on every address of `host` at one port; the first decides which if `port` is 0.
 
-    Raises PortInUseError where the port is taken, ConfigError where the host cannot be listened on.
+    settings : how the names of the settings for the two begin
+
+    Raises PortInUseError if the port is taken, ConfigError if the host cannot be listened on.
     """
+    if not host:
+        raise ConfigError(f"{settings}host is empty: expected an address such as 127.0.0.1; 0.0.0.0 means all")
     loop = asyncio.get_running_loop()
     try:
         infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError) as error:
         raise ConfigError(
-            f"server.host {host!r:.100} cannot be resolved ({error}): expected a name or address of this machine,"
+            f"{settings}host {host!r:.100} cannot be resolved ({error}): expected a name or address of this machine,"
             " such as 127.0.0.1"
         ) from None
     sockets: list[socket.socket] = []
@@ -52,8 +56,8 @@ async def listen(host: str, port: int) -> list[socket.socket]:
         raise PortInUseError(host, port)
     reason = refused.strerror if refused is not None else "it has no address"
     raise ConfigError(
-        f"cannot listen on {host} port {port} ({reason}): expected an address of this machine in server.host"
-        " and a port that programs may use, 1024 or above, in server.port"
+        f"cannot listen on {host} port {port} ({reason}): expected an address of this machine in {settings}host"
+        f" and a port that programs may use, 1024 or above, in {settings}port"
     )
 
 

@@ -1,8 +1,4 @@
-"""TLS: the server's certificate, from files or made here for this machine's names, and exchanged while it serves.
-
-A new pair is loaded into a context of its own, which OpenSSL's callback for the server name (RFC 6066, 3; called
-without a name, too) puts into each new handshake. So a pair that is broken never touches the one in use.
-"""
+"""TLS: the server's certificate, from files that are exchanged while it serves, or made here for this machine."""
 
 import asyncio
 import contextlib
@@ -15,8 +11,7 @@ import re
 import socket
 import ssl
 import tempfile
-import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import platformdirs
@@ -36,7 +31,6 @@ from streamer.settings.table import ServerSettings
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0  # from one look at the files to the next
-NAMES_POLL_S = 60.0  # from one look at this machine's addresses to the next
 
 VALID_DAYS = 825  # the most that browsers of Apple accept of a certificate (support.apple.com/103769)
 RENEWAL_DAYS = 30  # before it ends
@@ -50,30 +44,21 @@ _DNS_NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9
 class Tls:
     """The server's certificate, the newest that could be loaded."""
 
-    def __init__(self, certificate: Path, key: Path, renew: Callable[[], object] | None = None) -> None:
+    def __init__(self, certificate: Path, key: Path) -> None:
         """Load a certificate with its chain, and its private key, from PEM files.
 
-        `renew` is called every NAMES_POLL_S while `watch` runs, before the files are looked at. It may replace them.
-
-        Raises ConfigError where there is no valid pair.
+        Raises ConfigError if there is no valid pair.
         """
         self._certificate = certificate
         self._key = key
-        self._renew = renew
-        self._renewed_at = time.monotonic()
-        # The files as they were when they were loaded last, with success or without; and at the last look.
+        # The files as they were when they were loaded last, with success or without; and when they were last checked.
         self._tried = self._seen = self._stamps()
-        # What handshakes use from now on; and SHA-256 of its certificate, as browsers show it: pairs of hexadecimal
-        # digits with colons between.
-        self._newest, self.fingerprint = _load(certificate, key)
-        # What was warned of last.
-        self._trouble = ""
-        # What the server listens with; each handshake moves on to the newest.
-        self.context = _context()
-        self.context.sni_callback = self._choose
+        # What the server listens with; and SHA-256 of its certificate, as browsers show it: pairs of hexadecimal digits
+        # with colons between.
+        self.context, self.fingerprint = _load(certificate, key)
 
     async def watch(self, host: str, port: int) -> None:
-        """Say in the log where the page is, and exchange the certificate whenever the files change, for ever."""
+        """Log the addresses of the page, and exchange the certificate whenever the files change."""
         logger.info("certificate, SHA-256 fingerprint %s", self.fingerprint)
         urls = network_urls(host, port)
         if urls:
@@ -83,32 +68,23 @@ class Tls:
             await asyncio.to_thread(self.refresh)
 
     def refresh(self) -> None:
-        """Look at the files, and load them where they have changed and come to rest."""
-        try:
-            now = time.monotonic()
-            if self._renew is not None and now >= self._renewed_at + NAMES_POLL_S:
-                self._renewed_at = now
-                self._renew()
-            stamps = self._stamps()
-            before, self._seen = self._seen, stamps
-            # Certificate and key are replaced one after the other: only what stays is a pair.
-            if stamps == self._tried or stamps != before:
-                return
-            self._tried = stamps
-            self._newest, self.fingerprint = _load(self._certificate, self._key)
-        except (OSError, ConfigError) as error:
-            if str(error) != self._trouble:
-                logger.warning("the certificate in use is kept: %s", one_line(error))
-            self._trouble = str(error)
+        """Load the files if they have changed, and not again since the last time."""
+        stamps = self._stamps()
+        before, self._seen = self._seen, stamps
+        # Certificate and key are replaced one after the other: only what stays is a pair.
+        if stamps == self._tried or stamps != before:
             return
-        self._trouble = ""
+        self._tried = stamps
+        try:
+            _, self.fingerprint = _load(self._certificate, self._key)  # a broken pair must not touch the one in use
+            self.context.load_cert_chain(self._certificate, self._key, password="")
+        except (OSError, ConfigError) as error:
+            logger.warning("the certificate in use is kept: %s", one_line(error))
+            return
         logger.info("new certificate, SHA-256 fingerprint %s", self.fingerprint)
 
     def _stamps(self) -> tuple[Stamp | None, Stamp | None]:
         return stamp(self._certificate), stamp(self._key)
-
-    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._newest
 
 
 def make_tls(settings: ServerSettings, directory: Path | None = None) -> Tls | None:
@@ -136,7 +112,7 @@ def make_tls(settings: ServerSettings, directory: Path | None = None) -> Tls | N
                 f"{path} cannot be written ({error.strerror}): expected a place for the certificate that server.tls"
                 " self-signed makes; name your own in server.tls_certificate and server.tls_key"
             ) from None
-        return Tls(path, path, lambda: renew_self_signed(path, extra))
+        return Tls(path, path)
     if mode == "on" and not certificate:
         raise ConfigError(
             "server.tls is on and server.tls_certificate is empty: name the PEM files in server.tls_certificate and"

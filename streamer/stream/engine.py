@@ -1,6 +1,7 @@
 """The threads that do the work of all sessions: one detects speech, one encodes, one decodes.
 
-While a window is decoded the next is encoded. The schedule decides which one.
+While a window is decoded the next is encoded: the one with the earliest deadline, which amounts to taking turns if the
+time is too short for all. Between the two is one slot: a newer window of the same session replaces the one in it.
 """
 
 import logging
@@ -8,16 +9,16 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.stream.host import EngineStats, Host
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.stream.runner import AudioKind, EngineStats, Host, Job, SessionRunner
-from streamer.stream.schedule import Schedule
-from streamer.stream.window import Request
-from streamer.whisper.result import Hypothesis
+from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.window import Request, Window
+from streamer.whisper.result import N_BUFFERS, Hypothesis
 
 logger = logging.getLogger(__name__)
 
@@ -44,10 +45,13 @@ class Decoder(Protocol[EncodedIn]):
 class _Worker(threading.Thread):
     """A thread that takes turns while there is something to do, and sleeps in between."""
 
-    def __init__(self, name: str, turn: Callable[[], bool], clock: Callable[[], float]) -> None:
-        """`turn` returns whether to take the next at once."""
+    def __init__(
+        self, name: str, turn: Callable[[], bool], turned: threading.Condition, clock: Callable[[], float]
+    ) -> None:
+        """`turn` returns whether to take the next at once; `turned` is notified after each."""
         super().__init__(name=name, daemon=True)
         self._turn = turn
+        self._turned = turned
         self._clock = clock
         # Set when there may be something to do; cleared before a turn, so that nothing is missed.
         self._woken = threading.Event()
@@ -80,8 +84,21 @@ class _Worker(threading.Thread):
                 logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
                 busy = False
             self._began_s = math.inf
+            with self._turned:
+                self._turned.notify_all()
             if not busy and not self.stopping:
                 self._woken.wait(IDLE_S)
+
+
+@dataclass(frozen=True, slots=True)
+class _Slotted(Generic[Encoded]):
+    """An encoded window, the buffer that it is in, and the seconds that encoding took."""
+
+    runner: SessionRunner
+    window: Window
+    encoded: Encoded
+    buffer: int
+    encode_s: float
 
 
 class Engine(Generic[Encoded]):
@@ -102,41 +119,51 @@ class Engine(Generic[Encoded]):
         self._meter = LoadMeter(max_pace_s)
         self._busy = BusyTime(clock)
         self.stats = EngineStats()
-        # Guards the schedule, whose work is a window, what it was encoded to, and the seconds that this took.
+        # Guards what follows. Sessions are in the order of their turns, longest ago first.
         self._lock = threading.Lock()
-        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
-        self._listening = _Worker("listen", self.listen, clock)
-        self._encoding = _Worker("encode", self.encode, clock)
-        self._decoding = _Worker("decode", self.decode, clock)
+        self._runners: tuple[SessionRunner, ...] = ()
+        # The window that waits to be decoded, and the one that is being decoded.
+        self._slot: _Slotted[Encoded] | None = None
+        self._being_decoded: _Slotted[Encoded] | None = None
+        # Notified after each turn of a thread: only then the engine becomes idle. Nothing else is locked meanwhile.
+        self._turned = threading.Condition()
+        self._listening = _Worker("listen", self.listen, self._turned, clock)
+        self._encoding = _Worker("encode", self.encode, self._turned, clock)
+        self._decoding = _Worker("decode", self.decode, self._turned, clock)
         self._workers = (self._listening, self._encoding, self._decoding)
 
     @property
     def n_sessions(self) -> int:
-        return len(self._schedule.owners)
+        return len(self._runners)
 
     @property
     def n_waiting(self) -> int:
         """Sessions with a window that is due and not yet encoded."""
-        return sum(runner.deadline_s < math.inf for runner in self._runners())
+        return sum(runner.due.deadline_s < math.inf for runner in self._runners)
 
     @property
     def busy(self) -> bool:
         """Whether some session's window is due, or at work."""
-        return self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
+        return self._busy.n_busy > 0 or self._slot is not None or self.n_waiting > 0
 
     def is_free_for(self, duration_s: float) -> bool:
         """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
-        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
+        return not self.busy and all(runner.due.quiet_s >= duration_s for runner in self._runners)
+
+    def wait_idle(self, timeout_s: float, duration_s: float = 0.0) -> bool:
+        """Wait until `is_free_for(duration_s)`, for `timeout_s` at most; return whether it is so."""
+        with self._turned:
+            return self._turned.wait_for(lambda: self.is_free_for(duration_s), timeout_s)
 
     @property
     def failing(self) -> str:
         """The message of a failure in some session that is tried again; empty while all works."""
-        return next((runner.failing for runner in self._runners() if runner.failing and runner.trying), "")
+        return next((runner.failing for runner in self._runners if runner.failing and runner.due.retrying), "")
 
     @property
     def load(self) -> Load:
         now_s = self._clock()
-        return self._meter.load([runner.share(now_s) for runner in self._runners()])
+        return self._meter.load([runner.share(now_s) for runner in self._runners])
 
     @property
     def turn_s(self) -> float:
@@ -157,64 +184,71 @@ class Engine(Generic[Encoded]):
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
         with self._lock:
-            self._schedule.add(runner)
+            self._runners += (runner,)
         runner.start(Host(self.stats, self._clock, self._listening.wake, self._remove))
         self._listening.wake()
 
     def listen(self) -> bool:
         """Process what has come in all sessions. Returns whether there may be more to process at once."""
         more = False
-        for runner in self._runners():
+        for runner in self._runners:
             begin_s, begin = self._clock(), runner.position
             if not runner.has_news(begin_s):
                 continue
             more |= runner.listen(begin_s)
             if runner.position > begin:
                 self._meter.take_listening(self._clock() - begin_s, (runner.position - begin) / SAMPLE_RATE)
-            if runner.deadline_s < math.inf:
+            if runner.due.deadline_s < math.inf:
                 self._encoding.wake()
         return more
 
     def encode(self) -> bool:
         """Encode the most urgent window. Returns whether there was one."""
         with self._lock:
-            urgent = list(self._schedule.by_deadline(lambda runner: runner.deadline_s))
-        for runner in urgent:
+            slot = self._slot
+            # While a window waits, only one of the same session may be encoded, to replace it.
+            runners = [runner for runner in self._runners if slot is None or runner is slot.runner]
+        for runner in sorted(runners, key=lambda runner: runner.due.deadline_s):
             begin_s = self._clock()
-            if (job := runner.issue(begin_s)) is not None:
+            if runner.due.deadline_s < math.inf and (issued := runner.issue(begin_s)) is not None:
                 with self._busy.at_work():
-                    self._encode(runner, job, begin_s)
+                    self._encode(runner, *issued, begin_s)
                 return True
         return False
 
     def decode(self) -> bool:
         """Decode the window in the slot. Returns whether there was one."""
         with self._lock:
-            slotted = self._schedule.begin_decoding()
-        if slotted is None:
+            encoded, self._slot = self._slot, None
+            self._being_decoded = encoded
+        if encoded is None:
             return False
         self._encoding.wake()  # the slot is free: the next window can be encoded while this one is decoded
         try:
             with self._busy.at_work():
-                self._decode(slotted.owner, *slotted.work)
+                self._decode(encoded)
         finally:
             with self._lock:
-                self._schedule.end_decoding()
+                self._being_decoded = None
             self._encoding.wake()
             self._listening.wake()  # a recording is processed further when none of its windows is on its way
         return True
 
-    def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
+    def _encode(self, runner: SessionRunner, window: Window, samples: Float32Array, begin_s: float) -> None:
         with self._lock:
-            buffer, replaced = self._schedule.take_turn(runner)
+            replaced, self._slot = self._slot, None
+            if runner in self._runners:  # its turn was now
+                self._runners = (*(other for other in self._runners if other is not runner), runner)
+            used = None if self._being_decoded is None else self._being_decoded.buffer
         if replaced is not None:
             self.stats.windows_replaced += 1
             runner.withdraw()
+        buffer = next(i for i in range(N_BUFFERS) if i != used)
         try:
-            mel = runner.mel.window(job.samples, job.window.start)
-            encoded = self._encoder.encode(mel, buffer, len(job.samples))
+            mel = runner.mel.window(samples, window.start)
+            encoded = self._encoder.encode(mel, buffer, len(samples))
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
-            runner.fail(job, error)
+            runner.fail(window, error)
             self._listening.wake()
             return
         cost_s = self._clock() - begin_s
@@ -222,35 +256,38 @@ class Engine(Generic[Encoded]):
         self.stats.encode_s += cost_s
         self.stats.on_encode(cost_s)
         with self._lock:
-            self._schedule.put(runner, (job, encoded, cost_s), buffer)
+            self._slot = _Slotted(runner, window, encoded, buffer, cost_s)
         self._decoding.wake()
 
-    def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
+    def _decode(self, waiting: _Slotted[Encoded]) -> None:
+        runner, window = waiting.runner, waiting.window
+
         def decode(request: Request) -> Hypothesis:
             begin_s = self._clock()
             wanted = replace(request, others_wait=lambda: self._others_wait(runner))
-            hypothesis = self._decoder.decode(encoded, wanted)
-            self._count(runner, job, hypothesis, encode_s, self._clock() - begin_s)
+            hypothesis = self._decoder.decode(waiting.encoded, wanted)
+            self._count(waiting, hypothesis, self._clock() - begin_s)
             return hypothesis
 
-        runner.decode(job, decode, retry_s=self._retry_s(runner))
+        runner.decode(window, decode, retry_s=self._retry_s(runner))
 
     def _others_wait(self, runner: SessionRunner) -> bool:
         """Return whether a window waits for the decoder and keeps another session from it."""
-        slot = self._schedule.slot
-        if slot is None or slot.owner is not runner:
+        slot = self._slot
+        if slot is None or slot.runner is not runner:
             return slot is not None
-        return any(other.deadline_s < math.inf for other in self._runners() if other is not runner)
+        return any(other.due.deadline_s < math.inf for other in self._runners if other is not runner)
 
     def _retry_s(self, runner: SessionRunner) -> float:
         """Return the seconds that may be spent on a better text for a final."""
-        if runner.kind is AudioKind.RECORDED:
+        if runner.input.kind is AudioKind.RECORDED:
             return math.inf
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
         return RETRY_S if self.load.ratio < most else 0.0
 
-    def _count(self, runner: SessionRunner, job: Job, hypothesis: Hypothesis, encode_s: float, decode_s: float) -> None:
-        window, text = job.window, "".join(word.text for word in hypothesis.words)
+    def _count(self, decoded: _Slotted[Encoded], hypothesis: Hypothesis, decode_s: float) -> None:
+        runner, window = decoded.runner, decoded.window
+        text = "".join(word.text for word in hypothesis.words)
         runner.logger.debug("window %.2f-%.2f s: %s", window.start / SAMPLE_RATE, window.end / SAMPLE_RATE, text)
         self.stats.decodes += 1
         self.stats.decode_s += decode_s
@@ -262,20 +299,16 @@ class Engine(Generic[Encoded]):
         self._meter.take_pass(
             Pass(
                 busy_s=self._busy.take(),
-                encode_s=encode_s,
+                encode_s=decoded.encode_s,
                 decode_s=decode_s,
                 n_calls=hypothesis.n_calls,
                 n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
                 window_s=(window.end - window.start) / SAMPLE_RATE,
-                new_s=runner.read_anew(job) / SAMPLE_RATE,
+                new_s=window.n_new_samples / SAMPLE_RATE,
             )
         )
 
-    def _runners(self) -> tuple[SessionRunner, ...]:
-        with self._lock:
-            return self._schedule.owners
-
     def _remove(self, runner: SessionRunner) -> None:
         with self._lock:
-            self._schedule.remove(runner)
+            self._runners = tuple(other for other in self._runners if other is not runner)
         self._encoding.wake()

@@ -1,7 +1,6 @@
 """The numbered record of a session's events, which any number of listeners can follow without missing one."""
 
 import logging
-import queue
 import threading
 import zlib
 from collections import deque
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, from_json
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
 
@@ -22,47 +21,15 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 Keep = Callable[[Event, Callable[[], None]], bool]
 
 
+@dataclass(frozen=True, slots=True)
 class _Packed:
-    """An event as compressed JSON: an hour of speech has a thousand, and objects take nine times the memory.
+    """An event as compressed JSON: an hour of speech has a thousand, and objects take nine times the memory."""
 
-    A thread compresses it soon after, since those who publish hold the locks of their sessions.
-    """
+    seq: int
+    content: bytes
 
-    __slots__ = ("_content", "seq", "time_s")
-
-    def __init__(self, event: Event) -> None:
-        self.seq = event.seq
-        self.time_s = _time_s(event)
-        self._content: Event | bytes = event
-        _packer.put(self._pack)
-
-    def unpacked(self) -> Event:
-        content = self._content
-        return from_json(zlib.decompress(content)) if isinstance(content, bytes) else content
-
-    def _pack(self) -> None:
-        self._content = zlib.compress(self.unpacked().to_json().encode("utf-8"))
-
-
-class _Packer:
-    """The thread that compresses the events of all logs. It begins with the first event."""
-
-    def __init__(self) -> None:
-        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    def put(self, work: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="pack events", daemon=True)
-            self._thread.start()
-        self._waiting.put(work)
-
-    def _run(self) -> None:
-        while True:
-            self._waiting.get()()
-
-
-_packer = _Packer()
+    def unpack(self) -> Event:
+        return from_json(zlib.decompress(self.content))
 
 
 class Backlog:
@@ -75,7 +42,7 @@ class Backlog:
         return len(self._events)
 
     def __iter__(self) -> Iterator[Event]:
-        return (event.unpacked() if isinstance(event, _Packed) else event for event in self._events)
+        return (event.unpack() if isinstance(event, _Packed) else event for event in self._events)
 
 
 @dataclass(slots=True)
@@ -252,11 +219,13 @@ class EventLog:
                 self._fatal = event
             case End():
                 self._end = event
-        self._kept.append(_Packed(event))
+        # About ten microseconds: less than it takes to hand the event to another thread.
+        self._kept.append(_Packed(event.seq, zlib.compress(event.to_json().encode("utf-8"))))
         if len(self._kept) > self._limit:
-            dropped = self._kept.popleft()
+            dropped = self._kept.popleft().unpack()
             self.dropped_seq = dropped.seq
-            self._dropped_until_s = max(self._dropped_until_s, dropped.time_s)
+            time_s: float = getattr(dropped, "end", getattr(dropped, "time", 0.0))
+            self._dropped_until_s = max(self._dropped_until_s, time_s)
 
     def _publish(self, event: Event) -> None:
         self._keep(event)
@@ -289,14 +258,3 @@ class EventLog:
     def _remove(self, key: object) -> None:
         with self._lock:
             self._listeners.pop(key, None)
-
-
-def _time_s(event: Event) -> float:
-    """Return the time in the session's audio up to which an event tells; 0 for one without."""
-    match event:
-        case Final() | Gap():
-            return event.end
-        case Speech() | Flushed():
-            return event.time
-        case _:
-            return 0.0

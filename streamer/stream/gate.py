@@ -1,7 +1,6 @@
 """The speech gate: finds where speech begins and ends, from its probability in each chunk. No I/O, no clock."""
 
 from dataclasses import dataclass
-from typing import Self
 
 import msgspec
 
@@ -38,36 +37,32 @@ class SpeechEnd:
 class GateState(msgspec.Struct, frozen=True, array_like=True):
     """A gate's memory, to continue with elsewhere."""
 
-    open: bool
-    run_start: int | None
-    last_speech: int
-    floor: int
+    open: bool = False
+    run_start: int | None = None
+    last_speech: int = 0
+    floor: int = 0
+
+
+CLOSED = GateState()
 
 
 class SpeechGate:
     """Turns probabilities into starts and ends that alternate and never go back in time."""
 
-    def __init__(self, settings: GateSettings, *, start: int = 0) -> None:
-        """Begin at a position."""
+    def __init__(self, settings: GateSettings, state: GateState = CLOSED) -> None:
         self.settings = settings
         # Whether speech has started and not ended.
-        self.open = False
+        self.open = state.open
         # Where the newest run of speech began, which is a start if it lasts; None in silence.
-        self._run_start: int | None = None
+        self._run_start = state.run_start
         # End of the last chunk with speech.
-        self.last_speech = start
+        self.last_speech = state.last_speech
         # The last end, or where audio began: the next start is not before it.
-        self.floor = start
+        self.floor = state.floor
 
     @property
     def state(self) -> GateState:
         return GateState(self.open, self._run_start, self.last_speech, self.floor)
-
-    @classmethod
-    def restored(cls, settings: GateSettings, state: GateState) -> Self:
-        gate = cls(settings)
-        gate.open, gate._run_start, gate.last_speech, gate.floor = msgspec.structs.astuple(state)
-        return gate
 
     def feed(self, start: int, end: int, probability: float) -> SpeechStart | SpeechEnd | None:
         """Take the probability of speech in the next samples, from `start` to `end`."""

@@ -16,10 +16,8 @@ class Command:
     # Of equal names only the last within a chunk of audio is kept. Commands with an empty name are all kept.
     name: str
     position: int
-    apply: Callable[[], Iterable[Event]]
-
-    # What `Session.mark` is then, if given.
-    number: int | None = None
+    apply: Callable[[], Iterable[Event] | None]
+    number: int | None = None  # what `Session.mark` is then, if given
 
 
 class Inbox:

@@ -43,9 +43,7 @@ class Load:
 
     # Sessions of unbroken speech for which there is time, at least one; None while nothing is known.
     capacity: int | None
-
-    # Whether there is time for one more. A session that would be alone has all there is, however slow.
-    room: bool
+    room: bool  # whether there is time for one more. A session that would be alone has all there is, however slow.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

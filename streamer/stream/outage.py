@@ -18,6 +18,7 @@ class Outage:
     reason: str = ""  # message of the last failure
     listening: bool = False  # whether it was in speech detection; else in transcribing a window
     n_failures: int = 0
+    pause_s: float = 0.0
     retry_at_s: float = -math.inf
 
     @property
@@ -31,7 +32,8 @@ class Outage:
 
     def fail(self, reason: str, now_s: float, *, listening: bool) -> None:
         self.reason, self.listening = reason, listening
-        self.retry_at_s = now_s + min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0**self.n_failures)
+        self.pause_s = min(2 * self.pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
+        self.retry_at_s = now_s + self.pause_s
         self.n_failures += 1
 
     def ended_by(self, *, listening: bool) -> bool:

@@ -29,26 +29,34 @@ JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # if a pass costs this much, waiting speech
 class PassesState(msgspec.Struct, frozen=True, array_like=True):
     """The utterances that are not final, to continue with elsewhere; windows on their way are issued again there."""
 
-    utterances: tuple[Utterance, ...]
-    heard: int
-    last_speech: int
-    cost: int
-    window_start: int
+    utterances: tuple[Utterance, ...] = ()
+    heard: int = 0
+    last_speech: int = 0
+    cost: int = 0
+    window_start: int = 0
+
+    @classmethod
+    def at(cls, position: int) -> Self:
+        """Return the state at a position where nothing was said."""
+        return cls(heard=position, last_speech=position, window_start=position // HOP_LENGTH * HOP_LENGTH)
+
+
+SILENT = PassesState()
 
 
 class Passes:
     """The utterances that are not final yet, and their windows."""
 
-    def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
+    def __init__(self, settings: SessionSettings, state: PassesState = SILENT) -> None:
         self.settings = settings
         # Oldest first.
-        self._utterances: list[Utterance] = []
+        self._utterances = [replace(utterance) for utterance in state.utterances]
         # End of the audio that was received, and of the newest speech in it.
-        self.heard = self.last_speech = start
+        self.heard, self.last_speech = state.heard, state.last_speech
         # Start of the next window, rounded down to a mel frame.
-        self.window_start = start // HOP_LENGTH * HOP_LENGTH
+        self.window_start = state.window_start
         # What the last pass cost, in samples of real time.
-        self.cost = 0
+        self.cost = state.cost
 
     @property
     def state(self) -> PassesState:
@@ -57,14 +65,6 @@ class Passes:
             for utterance in self._utterances
         )
         return PassesState(utterances, self.heard, self.last_speech, self.cost, self.window_start)
-
-    @classmethod
-    def restored(cls, settings: SessionSettings, state: PassesState) -> Self:
-        passes = cls(settings)
-        passes._utterances.extend(replace(utterance) for utterance in state.utterances)
-        passes.heard, passes.last_speech, passes.cost = state.heard, state.last_speech, state.cost
-        passes.window_start = state.window_start
-        return passes
 
     @property
     def current(self) -> Utterance | None:

@@ -7,14 +7,12 @@ into text. Positions are absolute samples of the session's audio.
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """
 
-from typing import Self
-
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
-from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
-from streamer.stream.passes import PAUSE_SAMPLES, Passes
+from streamer.stream.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
+from streamer.stream.passes import PAUSE_SAMPLES, Passes, PassesState
 from streamer.stream.settings import SessionSettings
-from streamer.stream.state import Loss, SessionState
+from streamer.stream.state import NEW, Loss, SessionState
 from streamer.stream.transcript import INVENTED_SAMPLES, Transcript, Verdict
 from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window
 from streamer.whisper.result import Hypothesis
@@ -30,40 +28,44 @@ BEGIN_SAMPLES = SAMPLE_RATE // 2
 class Session:
     """The decisions of one session."""
 
-    def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
-        """Begin at a position of the audio."""
-        self._settings = settings
-        self._gate = SpeechGate(settings.gate, start=start)
-        self._passes = Passes(settings, start=start)
-        self._transcript = Transcript(settings)
+    def __init__(self, settings: SessionSettings, state: SessionState = NEW) -> None:
+        """Go on with audio from `state.heard` on; windows may need it from `state.needed_from`.
+
+        Raises SessionStateError if the state is invalid.
+        """
+        state.check()
+        self.settings = settings
+        self._gate = SpeechGate(settings.gate, state.gate)
+        self._passes = Passes(settings, state.passes)
+        self._transcript = Transcript(settings, state.transcript)
         # Losses that are not published yet, in order: speech before them is not final, or they are not over.
-        self._losses: list[Loss] = []
+        self._losses = list(state.losses)
         # Positions that `flushed` is to be published for.
-        self._flushes: list[int] = []
+        self._flushes = list(state.flushes)
         # Whether windows fail: their loss is published when one succeeds.
         self._outage = False
         # Whether the newest audio is missing: more may be, and that is one loss.
-        self._missing = False
+        self._missing = state.missing
         # Whether no speech began since the last gap, or the beginning of the audio.
-        self._after_gap = True
+        self._after_gap = state.after_gap
         # Positions of the silences in the newest utterance.
         self._pauses: list[int] = []
         # End of the newest final or gap: later ones begin there at the earliest.
-        self._published_until = start
+        self._published_until = state.published_until
         # Position at which the client paused; None if not paused.
-        self._paused_from: int | None = None
+        self._paused_from = state.paused_from
         # Seconds that the newest request left for a better text of a final.
-        self._retry_s = 0.0
+        self._retry_s = state.retry_s
         # When audio was last received, in seconds of the caller's clock; None if unknown.
         self._received_s: float | None = None
         # Whether the audio has ended.
-        self.ended = False
+        self.ended = state.ended
         # A number of the caller's, kept in the state.
-        self.mark = 0
+        self.mark = state.mark
 
     @property
     def state(self) -> SessionState:
-        """What another session needs to go on from here; see `restored`."""
+        """What another session needs to go on from here."""
         return SessionState(
             needed_from=min(self.needed_from, self._passes.heard),
             mark=self.mark,
@@ -80,27 +82,12 @@ class Session:
             ended=self.ended,
         )
 
-    @classmethod
-    def restored(cls, settings: SessionSettings, state: SessionState) -> Self:
-        """Return a session that goes on with audio from `state.heard` on; windows may need it from `state.needed_from`.
-
-        Raises SessionStateError if the state is invalid.
-        """
-        state.check()
-        session = cls(settings)
-        session._gate = SpeechGate.restored(settings.gate, state.gate)
-        session._passes = Passes.restored(settings, state.passes)
-        session._transcript = Transcript(settings, state.transcript)
-        session._losses, session._flushes = list(state.losses), list(state.flushes)
-        session._missing, session._after_gap = state.missing, state.after_gap
-        session._published_until, session._paused_from = state.published_until, state.paused_from
-        session._retry_s, session.ended, session.mark = state.retry_s, state.ended, state.mark
-        return session
-
     def change(self, settings: SessionSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._gate.settings, self._passes.settings = settings.gate, settings
         self._transcript.change(settings)
+        if self._passes.current is not None:
+            self._passes.move_on(self._transcript.without_earlier(self._passes.window_start))
 
     @property
     def finished(self) -> bool:
@@ -118,12 +105,17 @@ class Session:
             earlier = self._transcript.earlier
             return self._passes.window_start if earlier is None else min(self._passes.window_start, earlier[1])
         # Speech may have begun this long ago, and its window may reach back to earlier words.
-        gate = self._settings.gate
+        gate = self.settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
         start = max(0, self._passes.heard - lookback)
         if start - self._passes.last_speech > MAX_SILENCE_SAMPLES:
             return start
         return max(min(start, self._passes.window_start), start - self._passes.reach)
+
+    @property
+    def position(self) -> int:
+        """End of the audio that was processed."""
+        return self._passes.heard
 
     @property
     def waiting_from(self) -> int | None:
@@ -151,7 +143,7 @@ class Session:
         """Let time pass without audio: if none comes for long, speech has ended."""
         if self._received_s is None:
             self._received_s = now_s
-        stall_s = max(STALL_S, self._settings.gate.min_silence_s)
+        stall_s = max(STALL_S, self.settings.gate.min_silence_s)
         return self._end_speech() if self._gate.open and now_s - self._received_s >= stall_s else []
 
     def finish(self, end: int) -> list[Event]:
@@ -212,26 +204,27 @@ class Session:
         self._passes.heard = max(self._passes.heard, end)
         return [*events, *self._lose_from(start, reason)]
 
+    def cut_short(self, end: int, reason: GapReason) -> list[Event]:
+        """Make known text final, lose the rest up to `end`, and end the audio there."""
+        return [*self.lose(end, reason), *self.finish(end)]
+
     def give_up(self, end: int) -> list[Event]:
-        """This session cannot go on: make known text final, lose the rest up to `end`; see `successor`."""
+        """This session cannot go on: make known text final, lose the rest up to `end`; see `restart`."""
         self._outage = True
         return self.lose(end, "device")
 
-    def successor(self, start: int) -> "Session":
-        """Return a session that goes on from a position on, instead of this one, which was given up.
-
-        What this one has not published is lost, and so is what follows until `recovered`.
-        """
-        session = Session(self._settings, start=start)
-        session._transcript = self._transcript.successor()
-        session._losses, session._outage = self._losses, True
-        session._flushes = self._flushes
-        session._published_until, session._paused_from = self._published_until, self._paused_from
-        session.ended, session.mark = self.ended, self.mark
-        if self._passes.current is not None:
-            # `give_up` failed.
-            session._add_loss(max(self._published_until, self._passes.current.start), start, "device")
-        return session
+    def restart(self, start: int) -> None:
+        """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
+        current = self._passes.current
+        self._gate = SpeechGate(self.settings.gate, GateState(last_speech=start, floor=start))
+        self._passes = Passes(self.settings, PassesState.at(start))
+        self._transcript.clear()
+        self._transcript.begin(0)
+        self._missing, self._after_gap, self._pauses = False, True, []
+        self._retry_s, self._received_s = 0.0, None
+        self._outage = True
+        if current is not None:  # `give_up` failed
+            self._add_loss(max(self._published_until, current.start), start, "device")
 
     def recovered(self) -> list[Event]:
         """Publish what was lost while windows failed: one has succeeded."""
@@ -314,7 +307,7 @@ class Session:
         passes, transcript = self._passes, self._transcript
         passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         complete = utterance.complete_at(window.end)
-        again = hypothesis.cut_short and not utterance.cut_short
+        first_cut_short = hypothesis.cut_short and not utterance.cut_short
         utterance.cut_short |= hypothesis.cut_short
         verdict = transcript.apply_hypothesis(
             window,
@@ -322,40 +315,34 @@ class Session:
             hypothesis,
             newest=window.start == passes.window_start,
             complete=complete,
-            may_repeat=complete and (again or (not request.retry_s and self._may_repeat(utterance))),
+            may_repeat=complete and (first_cut_short or (not request.retry_s and self._may_repeat(utterance))),
         )
         events = self.recovered()  # not if the hypothesis could not be applied
+        repeat = verdict is Verdict.REPEAT
         match verdict:
             case Verdict.DROP_CONTEXT:
                 passes.move_on(transcript.drop_context())
-                if complete or window.pause:
-                    # No later window would mend it.
-                    utterance.repeat()
-                    return events
-            case Verdict.REPEAT:
-                utterance.repeat()
-                return events
+                repeat = complete or window.pause  # no later window would mend it
             case Verdict.RESUME:
                 events += self._resume_after_stable(utterance, window)
-                if passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES:
-                    utterance.repeat()
+                repeat = passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
+                if repeat:
                     utterance.decoded_end = passes.window_start
-                    return events
+        if repeat:
+            utterance.repeat()
+            return events
         utterance.decoded_end = max(utterance.decoded_end, window.end)
-        if complete:
-            if (position := transcript.reach_back()) is not None:
-                # It was too short for its language to be sure.
-                passes.reach_back(position)
-                utterance.repeat()
-                return events
-            return [*events, *self._close()]
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
-        if trusted and not transcript.undecided:
-            position = transcript.reach_back()
-            if position is None:
-                transcript.settle(window)
-            else:
-                passes.reach_back(position)
+        earlier = transcript.reach_back() if complete or (trusted and not transcript.undecided) else None
+        if earlier is not None:
+            passes.reach_back(earlier)
+        if complete:
+            if earlier is None:
+                return [*events, *self._close()]
+            utterance.repeat()  # it was too short for its language to be sure
+            return events
+        if earlier is None and trusted and not transcript.undecided:
+            transcript.settle(window)
         if not passes.ends_in_next(utterance):
             events += self._move_on(utterance, window)
         elif transcript.stuck:
@@ -415,7 +402,7 @@ class Session:
         if newest is None or not newest.open:
             return False
         decoded = newest is self._passes.current and newest.decoded_end >= self._passes.last_speech + PAUSE_SAMPLES
-        return silence >= round(self._settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
+        return silence >= round(self.settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
 
     def _end_utterance(self) -> list[Event]:
         """End the newest utterance; publish its final if its windows have been transcribed."""

@@ -19,9 +19,7 @@ class SessionSettings:
     """What the decisions of a session depend on."""
 
     gate: GateSettings
-
-    # Least new audio from one pass to the next.
-    pace_s: float
+    pace_s: float  # least new audio from one pass to the next
 
     # A word becomes stable if `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, if the decoder did
     # not attend to the last `attention_margin_s` of the audio for it and finds it at least this probable.
@@ -29,15 +27,9 @@ class SessionSettings:
     n_agreeing: int
     attention_margin_s: float
     commit_probability: float
-
-    # An unstable word is shown if it is at least this probable; 0 shows all.
-    show_probability: float
-
-    # Length of a segment from which on any stable text is made final.
-    trim_after_s: float
-
-    # Silence after which all text is made final, sentence or not.
-    final_silence_s: float = 0.6
+    show_probability: float  # an unstable word is shown if it is at least this probable; 0 shows all
+    trim_after_s: float  # length of a segment from which on any stable text is made final
+    final_silence_s: float = 0.6  # silence after which all text is made final, sentence or not
 
     condition_on_previous_text: bool
     no_speech_threshold: float
@@ -48,15 +40,9 @@ class SessionSettings:
     language: str
     task: str
     languages: tuple[str, ...] = ()
-
-    # Whether finals are translated into English besides (see `live.translation`).
-    translated: bool = False
+    translated: bool = False  # whether finals are translated into English besides (see `live.translation`)
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None
-
-    # Longest window.
-    window_s: float = 28.0
-
-    # Whether partials and finals tell the place of each word.
-    words: bool = True
+    window_s: float = 28.0  # longest window
+    words: bool = True  # whether partials and finals tell the place of each word

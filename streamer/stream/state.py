@@ -9,8 +9,8 @@ import msgspec
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.errors import SessionStateError
 from streamer.events import GapReason
-from streamer.stream.gate import GateState
-from streamer.stream.passes import PassesState
+from streamer.stream.gate import CLOSED, GateState
+from streamer.stream.passes import SILENT, PassesState
 from streamer.stream.transcript import TranscriptState
 
 MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE  # ten years of audio
@@ -26,19 +26,18 @@ class Loss:
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """What `Session.state` returns and `Session.restored` goes on from. Positions are absolute samples.
+    """A session goes on from it elsewhere; the default is that of a new one. Positions are absolute samples.
 
     Windows on their way are not part of it: they are issued again.
     """
 
-    # Audio before this is no longer needed.
-    needed_from: int
+    needed_from: int = 0  # audio before this is no longer needed
 
     # See `Session.mark`.
-    mark: int
-    gate: GateState
-    passes: PassesState
-    transcript: TranscriptState
+    mark: int = 0
+    gate: GateState = CLOSED
+    passes: PassesState = SILENT
+    transcript: TranscriptState = msgspec.field(default_factory=TranscriptState)
     losses: tuple[Loss, ...] = ()
     flushes: tuple[int, ...] = ()
     missing: bool = False
@@ -60,11 +59,6 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return self.heard if first is None else max(first.start, first.decoded_end)
 
     @classmethod
-    def new(cls) -> Self:
-        """Return the state of a session that has received nothing."""
-        return cls.behind_loss(0, 0, 1, mark=0)
-
-    @classmethod
     def behind_loss(cls, published_until: int, position: int, segment: int, *, mark: int) -> Self:
         """Return the state of a session that goes on at a position, knowing only what was published.
 
@@ -76,8 +70,8 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return cls(
             needed_from=position,
             mark=mark,
-            gate=GateState(False, None, position, position),
-            passes=PassesState((), position, position, 0, position),
+            gate=GateState(last_speech=position, floor=position),
+            passes=PassesState.at(position),
             transcript=TranscriptState(position, segment, anything_said=segment > 1),
             losses=lost,
             published_until=published_until,
@@ -117,3 +111,6 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
                 "a session's state contradicts itself: expected one that this version of streamer wrote; the session"
                 " goes on behind a gap"
             )
+
+
+NEW = SessionState()

@@ -111,12 +111,8 @@ class Tail:
     """What the newest hypothesis says after the stable words, and how good it is."""
 
     words: tuple[TimedWord, ...] = ()
-
-    # How many of them are new: those after them are repeated, or follow on repeated ones.
-    n_new: int = 0
-
-    # Whether the first continues the last stable word: "President" has become "President's".
-    continues: bool = False
+    n_new: int = 0  # how many of them are new: those after them are repeated, or follow on repeated ones
+    continues: bool = False  # whether the first continues the last stable word: "President" has become "President's"
 
     language: str = ""
     no_speech_prob: float = 0.0
@@ -151,12 +147,8 @@ class TranscriptState:
 
     # Tail of the newest hypothesis that could be trusted, unless a word became stable or final since.
     trusted: tuple[TimedWord, ...] = ()
-
-    # Unstable words of the last hypotheses, which newer ones may agree with, oldest first.
-    partners: Partners = ()
-
-    # Passes in a row without a new word although there is speech.
-    n_stuck: int = 0
+    partners: Partners = ()  # unstable words of the last hypotheses, which newer ones may agree with, oldest first
+    n_stuck: int = 0  # passes in a row without a new word although there is speech
 
     # Language of the utterance; empty while it is not sure. Those that were, the newest last.
     language: str = ""
@@ -179,8 +171,8 @@ class TranscriptState:
 class Transcript(TranscriptState):
     """The text of a session, of which the current utterance is still open."""
 
-    def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
-        super().__init__(*_values(TranscriptState() if state is None else state))
+    def __init__(self, settings: SessionSettings, state: TranscriptState) -> None:
+        super().__init__(*_values(state))
         self.settings = settings
 
     def change(self, settings: SessionSettings) -> None:
@@ -209,9 +201,7 @@ class Transcript(TranscriptState):
                 place = self._find_start(start - reach, start)
         self.first_word, position = place or (self.n_final, start)
         self.earlier = None
-        if place is not None and self.undecided:
-            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
-            self.first_word, position = self.n_final, start
+        position = self.without_earlier(position)
         self._drop_before(self._first_needed)
         return position
 
@@ -219,6 +209,16 @@ class Transcript(TranscriptState):
     def undecided(self) -> bool:
         """Whether it is not sure yet which language the utterance is in: no word becomes stable."""
         return self.settings.language == "auto" and not self.language
+
+    def without_earlier(self, position: int) -> int:
+        """Until the language is sure, let windows have the utterance alone; return where the next one begins.
+
+        position : where it would have begun
+        """
+        if self.undecided and self.first_word < self.n_final:
+            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
+            self.first_word, position = self.n_final, self.segment_start
+        return position
 
     @property
     def _first_needed(self) -> int:
@@ -458,12 +458,6 @@ class Transcript(TranscriptState):
         if self.published is not None:
             self.segment += 1
             self.published = None
-
-    def successor(self) -> "Transcript":
-        """Return a transcript to continue with, without text that is not final."""
-        self.clear()
-        self.begin(0)
-        return self
 
     def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
         """Update the places of the stable words; return the words after them and whether the first continues one."""

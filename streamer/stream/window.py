@@ -14,12 +14,8 @@ class Utterance:
     """Speech between two long silences, and how far it has been transcribed."""
 
     start: int
-
-    # Whether no audio right before it was received: no window may span the gap.
-    after_gap: bool = False
-
-    # Whether speech goes on.
-    open: bool = True
+    after_gap: bool = False  # whether no audio right before it was received: no window may span the gap
+    open: bool = True  # whether speech goes on
 
     # Once it has ended: where, and up to where a window has to reach to contain all words.
     end: int = 0
@@ -53,29 +49,23 @@ class Window:
     utterance: Utterance
     start: int
     end: int
+    last: bool  # whether the utterance ends with it
+    pause: bool  # whether it ends in a pause: its last word is not cut off
+    first_word: int  # number of the first stable word that lies in it
+    issued_s: float  # when it was issued, in seconds of the caller's clock
 
-    # Whether the utterance ends with it.
-    last: bool
-
-    # Whether it ends in a pause: its last word is not cut off.
-    pause: bool
-
-    # Number of the first stable word that lies in it.
-    first_word: int
-
-    # When it was issued, in seconds of the caller's clock.
-    issued_s: float
+    @property
+    def n_new_samples(self) -> int:
+        """Samples of it that no window of its utterance before it had, until its hypothesis is applied."""
+        return max(0, self.end - max(self.start, self.utterance.start, self.utterance.decoded_end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
     """How to decode a window."""
 
-    # Tokens that the hypothesis has to begin with.
-    prefix: tuple[int, ...]
-
-    # Text before the window that the model is shown.
-    prompt: str
+    prefix: tuple[int, ...]  # tokens that the hypothesis has to begin with
+    prompt: str  # text before the window that the model is shown
 
     # Language code; with `auto` it is chosen among `languages`, all if that is empty. `known_languages` are those that
     # the session was sure of, the newest last.
@@ -84,15 +74,9 @@ class Request:
     n_samples: int
     languages: tuple[str, ...] = ()
     known_languages: tuple[str, ...] = ()
-
-    # Whether the language was chosen and not given: the decoder says whether it still is spoken.
-    chosen: bool = False
-
-    # Whether no text has become final yet.
-    first: bool = False
-
-    # What the newest hypothesis said after the prefix: a guess at the new text.
-    draft: tuple[int, ...] = ()
+    chosen: bool = False  # whether the language was chosen and not given: the decoder says whether it still is spoken
+    first: bool = False  # whether no text has become final yet
+    draft: tuple[int, ...] = ()  # what the newest hypothesis said after the prefix: a guess at the new text
 
     # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
     retry_s: float = 0.0

@@ -8,7 +8,7 @@ import functools
 from collections.abc import Sequence
 
 from streamer.arrays import Float32Array
-from streamer.transcribe.texts import Text
+from streamer.transcribe.texts import TaskText
 from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.windows import EncodedWindow
@@ -18,7 +18,7 @@ from streamer.whisper.model import WhisperModel
 Decoded = tuple[EncodedWindow, Sequence[DecodedWindow | None]]
 
 
-def decode_batch(model: WhisperModel, mels: Sequence[Float32Array], texts: Sequence[Text]) -> list[Decoded] | None:
+def decode_batch(model: WhisperModel, mels: Sequence[Float32Array], texts: Sequence[TaskText]) -> list[Decoded] | None:
     """Encode windows, each of shape (n_mels, 3000), and decode them at the first temperature, each for itself.
 
     Returns None if the model and its device take one window at a time. Raises InferenceError.
@@ -28,7 +28,7 @@ def decode_batch(model: WhisperModel, mels: Sequence[Float32Array], texts: Seque
     return model.run(functools.partial(_decode, mels, texts))
 
 
-def _decode(mels: Sequence[Float32Array], texts: Sequence[Text], runtime: Runtime) -> list[Decoded]:
+def _decode(mels: Sequence[Float32Array], texts: Sequence[TaskText], runtime: Runtime) -> list[Decoded]:
     runtime.reserve(len(mels))
     windows = [runtime.encode(mel, row) for row, mel in enumerate(mels)]
     decoded = [text.begin_to_decode(runtime.decoder_of(*windows)) for text in texts]

@@ -9,11 +9,31 @@ from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.special import N_TIMESTAMPS
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Frames of the recording that are decoded at once."""
+
+    begin: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.length
+
+    @property
+    def begin_samples(self) -> int:
+        return self.begin * HOP_LENGTH
+
+    @property
+    def end_samples(self) -> int:
+        return self.end * HOP_LENGTH
+
+
 @dataclass(slots=True, kw_only=True)
 class Segment:
-    """What was said in a stretch of the recording."""
+    """Text between two timestamps of a window."""
 
-    # Positions in the recording, or, as long as its window is looked at, in the window.
+    # Positions in the recording; in its window until that is decoded.
     start_samples: int
     end_samples: int
 
@@ -36,7 +56,7 @@ class Segment:
     no_speech_prob: float = 0.0
 
     def cut(self, first: int, last: int) -> None:
-        """Move what lies outside of a stretch of samples to its ends."""
+        """Clamp all positions to a span of samples."""
         self.start_samples = min(max(self.start_samples, first), last)
         self.end_samples = min(max(self.end_samples, first), last)
         self.words = tuple(
@@ -54,10 +74,10 @@ def split_segments(
 ) -> tuple[list[Segment], int]:
     """Split the tokens of a window of `length_frames` at its timestamps.
 
-    alone : whether no other window hears its end, so that a segment without an end is kept
+    alone : whether no other window has its end, so that a segment without an end is kept
 
     Returns the segments, their positions counted from the start of the window, and how many frames to go on by: to the
-    last timestamp where the window was cut off in the middle of a segment, else past all of the window.
+    last timestamp if the window was cut off in the middle of a segment, else past all of the window.
 
     As in openai-whisper, a single segment begins with the window, whatever its first timestamp says.
     """
@@ -75,7 +95,7 @@ def split_segments(
         return [whole], length_frames
     ended = ends_with_one_time(tokens, timestamp_begin)
     open_end = alone and not is_time[-1]
-    # The last cut is the end of what was heard whole, unless the text goes on to a timestamp of its own.
+    # The last cut ends the last whole segment, unless the text goes on to a timestamp of its own.
     ends = [*cuts, len(tokens)] if ended or open_end else cuts
     segments = [
         Segment(start_samples=position(begin), end_samples=position(end - 1), tokens=tuple(tokens[begin:end]))
@@ -97,8 +117,13 @@ def _times(timestamp_begin: int) -> range:
     return range(timestamp_begin, timestamp_begin + N_TIMESTAMPS)
 
 
+def to_frames(position_samples: int) -> int:
+    """Return the frame that is nearest to a position."""
+    return round(position_samples / HOP_LENGTH)
+
+
 def last_end(segments: Sequence[Segment]) -> int | None:
-    """Return where the last word ends, else the last segment; None where there is none."""
+    """Return the end of the last word, else of the last segment; None without a segment."""
     if not segments:
         return None
     return next((s.words[-1].end_samples for s in reversed(segments) if s.words), segments[-1].end_samples)

@@ -7,7 +7,7 @@ in WhisperX (Bain et al. 2023, arXiv:2303.00747) and faster-whisper.
 import dataclasses
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,38 +25,49 @@ QUIET_FRAMES = 16
 
 
 class SpeechFinder:
-    """Finds the speech in a recording that is read block by block."""
+    """Finds the speech in a recording, block by block."""
 
     def __init__(self, settings: GateSettings) -> None:
         self._detector = SpeechDetector()
         self._gate = SpeechGate(settings)
-        self._threshold = settings.threshold
-        # Probability of speech in each 512 samples; first sample and end of each span of speech.
+        # Probability of speech in each 512 samples; where speech begins, ends, begins, ...
         self._probabilities: list[float] = []
-        self._spans: list[Span] = []
-        self._begin = 0
+        self._bounds: list[int] = []
 
-    def process(self, samples: Float32Array) -> None:
-        """Process the next block, 16 kHz mono, shape (n,)."""
+    @property
+    def position(self) -> int:
+        """End of the samples of which it is known whether they are speech."""
+        return len(self._probabilities) * CHUNK_SAMPLES
+
+    def process(self, samples: Float32Array) -> list[SpeechStart | SpeechEnd]:
+        """Process the next block, 16 kHz mono, shape (n,); return where speech begins and ends in it."""
+        changes = []
         for probability in self._detector.process(samples):
-            begin = len(self._probabilities) * CHUNK_SAMPLES
+            change = self._gate.feed(self.position, self.position + CHUNK_SAMPLES, probability)
             self._probabilities.append(probability)
-            self._take(self._gate.feed(begin, begin + CHUNK_SAMPLES, probability))
+            if change is not None:
+                changes.append(change)
+        self._bounds += [change.position for change in changes]
+        return changes
+
+    def passing(self, blocks: Iterable[Float32Array]) -> Iterator[Float32Array]:
+        """Process blocks as they pass by."""
+        for block in blocks:
+            self.process(block)
+            yield block
 
     def finish(self, n_frames: int, clips: Sequence[Span]) -> "Speech":
         """Return the speech in some clips of a recording of `n_frames`, after the last block."""
-        self._take(self._gate.close(n_frames * HOP_LENGTH))
-        spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in self._spans]
+        if (end := self._gate.close(n_frames * HOP_LENGTH)) is not None:
+            self._bounds.append(end.position)
+        bounds = zip(self._bounds[::2], self._bounds[1::2], strict=True)
+        spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in bounds]
         both = [[(max(a, c), min(b, d)) for c, d in spoken] for a, b in clips]
         return Speech(
-            [[span for span in clip if span[0] < span[1]] for clip in both], self._probabilities, self._threshold
+            [[span for span in clip if span[0] < span[1]] for clip in both],
+            self._probabilities,
+            self._gate.settings.threshold,
         )
-
-    def _take(self, change: SpeechStart | SpeechEnd | None) -> None:
-        if isinstance(change, SpeechStart):
-            self._begin = change.position
-        elif isinstance(change, SpeechEnd):
-            self._spans.append((self._begin, change.position))
 
 
 class Speech:

@@ -1,14 +1,13 @@
-"""A text of a recording, as it grows window by window. Source: openai-whisper's `transcribe.py`."""
+"""The text of a task, window by window. Source: openai-whisper's `transcribe.py`."""
 
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
-from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
-from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
+from streamer.transcribe.hallucinations import first_hallucination, is_anomalous
+from streamer.transcribe.segments import Segment, Window, ends_with_one_time, last_end, split_segments, to_frames
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_windows
@@ -20,24 +19,8 @@ from streamer.whisper.result import has_words
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
 
 
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Frames of the recording that are heard at once."""
-
-    begin: int
-    length: int
-
-    @property
-    def begin_samples(self) -> int:
-        return self.begin * HOP_LENGTH
-
-    @property
-    def end_samples(self) -> int:
-        return (self.begin + self.length) * HOP_LENGTH
-
-
-class Text:
-    """One text of the recording, in its language or translated, and what was said of it so far."""
+class TaskText:
+    """The text of one task: a transcript or a translation, decoded window by window."""
 
     def __init__(
         self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int, *, alone: bool
@@ -59,7 +42,7 @@ class Text:
             carried=decoding.settings.carry_initial_prompt or self._alone,
             conditioned=decoding.condition_on_previous_text and not self._alone,
         )
-        # Behind the last word so far.
+        # End of the last word so far.
         self._last_speech_samples = 0
 
     def begin_to_decode(self, decoder: TokenDecoder) -> Sequence[DecodedWindow | None]:
@@ -69,13 +52,13 @@ class Text:
             return [None] * decoder.n_windows
         return decode_windows(decoder, self._model.tokenizer, self._decoding.generation, options)
 
-    def hear(
+    def decode(
         self, window: Window, encoded: EncodedWindow, until: int | None = None, decoded: DecodedWindow | None = None
     ) -> tuple[list[Segment], int]:
         """Decode a window.
 
         until : frames of the window behind which nothing may begin
-        decoded : what the first temperature gave, where it was tried
+        decoded : what the first temperature gave, if it was tried
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
@@ -91,8 +74,9 @@ class Text:
             self._find_words(segments, decoded, window, encoded)
         if self._settings.word_timestamps and not self._alone:
             ended = ends_with_one_time(decoded.tokens, time_begin)
-            segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
-            if not heard:
+            segments, seek, done = self._follow_words(segments, window, window.begin + advance, ended=ended)
+            advance = seek - window.begin
+            if not done:
                 return [], advance
         self._last_speech_samples = last_end(segments) or self._last_speech_samples
         is_text = str.strip if self._settings.keep_notes else has_words
@@ -129,7 +113,7 @@ class Text:
         return threshold is not None and decoded.no_speech_prob > threshold and not likely
 
     def _describe(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
-        """Move segments from the window's clock to the recording's, and fill in what they say."""
+        """Move segments from the window's clock to the recording's, and fill in their text."""
         tokenizer = self._model.tokenizer
         ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
         for segment in segments:
@@ -147,7 +131,7 @@ class Text:
     def _find_words(
         self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window, encoded: EncodedWindow
     ) -> None:
-        """Give the segments their words, and where these count, the times of these."""
+        """Give the segments their words, and the times of these if they are asked for."""
         spoken = self._model.run(
             lambda runtime: add_word_timestamps(
                 runtime.decoder_of(encoded),
@@ -176,30 +160,42 @@ class Text:
                 segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
 
     def _follow_words(
-        self, segments: list[Segment], window: Window, advance: int, *, ended: bool
+        self, segments: list[Segment], window: Window, seek: int, *, ended: bool
     ) -> tuple[list[Segment], int, bool]:
-        """Go on from the last word instead of the last timestamp, and pass over what may be made up.
+        """Go on from the last word instead of the last timestamp, and leave out what may be hallucinated.
 
-        Returns the segments that stay, how many frames to go on by, and whether the window counts as heard.
+        seek : frame at which the next window would begin
+        ended : whether the window's text says itself that nothing follows it
+
+        Returns the segments that stay, the frame at which the next window begins, and whether the window is done: if
+        its first words may be hallucinated, it is decoded once more from there.
         """
-        begin = window.begin_samples
-        seek = window.begin + advance
-        end = last_end(segments)
-        if not ended and end is not None and end > begin:
-            seek = to_frames(end)
         threshold_s = self._settings.hallucination_silence_threshold
-        heard = True
-        if threshold_s is not None:
-            place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
-            segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
-        return segments, seek - window.begin, heard
+        end = None if ended else last_end(segments)
+        if end is not None and end > window.begin_samples:
+            seek = to_frames(end)
+        if threshold_s is None:
+            return segments, seek, True
+        threshold = round(threshold_s * SAMPLE_RATE)
+        if end is not None and end > window.begin_samples and window.begin_samples + N_SAMPLES - end <= threshold:
+            seek = window.end
+        first = next((segment for segment in segments if segment.words), None)
+        if first and is_anomalous(first.words) and first.start_samples - window.begin_samples > threshold:
+            return [], to_frames(first.start_samples), False
+        index = first_hallucination(segments, window, self._last_speech_samples, threshold)
+        if index is None:
+            return segments, seek, True
+        seek = to_frames(max(window.begin_samples + SAMPLE_RATE, segments[index].start_samples))
+        if self._n_samples - segments[index].end_samples < threshold:
+            seek = to_frames(self._n_samples)
+        return segments[:index], seek, True
 
 
 class History:
-    """What was said so far, as the prompt of the next window."""
+    """The text so far, as the prompt of the next window."""
 
     def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
-        """Start with an initial prompt, in each if `carried`; where `conditioned`, the window before is in it, too."""
+        """Start with an initial prompt, in each if `carried`; if `conditioned`, the text before is in it, too."""
         self._carried = carried
         self._conditioned = conditioned
         self._n_initial = len(initial)

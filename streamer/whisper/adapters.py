@@ -67,20 +67,19 @@ def find(checkpoint: Checkpoint, wanted: str) -> Adapter | None:
     if wanted == NONE:
         return None
     digest = cache(lambda: encoder_digest(checkpoint))
-    if wanted != AUTO:
-        found = _read(Path(wanted).expanduser(), checkpoint, digest)
-        if found is None:
-            raise ModelError(
-                f"{wanted} is an adapter for other weights than this model's: expected the one that was trained for"
-                " them, before they were fine-tuned or quantised; use --adapter auto or none"
-            )
-        return found
-    for path in shipped_adapters():
+    for path in shipped_adapters() if wanted == AUTO else [Path(wanted).expanduser()]:
         try:
             if found := _read(path, checkpoint, digest):
                 return found
         except ModelError as error:
+            if wanted != AUTO:
+                raise
             logger.warning("%s: going on without this adapter", error)
+    if wanted != AUTO:
+        raise ModelError(
+            f"{wanted} is an adapter for other weights than this model's: expected the one that was trained for them,"
+            " before they were fine-tuned or quantised; use --adapter auto or none"
+        )
     return None
 
 

@@ -1,6 +1,6 @@
-"""The directory of compiled graphs, and of what was measured of the CPU.
+"""The directory of compiled graphs, and of the CPU's measured speed.
 
-Each entry is a directory whose name is a digest of all that it is for. Its time says when it was used last.
+Each entry is a directory whose name is a digest of all that it is for. Its time is that of its last use.
 """
 
 import contextlib
@@ -21,95 +21,92 @@ from streamer.errors import ConfigError
 
 logger = logging.getLogger(__name__)
 
-# Names the directory, where the settings do not.
+# Names the directory if the settings do not.
 CACHE_VARIABLE = "STREAMER_CACHE_DIR"
 
-# What nobody used for so long is of another model, driver, device or OpenVINO than the present ones.
+# An entry that was not used for that long is of another model, driver, device or OpenVINO than the present ones.
 UNUSED_AFTER_S = 90 * 24 * 3600.0
 
-# What all entries may take together; the oldest go first, but none that was used within a day: a model that takes more
-# would be compiled at each start.
+# All entries together take this much at most; the oldest go first, except those that were used within a day: a model
+# that takes more would be compiled at each start.
 MOST_BYTES = 4 << 30
 USED_NOW_S = 24 * 3600.0
 
 # The kind of an entry that holds no compiled graph, but what `model.name: auto` measured of the CPU.
 SPEED = "SPEED"
 
-# Entries that are ours: a device or a kind, and a digest. READ is of earlier versions.
+# Our entries: a device or a kind, and a digest. READ is of earlier versions.
 _NAME = re.compile(r"(NPU|GPU|CPU|READ|SPEED)[.\w]*-[0-9a-f]{16}")
 
 
 def cache_base(setting: str) -> Path:
-    """Return where the cache is: as set, else where the environment says, else among the user's caches."""
+    """Return the cache's directory: the setting, else the environment's, else one among the user's caches."""
     wanted = setting or os.environ.get(CACHE_VARIABLE, "")
     return Path(wanted).expanduser() if wanted else platformdirs.user_cache_path("streamer") / "compiled"
 
 
 def open_cache(setting: str) -> Path | None:
-    """Make the cache and delete what was not used for long; None where nothing can be kept, which is told.
+    """Make the cache and delete old entries. If the default one cannot be made, warn and return None.
 
-    Raises ConfigError where that is because of the setting or the environment.
+    Raises ConfigError if one that the setting or the environment names cannot be made.
     """
     path = cache_base(setting)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
+        problem = f"the cache directory {str(path)!r:.200} cannot be made ({getattr(error, 'strerror', error)})"
         if setting or CACHE_VARIABLE in os.environ:
-            raise ConfigError(
-                f"the cache directory {str(path)!r:.200} cannot be made ({reason}): choose one that can be written to"
-            ) from None
-        logger.warning("%s cannot be made (%s); compiled graphs are not kept", path, reason)
+            raise ConfigError(f"{problem}: choose one that can be written to") from None
+        logger.warning("%s: compiled graphs are not kept", problem)
         return None
     prune(path)
     return path
 
 
 def entry(base: Path, kind: str, facts: Sequence[object]) -> Path:
-    """Return the directory for what holds under these facts; it may not be there."""
+    """Return the directory of what holds under these facts; it may not exist."""
     digest = hashlib.sha256(json.dumps([str(fact) for fact in facts]).encode("utf-8")).hexdigest()[:16]
     return base / f"{kind}-{digest}"
 
 
 def use(directory: Path) -> None:
-    """Make an entry where it is not there, and mark it as used."""
-    with contextlib.suppress(OSError):  # where it cannot be made, nothing is kept
+    """Make an entry if it does not exist, and mark it as used."""
+    with contextlib.suppress(OSError):  # if it cannot be made, nothing is kept
         directory.mkdir(parents=True, exist_ok=True)
         os.utime(directory)
 
 
 @contextlib.contextmanager
 def replacing(directory: Path) -> Iterator[Path]:
-    """Let OpenVINO keep a compiled graph in an entry; where it writes a new one, those before go.
+    """Let OpenVINO keep a compiled graph in an entry, in place of older ones of the same model and graph.
 
-    Yields the directory for OpenVINO: where the entry is empty, one whose files move into it when they are whole.
-    Another process that starts meanwhile would map a graph that is half written, and end with SIGBUS.
-    An entry is for one graph of one model: others in it are of the model's files or of the program as they were.
+    Yields the directory for OpenVINO. For an empty entry it is another, whose files are moved when they are whole:
+    a process that starts meanwhile would map a graph that is half written, and end with SIGBUS.
     """
     use(directory)
     before = set(directory.glob("*.blob"))
-    if not before and directory.is_dir() and os.access(directory, os.W_OK):
-        with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as fresh:
-            yield Path(fresh)
-            for file in Path(fresh).iterdir():
-                with contextlib.suppress(OSError):  # another process was faster, and reads its own
+    with contextlib.ExitStack() as stack:
+        place = directory
+        if not before and directory.is_dir() and os.access(directory, os.W_OK):
+            place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True)))
+        yield place
+        with contextlib.suppress(OSError):  # another process was faster, or is reading
+            if place != directory:
+                for file in place.iterdir():
                     file.replace(directory / file.name)
-        return
-    yield directory
-    if set(directory.glob("*.blob")) - before:
-        for blob in before:
-            with contextlib.suppress(OSError):  # another process may be reading it
-                blob.unlink()
+            elif set(directory.glob("*.blob")) - before:
+                for blob in before:
+                    blob.unlink()
 
 
 def prune(base: Path, now_s: float | None = None) -> None:
-    """Delete what was not used for `UNUSED_AFTER_S`, and the oldest where all take more than `MOST_BYTES`; never fail.
+    """Delete entries not used for `UNUSED_AFTER_S`, and the oldest beyond `MOST_BYTES`; never fail.
 
     now_s : seconds since the epoch; None: the present
     """
     now_s = time.time() if now_s is None else now_s
     entries: list[tuple[float, int, Path]] = []
-    # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
+    # Only what is ours by its name: the directory is the user's choice, and may hold other things.
     with contextlib.suppress(OSError, ValueError):
         for path in base.iterdir():
             if _NAME.fullmatch(path.name) and not path.is_symlink() and path.is_dir():
@@ -121,5 +118,5 @@ def prune(base: Path, now_s: float | None = None) -> None:
         # An entry without graphs takes no space worth freeing.
         too_much = n_bytes > 0 and total > MOST_BYTES
         if used_s < now_s - (USED_NOW_S if too_much else UNUSED_AFTER_S):
-            logger.debug("%s has not been used for long: deleted", path)
+            logger.debug("deleting %s, which was not used for long", path)
             shutil.rmtree(path, ignore_errors=True)

@@ -4,6 +4,7 @@ Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are s
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,7 +90,7 @@ class _File(msgspec.Struct):
 
 
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
-    """Read `generation_config.json` from a model directory; older fine-tunes lack it, and get the default settings.
+    """Read `generation_config.json` from a model directory. A model that has none gets the default settings.
 
     name : what the model is called, which may say what its alignment heads are where the file does not
 
@@ -100,9 +101,11 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         data = read_json(path)
     else:
         missing, path = path, directory / "config.json"
-        data = _of_ctranslate2(path)
+        config = read_json(path) if path.is_file() else {}
+        data = _of_ctranslate2(config)
         if not data:
-            logger.warning("%s is missing: going on with the settings of the published models", missing)
+            if "model_type" in config:  # Hugging Face's, of which older fine-tunes lack it
+                logger.warning("%s is missing: going on with the settings of the published models", missing)
             return default_generation(tokenizer, dims, name)
     found = data.get("no_timestamps_token_id")
     if found is not None and found != tokenizer.special.no_timestamps:
@@ -134,9 +137,8 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
     )
 
 
-def _of_ctranslate2(path: Path) -> dict[str, Any]:
+def _of_ctranslate2(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in CTranslate2's config.json under the names of generation_config.json, else nothing."""
-    config = read_json(path) if path.is_file() else {}
     if "suppress_ids" not in config:
         return {}
     return {

@@ -15,7 +15,7 @@ from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
@@ -111,7 +111,6 @@ class WhisperModel:
         """
         while True:
             self._compilation.compile()
-            require(check_ports(self._compilation))
             try:
                 runtime = _start(self._source, self._compilation)
                 require(_device_checks(self._source, self._compilation, runtime))
@@ -231,9 +230,9 @@ def load_model(
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
-    n_beams : sequences that beam search follows at once; None: as many as the model names for live captions, or five
-        if it is not for `live` ones; one if the decoder takes one token a call
-    weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
+    n_beams : that captions follow; None: as many as the model names, or five if it is not for `live` captions; one if
+        the decoder takes one token a call
+    weights : f32, f16 or int8, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
         empty, and auto otherwise: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
         the model names, or its adapter, or else 15
@@ -246,9 +245,9 @@ def load_model(
     path = find_or_pull(name, on_download)
     begin = time.monotonic()
     cache = open_cache(cache_dir)
-    source = _read(path, name, tokenizer, _find_adapter(lora, on_download))
+    source = _read(path, name, tokenizer, lora, on_download)
     require(source.checks)
-    source, why = _weighed(source.with_adapter(adapter), weights, plans)
+    source, why = _with_weights(source.with_adapter(adapter), weights, plans)
     n_beams = _n_beams(source, n_beams, live=live)
     compilation = _compilation(source, plans, n_beams, _windows(source, plans, windows_s), cache, on_compiled)
     for device in dict.fromkeys(compilation.devices.values()):
@@ -287,18 +286,14 @@ def verify_model(
     plans = plan_stages(devices, available_devices())
     cache = open_cache(cache_dir)
     path = find_or_pull(name, on_download)
-    source = _read(path, name, tokenizer, _find_adapter(lora, on_download))
-    source, _ = _weighed(source.with_adapter(adapter), weights, plans)
+    source = _read(path, name, tokenizer, lora, on_download)
+    source, _ = _with_weights(source.with_adapter(adapter), weights, plans)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
     compilation = _compilation(source, plans, 1, _windows(source, plans, windows_s), cache, on_compiled)
     compilation.compile()
-    ports = list(check_ports(compilation))
-    yield from ports
-    if not all(check.passed for check in ports):
-        return
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
@@ -306,7 +301,7 @@ def verify_model(
     yield from _device_checks(source, compilation, runtime, everywhere=True)
 
 
-def _weighed(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
+def _with_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
     """Return a model with the weights that the settings want, and say what they are and why."""
     if weights not in ("", "auto"):
         return source.with_weights(weights), f"{weights} (as asked for)"
@@ -318,13 +313,9 @@ def _weighed(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) 
     return source, "as they are"
 
 
-def _read(path: Path, name: str, tokenizer: str, lora: Path | None) -> ModelSource:
+def _read(path: Path, name: str, tokenizer: str, lora: str, on_download: OnProgress) -> ModelSource:
     chosen = Path(tokenizer).expanduser() if tokenizer else None
-    return read_model(path, name_of(path, name), chosen, lora)
-
-
-def _find_adapter(lora: str, on_download: OnProgress) -> Path | None:
-    return find_or_pull(lora, on_download) if lora else None
+    return read_model(path, name_of(path, name), chosen, find_or_pull(lora, on_download) if lora else None)
 
 
 def _compilation(
@@ -351,7 +342,7 @@ def _compilation(
 
 
 def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
-    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow so many."""
+    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow that many."""
     if source.foreign_decoder is None:
         return wanted or (source.generation.stream_beams if live else FILE_BEAMS)
     if wanted not in (None, 1):

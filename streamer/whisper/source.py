@@ -1,6 +1,6 @@
 """Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from streamer.whisper.adapters import Adapter
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json, readable
-from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
+from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.graphs import foreign, saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
@@ -66,7 +66,7 @@ class ModelSource:
     weights: str = ""
 
     def with_weights(self, weights: str) -> "ModelSource":
-        """Return the model with all weights as f32, f16, int8 or int4. Raises ConfigError where it holds graphs."""
+        """Return the model with all weights as f32, f16 or int8. Raises ConfigError where it holds graphs."""
         if self.checkpoint is None:
             raise ConfigError(
                 f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"
@@ -141,30 +141,24 @@ def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Che
 
 def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_path: Path | None) -> ModelSource:
     format_, checkpoint = load_checkpoint(path, lora_path)
-    dims = checkpoint.dims
-    origin = checkpoint.config.get("_name_or_path")
-    # Some models differ in nothing that could be seen but their names.
-    names = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
+    config, dims = checkpoint.config, checkpoint.dims
+    origin = config.get("_name_or_path")
+    origin = origin if isinstance(origin, str) else ""
     folder = path if path.is_dir() else path.parent
-    table = checkpoint.vocabulary
-    # Before October 2022 whisper.cpp's converter wrote U+FFFD for bytes that are not a whole character, so that what
-    # such tokens spell is lost. The published tokenizer of this size has them.
-    broken = dims.n_vocab in PUBLISHED and len({*table}) < len(table)
-    if tokenizer_path is None and table and not broken:
-        tokenizer = Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(path)), where=str(path))
-    else:
-        tokenizer = _load_tokenizer(tokenizer_path, folder, dims)
-    settings = folder if checkpoint.config else path
-    tokenizer, generation = _with_generation(settings, dims, tokenizer, names, expected=bool(checkpoint.config))
+    tokenizer = _load_tokenizer(tokenizer_path, path, dims, checkpoint.vocabulary)
+    # Some models differ in nothing that could be seen but their names.
+    names = f"{origin} {name} {path.name}"
+    generation = read_generation(folder if config else path, dims, tokenizer, names)
+    tokenizer = tokenizer.as_multilingual(generation.multilingual)
     return ModelSource(
         path,
         format_ if lora_path is None else f"{format_}, with the adapter {lora_path.name}",
         name,
-        origin if isinstance(origin, str) else "",
+        origin,
         ModelGraphs.of(checkpoint, generation.alignment_heads),
         tokenizer,
         generation,
-        checks=tuple(_config_checks(folder / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
+        checks=tuple(_config_checks(folder / "config.json", config, tokenizer)) if config else (),
         checkpoint=checkpoint,
         lora=lora_path,
     )
@@ -175,15 +169,14 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
     description = model.description
     dims = description.dims
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
-    tokenizer, generation = _with_generation(path, dims, tokenizer, "", expected=True)
-    graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})
+    generation = read_generation(path, dims, tokenizer)
     return ModelSource(
         path,
         f"saved graphs ({', '.join(dict.fromkeys(description.precisions.values()))})",
         name,
         description.origin,
-        graphs,
-        tokenizer,
+        ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES}),
+        tokenizer.as_multilingual(generation.multilingual),
         generation,
         slow_checks=partial(_hash_checks, model),
     )
@@ -191,39 +184,34 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
 
 def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
     triple = foreign.load_triple(path)
-    dims = triple.dims
-    if not triple.has_attention:
-        raise ModelError(
-            f"{triple.decoder_path} does not give its cross-attention, which word times are made of: expected an output"
-            " of it for each layer; export it again with these, or use the original checkpoint"
-        )
-    tokenizer = _load_tokenizer(tokenizer_path, path, dims)
-    tokenizer, generation = _with_generation(path, dims, tokenizer, name, expected=False)
-    graphs = ModelGraphs(
-        dims,
-        generation.alignment_heads,
-        {
-            "encoder": triple.encoder,
-            "cross_kv": triple.cross_kv,
-            "decoder": partial(triple.decoder, generation.alignment_heads),
-        },
-    )
+    tokenizer = _load_tokenizer(tokenizer_path, path, triple.dims)
+    generation = read_generation(path, triple.dims, tokenizer, name)
+    heads = generation.alignment_heads
+    graphs = ModelGraphs(triple.dims, heads, {stage: partial(triple.read, stage, heads) for stage in STAGES})
     return ModelSource(
         path,
         "exported OpenVINO graphs",
         name,
         "",
         graphs,
-        tokenizer,
+        tokenizer.as_multilingual(generation.multilingual),
         generation,
-        foreign_decoder=triple.decoder_path,
+        foreign_decoder=triple.paths["decoder"],
     )
 
 
-def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions) -> Tokenizer:
-    """Load the tokenizer that was chosen, else the model's own, else the published one of its vocabulary's size."""
+def _load_tokenizer(chosen: Path | None, path: Path, dims: ModelDimensions, table: Sequence[bytes] = ()) -> Tokenizer:
+    """Load the tokenizer that was chosen, else the model's own, else the published one of its vocabulary's size.
+
+    table : what the tokens spell, if the weights' own file says that
+    """
     if chosen is not None:
         return Tokenizer.load(chosen, n_vocab=dims.n_vocab)
+    # Before October 2022 whisper.cpp's converter wrote U+FFFD for bytes that are not a whole character, so that what
+    # such tokens spell is lost. The published tokenizer of this size has them.
+    if table and not (dims.n_vocab in PUBLISHED and len({*table}) < len(table)):
+        return Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(path)), where=str(path))
+    directory = path if path.is_dir() else path.parent
     try:
         found = vocabulary.find(directory)
     except ModelError as error:
@@ -235,16 +223,6 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
         except PeerError as unreached:
             raise ModelError(f"{error}; that of {repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
-
-
-def _with_generation(
-    path: Path, dims: ModelDimensions, tokenizer: Tokenizer, names: str, *, expected: bool
-) -> tuple[Tokenizer, GenerationConfig]:
-    """Return the tokenizer as the model's settings have it, and these: the default ones where there are no others."""
-    if not expected and not (path / "generation_config.json").exists():
-        return tokenizer, default_generation(tokenizer, dims, names)
-    generation = read_generation(path, dims, tokenizer, names)
-    return tokenizer.as_multilingual(generation.multilingual), generation
 
 
 def _common_checks(source: ModelSource) -> list[Check]:
@@ -277,7 +255,7 @@ def _hash_checks(model: saved.SavedModel) -> list[Check]:
             f"{model.directory / name} is not the file that {saved.MANIFEST} was written with: it is damaged or of"
             " another model; convert the model again",
         )
-        for name in model.files
+        for name in model.description.files
     ]
 
 

@@ -193,7 +193,7 @@ class Gateway:
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
         self.checkpoint = Checkpoint(
-            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState.new()
+            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState()
         )
 
     async def listen(self) -> None:
@@ -335,8 +335,7 @@ class HearingRunner(SessionRunner):
     """A session whose detector takes what is not silent for speech, and whose windows say whose voice they hold."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
-        super().__init__(*arguments, new_detector=FakeDetector, **options)
-        self.mel = FakeMel()
+        super().__init__(*arguments, **{**options, "mel": FakeMel(), "new_detector": FakeDetector})
 
 
 class Speech:

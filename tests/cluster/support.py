@@ -135,7 +135,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float =
 
 def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> Checkpoint:
     return Checkpoint(
-        version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState.new()
+        version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState()
     )
 
 
@@ -212,6 +212,6 @@ class Line:
 
 def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> Workplace:
     """Return that of a worker without sessions."""
-    engine: Any = SimpleNamespace(busy=False)
+    engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
     log = SessionLog(bus, settings.cluster)
     return Workplace(worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine)

@@ -19,6 +19,7 @@ from streamer.client.stream import stream
 from streamer.cluster.gateway import ClusterStreams
 from streamer.events import Event
 from streamer.server.front import Server
+from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
 from tests.cluster.fake_worker import texts_of
 from tests.cluster.support import free_port, until
@@ -29,14 +30,8 @@ __all__ = ["places"]  # a fixture
 
 @contextlib.asynccontextmanager
 async def front(streams: ClusterStreams, port: int) -> AsyncIterator[Server]:
-    server = Server(
-        ServerSettings(port=port),
-        feed=None,
-        input_now=lambda: None,
-        streams=streams,
-        health=streams.health,
-        registry=CollectorRegistry(),
-    )
+    services = Services(streams=streams, health=streams.health)
+    server = Server(ServerSettings(port=port), services, CollectorRegistry())
     await server.start()
     try:
         yield server

@@ -698,7 +698,7 @@ async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Plac
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
-    state = SessionState.new()
+    state = SessionState()
     checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=state)
     old = Told(
         session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0

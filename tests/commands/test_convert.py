@@ -81,7 +81,7 @@ def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSo
     model = saved.load(tmp_path / "nano")
     assert tuple(model.description.precisions) == ALL
     assert (model.description.name, model.description.origin) == ("nano.en", "streamer/nano.en")
-    assert set(saved.COMPANIONS) < set(model.files)
+    assert set(saved.COMPANIONS) < set(model.description.files)
     dims = source.checkpoint.dims
     tokenizer = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
     assert read_generation(tmp_path / "nano", dims, tokenizer) == source.generation
@@ -94,7 +94,7 @@ def test_generation_settings_of_another_model_are_known(source: ConvertSource, t
     run(source, tmp_path / "nano", "f16")
     dims = source.checkpoint.dims
     assert source.tokenizer is not None
-    special = dataclasses.replace(source.tokenizer.special, end_of_text=511)
+    special = dataclasses.replace(source.tokenizer.special, no_timestamps=519)
     other = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
     other.special = special
     with pytest.raises(ModelError, match=r"no_timestamps_token_id 520, .* has 519: the files are from"):

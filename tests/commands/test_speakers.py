@@ -6,7 +6,7 @@ import pytest
 
 from streamer.arrays import Float32Array
 from streamer.live import speakers
-from streamer.speakers.hearing import Hearing
+from streamer.speakers.diarization import Diarization
 from tests.daemon import SAMPLE, Outcome
 from tests.speakers.voices import heard
 
@@ -44,7 +44,7 @@ def test_several_voices_and_too_little_speech_are_refused(
 ) -> None:
     people.clear()  # nothing but noise: no window is like another
     assert "record one person alone" in run("enrol", "Anna", SAMPLE).error()
-    monkeypatch.setattr(Hearing, "vectors", property(lambda self: heard({1: 1.0})[None]))
+    monkeypatch.setattr(Diarization, "vectors", property(lambda self: heard({1: 1.0})[None]))
     assert "less than 3 s of speech" in run("enrol", "Anna", SAMPLE).error()
     assert run("list").stdout == ""
 

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from streamer.correct.guard import FROZEN, RefusedError, changes, likeness
+from streamer.correct.guard import RefusedError, changes, likeness
 
 
-def result(old: str, new: str, language: str = "en") -> str:
+def result(old: str, new: str) -> str:
     """Return a text with a correction, or why it is refused."""
     try:
-        changes(old.split(), new.split(), language)
+        changes(old.split(), new.split())
     except RefusedError as refusal:
         return str(refusal)
     return "let through"
@@ -53,25 +53,21 @@ def test_spelling_case_punctuation_and_repeats_may_be_corrected(old: str, new: s
         ("we can't leave it at that", "we can leave it at that", "negation"),
         ("we can't leave it at that", "we cant leave it at that", "negation"),
         ("no no it is over there", "no it is over there", "negation"),
-        ("they were unhappy about the film", "they were happy about the film", "opposite"),
-        ("that is possible for them now", "that is impossible for them now", "opposite"),
-        ("he was careless with the glass", "he was careful with the glass", "opposite"),
-        ("it costs fifteen dollars a month", "it costs fifty dollars a month", "number"),
         ("it costs 15 dollars a month", "it costs 50 dollars a month", "number"),
         ("it costs 15 dollars a month", "it costs 15% dollars a month", "number"),
         ("minus -5 degrees in the night", "minus 5 degrees in the night", "number"),
-        ("five five five one two three", "five one two three", "number"),
-        ("see you in june or later then", "see you in July or later then", "number"),
-        ("give it to her when you can", "give it to here when you can", "function word"),
-        ("there car stands over there now", "their car stands over there now", "function word"),
-        ("we met marc in the stat", "We nett Marg in tho stad", "function word"),
+        ("we met marc in the stat", "We nett Marg in tho stad", "unlike|of 6 words"),
+        ("see you in june or later then", "see you in July or later then", "unlike"),
+        ("there is 1 car", "there are 1 car", "unlike"),
         ("alpha bravo gamma delta", "alfa brava gamma delta", "2 of 4 words"),
         ("we said hello to the crowd", "WE SAID HELLO TO THE CROWD", "6 of 6 words"),
         ("we met york at the station", "we met york-burned at the station", "unlike"),
         ("we met york at the station", "we met york.Burned at the station", "unlike"),
         ("we met anna at the station", "we met anna!!!!!!! at the station", "punctuation"),
         ("we met anna at the station", "we met an\u200bna at the station", "no letters"),
-        ("we met anna at the station", "we met Аnnа at the station", "no letters"),
+        ("we met anna at the station", "we met Аnnа at the station", "unlike"),
+        ("we met alexandra at the station", "we met alехandra at the station", "no letters"),
+        ("мы встретили анну на вокзале", "мы встретили aнну на вокзале", "no letters"),
         ("we met anna at the station", "we met <b>anna</b> at the station", "unlike|no letters"),
     ],
 )
@@ -80,32 +76,29 @@ def test_anything_else_is_refused(old: str, new: str, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("language", "old", "new"),
+    ("old", "new"),
     [
-        ("fr", "il n'est pas venu avec nous hier", "il est pas venu avec nous hier"),
-        ("de", "das ist kein guter tag für uns", "das ist ein guter tag für uns"),
-        ("de", "wir haben einundzwanzig stück davon", "wir haben einundzwanzigste stück davon"),
-        ("es", "el viene con nosotros a casa", "él viene con nosotros a casa"),
-        ("it", "il libro e bello come sempre", "il libro è bello come sempre"),
-        ("pt", "ele não vem para casa conosco", "ele nos vem para casa conosco"),
-        ("nl", "wij hebben geen geld voor hem", "wij hebben een geld voor hem"),
+        ("das ist kein guter tag für uns", "das ist ein guter tag für uns"),
+        ("il n'est pas venu avec nous hier", "il est pas venu avec nous hier"),
+        ("ele não vem para casa conosco", "ele nos vem para casa conosco"),
+        ("wij hebben geen geld voor hem", "wij hebben een geld voor hem"),
+        ("я не приду домой сегодня вечером", "я на приду домой сегодня вечером"),
+        ("wir haben 21 stück davon", "wir haben 21. stück davon, 2"),
     ],
 )
-def test_numbers_negations_and_function_words_are_known_in_each_language(language: str, old: str, new: str) -> None:
-    assert "number, a negation or a function word" in result(old, new, language)
-    assert result(old, old, language) == "let through"
+def test_numbers_and_negations_stay_in_any_language(old: str, new: str) -> None:
+    assert "a number or a negation" in result(old, new)
+    assert result(old, old) == "let through"
 
 
-def test_every_language_has_its_words_in_the_form_in_which_they_are_looked_for() -> None:
-    for language, kinds in FROZEN.items():
-        assert set(kinds) == {"meaning", "function"}, language
-        assert all(re.fullmatch(r"[^\W\d_]+", word) and word == word.casefold() for k in kinds.values() for word in k)
+def test_other_scripts_may_be_corrected() -> None:
+    assert result("мы встретили катерину на вокзале", "Мы встретили Катерину на вокзале.") == "let through"
+    assert result("wir haben wrobel dort getroffen", "Wir haben Wróbel dort getroffen.") == "let through"
 
 
-def test_words_are_alike_in_spelling_or_in_sound() -> None:
-    assert likeness("knight", "night") == 1.0
-    assert likeness("shivon", "Siobhan") >= 0.5
-    assert likeness("dog", "cat") < 0.5
+def test_words_are_alike_in_spelling() -> None:
+    assert likeness("shivon", "Siobhan") >= 0.6
+    assert likeness("dog", "cat") < 0.6
     assert likeness("café", "CAFE") == 1.0
     assert likeness("", "word") == 0.0
 
@@ -120,22 +113,14 @@ TEMPTING = [
 words = st.lists(st.sampled_from(TEMPTING), min_size=1, max_size=9)
 
 
-def frozen_in(texts: list[str], kinds: tuple[str, ...]) -> list[str]:
-    """Return what of words has to stay, found otherwise than the guard does."""
-    known = {word for kind in kinds for word in FROZEN["en"][kind]}
-    numbers = {"five", "fifteen", "fifty", "two"} if "meaning" in kinds else set()
-    found: list[str] = []
+def frozen_in(texts: list[str]) -> list[str]:
+    """Return the numbers and negations among words, found otherwise than the guard does."""
+    found = []
     for text in texts:
         bare = text.lower().strip(".,!?")
-        if re.search(r"\d", bare) and "meaning" in kinds:
+        if re.search(r"\d", bare) or bare in ("not", "no", "never", "can't"):
             found.append(bare)
-        else:
-            found += [part for part in re.split("['-]", bare) if part in known | numbers]
     return found
-
-
-def once(items: list[str]) -> list[str]:
-    return [item for n, item in enumerate(items) if n == 0 or item != items[n - 1]]
 
 
 @settings(max_examples=300, deadline=None)
@@ -148,9 +133,8 @@ def test_whatever_is_proposed_what_has_a_meaning_stays_and_most_words_stay(old: 
         new[at:until] = data.draw(st.lists(st.sampled_from(TEMPTING), max_size=2))
     if result(" ".join(old), " ".join(new)) != "let through":
         return
-    assert frozen_in(old, ("meaning",)) == frozen_in(new, ("meaning",))
-    assert set(frozen_in(old, ("function",))) == set(frozen_in(new, ("function",)))
-    found = changes(old, new, "en")
+    assert frozen_in(old) == frozen_in(new)
+    found = changes(old, new)
     assert [*range(len(old))] == [n for was, _ in found for n in was]
     assert [*range(len(new))] == [n for _, becomes in found for n in becomes]
     bare_old, bare_new = ([word.lower().strip(".,") for word in side] for side in (old, new))
@@ -163,4 +147,4 @@ def test_whatever_is_proposed_what_has_a_meaning_stays_and_most_words_stay(old: 
 def test_nothing_that_an_answer_says_breaks_the_guard(old: list[str], new: list[str]) -> None:
     text = " ".join(new).split()
     if result(" ".join(old), " ".join(text)) == "let through":
-        assert frozen_in(old, ("meaning",)) == frozen_in(text, ("meaning",))
+        assert frozen_in(old) == frozen_in(text)

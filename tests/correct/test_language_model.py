@@ -8,14 +8,17 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
-from streamer.correct.corrector import Heard, text_of
-from streamer.correct.language_model import MAX_USELESS, RETRY_S, LanguageModel
+from streamer.correct import pipeline
+from streamer.correct.corrector import Draft, text_of
+from streamer.correct.language_model import MAX_USELESS, LanguageModel
 from streamer.correct.pipeline import Corrections
-from streamer.errors import ConfigError, PeerError
+from streamer.errors import ConfigError
 from streamer.events import Event, Final, Revision, Word
+from streamer.health import FIRST_PAUSE_S, Health
 from streamer.stream.eventlog import EventLog
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
@@ -24,22 +27,12 @@ from tests.fakes import Clock
 WAIT_S = 90.0
 
 
-def heard(text: str, *, language: str = "en", before: tuple[str, ...] = ()) -> Heard:
+def heard(text: str, *, before: tuple[str, ...] = ()) -> Draft:
     words = tuple(
         Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
         for n, word in enumerate(text.split())
     )
-    final = Final(
-        segment=1,
-        start=0.0,
-        end=float(len(words)),
-        text=text,
-        words=words,
-        language=language,
-        no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )
-    return Heard(final, words, before, lambda: None)
+    return Draft(words, "en", before)
 
 
 def edits(*pairs: tuple[str, str]) -> str:
@@ -48,33 +41,41 @@ def edits(*pairs: tuple[str, str]) -> str:
 
 @dataclass
 class Correcting:
-    """A corrector at work in another thread, as in the daemon."""
+    """A language model at work in another thread, as in the daemon."""
 
-    model: LanguageModel
+    corrections: Corrections
     clock: Clock
 
-    async def __call__(self, said: Heard, left_s: float = WAIT_S) -> tuple[Word, ...]:
-        return tuple(await asyncio.to_thread(self.model.correct, said, left_s))
+    async def __call__(self, said: Draft, left_s: float = WAIT_S) -> tuple[Word, ...]:
+        until_s = self.clock() + left_s
+        words, _ = await asyncio.to_thread(self.corrections.correct, self.corrections.slow, said, until_s)
+        return words
 
-    async def failure(self, said: Heard, left_s: float = WAIT_S) -> str:
-        with pytest.raises(PeerError) as caught:
-            await self(said, left_s)
-        assert "\n" not in str(caught.value)
-        return str(caught.value)
+    @property
+    def failure(self) -> str:
+        return self.corrections.health.why.get("language_model", "")
+
+    async def fails(self, said: Draft, left_s: float = WAIT_S) -> str:
+        """Return why a final cannot be corrected."""
+        assert await self(said, left_s) == said.words
+        assert self.failure
+        assert "\n" not in self.failure
+        return self.failure
 
 
 Make = Callable[..., Correcting]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[LanguageModel] = []
+    clock = Clock()
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
 
     def make(url: str, *, deadline_s: float = WAIT_S, api_key: str = "", terms: Sequence[str] = ()) -> Correcting:
-        clock = Clock()
-        model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=lambda: terms, clock=clock)
+        model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=lambda: terms)
         made.append(model)
-        return Correcting(model, clock)
+        return Correcting(Corrections([model], deadline_s=deadline_s, health=Health(clock)), clock)
 
     yield make
     for model in made:
@@ -83,10 +84,10 @@ def make() -> Iterator[Make]:
 
 async def test_words_are_corrected_and_keep_their_times(make: Make) -> None:
     answer = edits(("shivon", "Siobhan"), ("good morning", "Good morning"), ("is is", "is"), ("newyork", "New York"))
-    said = heard("good morning shivon, the train to newyork is is late again today")
+    said = heard("good morning shivon, the train to newyork today is is late again")
     async with chat_endpoint(saying(answer[:9], answer[9:])) as endpoint:
         words = await make(endpoint.url)(said)
-    assert text_of(words) == "Good morning Siobhan, the train to New York is late again today"
+    assert text_of(words) == "Good morning Siobhan, the train to New York today is late again"
     spans = {word.word: (word.start, word.end) for word in words}
     assert spans[" Siobhan,"] == (2.0, 3.0)
     assert (spans[" New"], spans[" York"]) == ((6.0, 6.429), (6.429, 7.0))
@@ -125,9 +126,9 @@ async def test_what_was_said_is_sent_as_data_and_bounded_in_what_it_costs(make: 
 
 @pytest.mark.parametrize(
     ("said", "left_s"),
-    [(heard("only two"), WAIT_S), (heard("zażółć gęślą jaźń", language="pl"), WAIT_S), (heard("it is late"), 9.0)],
+    [(heard("only two"), WAIT_S), (heard("it is late"), 9.0)],
 )
-async def test_what_is_short_foreign_or_late_is_not_asked(make: Make, said: Heard, left_s: float) -> None:
+async def test_what_is_short_or_late_is_not_asked(make: Make, said: Draft, left_s: float) -> None:
     assert await make("http://127.0.0.1:9/v1")(said, left_s) == said.words
 
 
@@ -206,11 +207,7 @@ async def test_a_hostile_endpoint_changes_no_word(make: Make) -> None:
         for n, (said, name, _) in enumerate(attempts, start=1):
             correcting.clock.advance(1000.0)
             final = heard(said.text)
-            try:
-                words = await correcting(final)
-            except PeerError:
-                words = final.words  # as the pipeline has it
-            assert words == final.words, name
+            assert await correcting(final) == final.words, name
             assert len(endpoint.bodies) == n
         assert "PWNED" not in str(endpoint.bodies)
 
@@ -281,18 +278,19 @@ async def test_an_endpoint_that_fails_is_told_and_left_alone_for_a_while(
     said = heard("we met shivon")
     async with chat_endpoint(script, script, saying(edits(("shivon", "Siobhan")))) as endpoint:
         correcting = make(endpoint.url, deadline_s=left_s)
-        first = await correcting.failure(said, left_s)
+        first = await correcting.fails(said, left_s)
         assert re.search(why, first)
-        assert await correcting.failure(said, left_s) == first
+        assert await correcting.fails(said, left_s) == first
         assert len(endpoint.bodies) == 1
-        correcting.clock.advance(RETRY_S)
-        assert await correcting.failure(heard("yes"), left_s) == first  # nothing is asked, and it does not work again
-        await correcting.failure(said, left_s)
-        correcting.clock.advance(RETRY_S)
-        await correcting.failure(said, left_s)
+        correcting.clock.advance(FIRST_PAUSE_S)
+        assert await correcting.fails(heard("yes"), left_s) == first  # nothing is asked, and it does not work again
+        await correcting.fails(said, left_s)
+        correcting.clock.advance(FIRST_PAUSE_S)
+        await correcting.fails(said, left_s)
         assert len(endpoint.bodies) == 2
-        correcting.clock.advance(RETRY_S)
+        correcting.clock.advance(FIRST_PAUSE_S)
         assert text_of(await correcting(said, left_s)) == "we met Siobhan"
+        assert correcting.failure == ""
 
 
 async def test_a_redirect_is_not_followed(make: Make) -> None:
@@ -304,7 +302,7 @@ async def test_a_redirect_is_not_followed(make: Make) -> None:
             )
 
         async with chat_endpoint(redirects) as endpoint:
-            why = await make(endpoint.url, api_key="sk-secret").failure(heard("we met shivon"))
+            why = await make(endpoint.url, api_key="sk-secret").fails(heard("we met shivon"))
     assert "answered 307" in why
     assert elsewhere.bodies == []
 
@@ -316,9 +314,10 @@ async def test_answers_of_no_use_are_told_once_there_are_many_in_a_row(make: Mak
         correcting = make(endpoint.url)
         for _ in range(MAX_USELESS + 1):
             assert await correcting(said) == said.words
-        assert "answers nothing of use (it is no list of edits in JSON)" in await correcting.failure(said)
-        correcting.clock.advance(RETRY_S)
+        assert "answers nothing of use (it is no list of edits in JSON)" in await correcting.fails(said)
+        correcting.clock.advance(FIRST_PAUSE_S)
         assert await correcting(said) == said.words
+        assert correcting.failure == ""
 
 
 async def test_an_address_or_key_that_cannot_be_one_is_refused_at_once(make: Make) -> None:
@@ -328,7 +327,7 @@ async def test_an_address_or_key_that_cannot_be_one_is_refused_at_once(make: Mak
 
 
 async def test_an_address_is_shown_without_its_secrets(make: Make) -> None:
-    why = await make("http://me:secret@127.0.0.1:9/v1?key=hidden").failure(heard("we met shivon"))
+    why = await make("http://me:secret@127.0.0.1:9/v1?key=hidden").fails(heard("we met shivon"))
     assert "http://127.0.0.1:9/v1/chat/completions cannot be reached" in why
     assert "secret" not in why
     assert "hidden" not in why
@@ -338,17 +337,28 @@ def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: 
     log = EventLog("abc", 100)
     events: list[Event] = []
     log.subscribe(events.append)
-    corrections = Corrections([make("http://127.0.0.1:9/v1").model], deadline_s=WAIT_S)
+    corrections = make("http://127.0.0.1:9/v1").corrections
     finals = corrections.follow(log, lambda start, end: None)
+    words = heard("we met shivon").words
+    final = Final(
+        segment=1,
+        start=0.0,
+        end=3.0,
+        text=text_of(words),
+        words=words,
+        language="en",
+        no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            log.append(heard("we met shivon").final)
+            log.append(final)
         over = threading.Event()
         finals.finish(over.set)
         assert over.wait(WAIT_S)
     assert not any(isinstance(event, Revision) for event in events)
     assert [record.levelname for record in caplog.records if "language_model" in record.getMessage()] == ["WARNING"]
-    assert "cannot be reached" in corrections.failing.why["language_model"]
+    assert "cannot be reached" in corrections.health.why["language_model"]
 
 
 @pytest.mark.slow

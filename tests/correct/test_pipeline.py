@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from streamer.correct import pipeline
-from streamer.correct.corrector import Heard
-from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, edits
+from streamer.correct.corrector import Draft
+from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
@@ -46,13 +46,13 @@ class Replacing:
     # Called before it answers.
     meanwhile: Callable[[], object] = lambda: None
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        self.before.append(heard.before)
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+        self.before.append(draft.before)
         self.meanwhile()
         return [
             Word(word=" " + self.words.get(word.word.strip(), word.word.strip()), start=word.start, end=word.end,
                  probability=word.probability, stable=True)
-            for word in heard.words
+            for word in draft.words
         ]  # fmt: skip
 
 
@@ -75,6 +75,13 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     return events
 
 
+def settle(finals: FinalsOfSession) -> None:
+    """Wait until all finals so far are corrected."""
+    over = threading.Event()
+    finals.finish(over.set)
+    assert over.wait(WAIT_S)
+
+
 def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
     log = EventLog("abc", 100)
     events: list[Event] = []
@@ -84,12 +91,12 @@ def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what
     log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
     log.append(final("good morning shivon"))
     assert corrected.wait(WAIT_S)
-    finals.relabel(1)
+    finals.relabel([1])
+    settle(finals)
     assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
     finals.label = lambda word: msgspec.structs.replace(word, speaker="S1" if word.start < 1 else "S2")
-    finals.relabel(1)
-    finals.relabel(1)
-    finals.relabel(7)
+    finals.relabel([1, 1, 7])
+    settle(finals)
     assert revisions(events)[1:] == [(1, "speakers", "good morning Siobhan")]
     told = events[-1]
     assert isinstance(told, Revision)
@@ -170,11 +177,9 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     events: list[Event] = []
     log.subscribe(events.append)
     log.append(final("a"))
-    over = threading.Event()
-    finals.finish(over.set)
-    assert over.wait(WAIT_S)
+    settle(finals)
     assert revisions(events) == [(1, "glossary", "b")]
-    assert corrections.failing.why == {"language_model": "the endpoint is away: start it"}
+    assert corrections.health.why == {"language_model": "the endpoint is away: start it"}
 
 
 class Crowd:
@@ -191,11 +196,11 @@ class Crowd:
 
     name, slow = "language_model", True
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
         self.begun.set()
         assert self.let_go.wait(WAIT_S)
-        self.done.append(heard.final.text)
-        return heard.words
+        self.done.append(draft.text)
+        return draft.words
 
     def say(self, *texts: str) -> None:
         """Open a session in which these texts become final, and wait until they are in the slow corrector's queue."""
@@ -237,12 +242,12 @@ def test_if_too_many_wait_the_session_that_has_most_loses_some_and_that_is_repor
     with crowd() as sessions:
         sessions.say(*(f"a{n}" for n in range(MAX_WAITING + 20)))
         sessions.say("b0", "b1")
-        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
         assert [record.getMessage() for record in caplog.records] == [f"slow correction does not work for now: {LATE}"]
         sessions.finish(2)
         assert {"b0", "b1", f"a{MAX_WAITING + 19}"} <= {*sessions.done}
         assert len(sessions.done) == pytest.approx(MAX_WAITING, abs=5)
-        assert sessions.corrections.failing.why == {}, "it keeps pace again"
+        assert sessions.corrections.health.why == {}, "it keeps pace again"
 
 
 def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,11 +259,11 @@ def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: p
         clock.advance(WAIT_S + 1.0)
         sessions.finish(1)
         assert sessions.done == ["a0"]
-        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
         sessions.say("b0")
         sessions.finish(1)
         assert sessions.done == ["a0", "b0"]
-        assert sessions.corrections.failing.why == {}
+        assert sessions.corrections.health.why == {}
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

@@ -1,16 +1,17 @@
 """Passages of a second pass, and what becomes of their words, without a model."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
 import numpy as np
 import pytest
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct import second_pass
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.pipeline import Corrections
 from streamer.correct.second_pass import (
     MAX_PASSAGE_S,
@@ -162,53 +163,35 @@ FINALS = final("the see of green", 7.0, 9.0), final("as we speak", 9.0, 10.5)
 
 
 def test_finals_that_read_otherwise_are_revised_and_the_others_are_not() -> None:
-    seen: list[Passage] = []
+    seen: list[tuple[Passage, int]] = []
 
-    def read(passage: Passage) -> Sequence[Word]:
-        seen.append(passage)
+    def read(passage: Passage, samples: Float32Array) -> Sequence[Word]:
+        seen.append((passage, len(samples)))
         return words_of("the sea of green As we speak.", 7.0)
 
     revisions, _ = revised(read, *FINALS)
     assert [(each.of, each.by, each.text) for each in revisions] == [(2, "second_pass", "the sea of green")]
-    (passage,) = seen
+    ((passage, n_samples),) = seen
     assert [each.text for each in passage.finals] == ["the see of green", "as we speak"]
-    assert len(passage.samples) == 3.5 * SAMPLE_RATE
-    assert passage.prompt == ""
+    assert n_samples == 3.5 * SAMPLE_RATE
     assert 0 < passage.until_s - time.monotonic() <= WAIT_S
 
 
-def test_the_text_before_a_passage_is_the_corrected_one() -> None:
-    prompts: list[str] = []
-
-    def read(passage: Passage) -> Sequence[Word]:
-        prompts.append(passage.prompt)
-        return [
-            Word(word=word.word.replace("see", "sea"), start=word.start, end=word.end, probability=1.0, stable=True)
-            for each in passage.finals
-            for word in each.words
-        ]
-
-    revised(read, FINALS[0], final("as we speak", 20.0, 22.0))
-    assert prompts == ["", "the sea of green"]
-
-
-def _late(passage: Passage) -> Sequence[Word]:
+def _late(passage: Passage, samples: Float32Array) -> Sequence[Word]:
     raise TimeoutError
 
 
-def _broken(passage: Passage) -> Sequence[Word]:
+def _broken(passage: Passage, samples: Float32Array) -> Sequence[Word]:
     raise StreamerError("the device is lost")
 
 
 @pytest.mark.parametrize(
     ("read", "why"),
-    [(lambda passage: (), {}), (_late, {}), (_broken, {"second_pass": "the device is lost"})],
+    [(lambda passage, samples: (), {}), (_late, {}), (_broken, {"second_pass": "the device is lost"})],
 )
-def test_what_cannot_be_read_again_stays_as_it_is(
-    read: Callable[[Passage], Sequence[Word]], why: dict[str, str]
-) -> None:
+def test_what_cannot_be_read_again_stays_as_it_is(read: ReadAgain, why: dict[str, str]) -> None:
     revisions, corrections = revised(read, *FINALS)
-    assert (revisions, corrections.failing.why) == ([], why)
+    assert (revisions, corrections.health.why) == ([], why)
 
 
 def test_slow_correctors_get_the_words_of_the_second_pass() -> None:
@@ -218,13 +201,15 @@ def test_slow_correctors_get_the_words_of_the_second_pass() -> None:
         name = "language_model"
         slow = True
 
-        def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-            seen.append(heard.text)
-            return heard.words
+        def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+            seen.append(draft.text)
+            return draft.words
 
     log = EventLog("abc", 100)
     corrections = Corrections(
-        [Endpoint()], deadline_s=WAIT_S, read_again=lambda passage: words_of("the sea of green as we speak", 7.0)
+        [Endpoint()],
+        deadline_s=WAIT_S,
+        read_again=lambda passage, samples: words_of("the sea of green as we speak", 7.0),
     )
     of_session = corrections.follow(log, lambda start, end: np.zeros(10, np.float32))
     for each in FINALS:

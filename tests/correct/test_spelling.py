@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.errors import ConfigError
 from streamer.events import Final, Gap, Partial, Word
@@ -95,10 +95,8 @@ def test_what_was_stable_stays_whatever_the_model_thinks_better_of(
         promises.take([spelling.spelled(partial(settled + tail, len(settled)))])
     event = spelling.spelled(final(settled + tail))
     promises.take([event])
-    heard = Heard(event, event.words, (), lambda: None)
-    once = tuple(glossary.correct(heard, 1.0))
-    again = Heard(event, once, (), lambda: None)
-    assert tuple(glossary.correct(again, 1.0)) == once, "a second look finds something in its own words"
+    once = tuple(glossary.correct(Draft(event.words, "en"), 1.0))
+    assert tuple(glossary.correct(Draft(once, "en"), 1.0)) == once, "a second look finds something in its own words"
 
 
 def test_a_term_is_replaced_before_it_settles_and_not_while_a_part_of_it_may_change(glossary: Glossary) -> None:
@@ -126,7 +124,7 @@ def test_a_term_of_which_a_part_had_settled_comes_as_a_correction(glossary: Glos
     spelling.spelled(partial(spaced("near pord"), 2))
     event = spelling.spelled(final(spaced("near pord draven hold.")))
     assert event.text == "near pord draven hold."
-    corrected = glossary.correct(Heard(event, event.words, (), lambda: None), 1.0)
+    corrected = glossary.correct(Draft(event.words, "en"), 1.0)
     assert text_of(corrected) == "near Port Dravenholt."
     assert [(word.start, word.end) for word in corrected[1:]] == [(1.0, 1.773), (1.773, 3.9)]
 

@@ -1,9 +1,10 @@
 """Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,9 +13,10 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, BusyError, ConfigError, InferenceError, StoppingError, UnknownModelError
-from streamer.live import recordings as recordings_module
+from streamer.live import yielding
 from streamer.live.models import Models
 from streamer.live.recordings import Job, Recordings
+from streamer.live.yielding import WaitIdle
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
@@ -36,12 +38,12 @@ def refuse(name: str) -> WhisperModel:
 @asynccontextmanager
 async def working(
     model: WhisperModel,
-    is_live_busy: Callable[[], bool] = lambda: False,
+    wait_idle: WaitIdle = lambda timeout_s, quiet_s: True,
     **server: Any,  # noqa: ANN401 - passed on
 ) -> AsyncIterator[Recordings]:
     settings = Settings(server=ServerSettings(**server))
     recordings = Recordings(settings, Models(settings.model, refuse))
-    recordings.serve_with(model, is_live_busy)
+    recordings.serve_with(model, wait_idle)
     try:
         yield recordings
     finally:
@@ -116,7 +118,8 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
 async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
     model: WhisperModel, sentence: Path
 ) -> None:
-    async with working(model, is_live_busy=lambda: True, max_recordings=2) as recordings:
+    # Live sessions are busy all the time.
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s), max_recordings=2) as recordings:
         first, second = [await recordings.open(sentence, ENGLISH) for _ in range(2)]
         with pytest.raises(BusyError, match="max_recordings"):
             await recordings.open(sentence, ENGLISH)
@@ -139,17 +142,18 @@ async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> Non
 async def test_live_sessions_go_first_but_not_for_ever(
     model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, n_looks = Clock(), 0
-    monkeypatch.setattr(recordings_module, "time", SimpleNamespace(monotonic=clock, sleep=clock.advance))
+    clock = Clock()
+    began_s = clock()
+    monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=clock))
 
-    def is_live_busy() -> bool:
-        nonlocal n_looks
-        n_looks += 1
-        return True
+    def wait_idle(timeout_s: float, quiet_s: float) -> bool:
+        clock.advance(timeout_s)
+        return False
 
-    async with working(model, is_live_busy) as recordings:
+    async with working(model, wait_idle) as recordings:
         assert await collect(await recordings.open(sentence, ENGLISH))
-    assert n_looks >= recordings_module.PATIENCE_S / recordings_module.LOOK_S
+    # By this clock the work itself takes no time.
+    assert clock() - began_s == pytest.approx(yielding.PATIENCE_S)
 
 
 def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[Models, list[str]]:

@@ -10,11 +10,10 @@ import numpy as np
 import pytest
 
 from streamer import events
-from streamer.arrays import Float32Array
-from streamer.correct.failing import Failing
 from streamer.correct.second_pass import Passage
 from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
+from streamer.health import Health
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.second_pass import SecondPass
@@ -39,21 +38,21 @@ def own(cache_dir: Path) -> WhisperModel:
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
     correction = CorrectionSettings(**{"model": "nano.en", **changes})  # type: ignore[arg-type]
     settings = Settings(model=ModelSettings(name="nano.en"), correction=correction)
-    return SecondPass(settings, own, lambda duration_s: free, Failing())
+    return SecondPass(settings, own, lambda timeout_s, quiet_s: free, Health())
 
 
-def passage(samples: Float32Array, language: str = "en", left_s: float = WAIT_S) -> Passage:
+def passage(language: str = "en", left_s: float = WAIT_S) -> Passage:
     """Return a passage from second 7 on."""
     final = Final(
         segment=1, start=7.0, end=9.0, text="so", words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
     )
-    return Passage((final,), samples, "", None, time.monotonic() + left_s)
+    return Passage((final,), 0, None, time.monotonic() + left_s)
 
 
 def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -> None:
     reader = second_pass(own)
     reader.model.result(WAIT_S)
-    words = reader.read(passage(recording(SAMPLE)))
+    words = reader.read(passage(), recording(SAMPLE))
     assert "The Commission regards such" in "".join(word.word for word in words)
     assert words[0].start >= 7.0
 
@@ -61,15 +60,15 @@ def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -
 def test_silence_has_no_words_and_an_unknown_language_is_left_alone(own: WhisperModel) -> None:
     reader = second_pass(own)
     reader.model.result(WAIT_S)
-    assert list(reader.read(passage(np.zeros(32_000, np.float32)))) == []
-    assert reader.read(passage(recording(SAMPLE), "de")) == ()
+    assert list(reader.read(passage(), np.zeros(32_000, np.float32))) == []
+    assert reader.read(passage("de"), recording(SAMPLE)) == ()
 
 
 def test_live_captions_go_first_up_to_the_deadline(own: WhisperModel) -> None:
     reader = second_pass(own, free=False)
     reader.model.result(WAIT_S)
     with pytest.raises(TimeoutError):
-        reader.read(passage(recording(SAMPLE), left_s=0.05))
+        reader.read(passage(left_s=0.05), recording(SAMPLE))
 
 
 def test_a_model_that_cannot_be_loaded_is_reported_and_one_that_is_not_there_yet_is_not(
@@ -83,11 +82,11 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_one_that_is_not_there_yet
 
     monkeypatch.setattr(SecondPass, "_load", load)
     reader = second_pass(own)
-    assert reader.read(passage(recording(SAMPLE))) == ()
+    assert reader.read(passage(), recording(SAMPLE)) == ()
     there.set()
     assert isinstance(reader.model.exception(WAIT_S), ModelError)
     with pytest.raises(StreamerError, match="no such model"):
-        reader.read(passage(recording(SAMPLE)))
+        reader.read(passage(), recording(SAMPLE))
 
 
 @pytest.mark.slow
@@ -127,4 +126,4 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
     finals = " ".join(event.text for event in told if isinstance(event, Final))
     assert " the " not in finals
     assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
-    assert str(enrichment.failing) == ""
+    assert str(enrichment.health) == ""

@@ -14,10 +14,10 @@ import pytest
 from streamer.app import FLUSH_TIMEOUT_S
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.correct.failing import Failing
 from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Speech, Translation
-from streamer.live import translation, turns
+from streamer.health import Health
+from streamer.live import translation, yielding
 from streamer.live.sessions import session_settings
 from streamer.live.translation import LATE, LOOP, TranslatedSession, Translations
 from streamer.protocols.native import SessionOptions
@@ -46,7 +46,7 @@ class Interpreter(Translations):
 
     def __init__(self) -> None:
         generation = SimpleNamespace(prompted=True)
-        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True, Failing())  # type: ignore[arg-type]
+        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda timeout_s, quiet_s: True, Health())  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -148,7 +148,7 @@ def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     events = told(final("Guten Tag.", 0.0, 1.0), patience_s=0.1, interpreter=interpreter)
     ended.set()
     assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.failing.why == {"translation": str(LATE)}
+    assert interpreter.health.why == {"translation": str(LATE)}
 
 
 def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkey
     events = told(final("Guten Tag.", 0.0, 1.0), patience_s=translation.PATIENCE_S, interpreter=interpreter)
     ended.set()
     assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.failing.why == {"translation": str(LATE)}
+    assert interpreter.health.why == {"translation": str(LATE)}
 
 
 def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
@@ -189,11 +189,11 @@ def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
 
 
 class Machine:
-    """A model of which each call takes longer than the one before, and captions that leave no time for some looks."""
+    """A model of which each call takes longer than the one before, and captions that leave no time at first."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_busy: float = 0) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=self.clock, sleep=self.clock.advance))
+        monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=self.clock))
         self.n_busy = n_busy
         self.n_calls = 0
         self.before: Callable[[], None] = lambda: None
@@ -206,14 +206,16 @@ class Machine:
         self.runtime = SimpleNamespace(windows_s=(5, 30))
         monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
         monkeypatch.setattr(translation, "WhisperDecoder", self.new_decoder)
-        self.translations = Translations(Settings(), self, self.is_free_for, Failing())  # type: ignore[arg-type]
+        self.translations = Translations(Settings(), self, self.wait_idle, Health())  # type: ignore[arg-type]
 
     def translate(self, within_s: float) -> str:
         return self.translations.translate(SECOND, "de", "", self.clock() + within_s)
 
-    def is_free_for(self, duration_s: float) -> bool:
-        self.needed_s.append(duration_s)
+    def wait_idle(self, timeout_s: float, quiet_s: float) -> bool:
+        self.needed_s.append(quiet_s)
         self.n_busy -= 1
+        if self.n_busy >= 0:
+            self.clock.advance(timeout_s)
         return self.n_busy < 0
 
     def fork(self, windows_s: tuple[int, ...]) -> "Machine":
@@ -226,7 +228,7 @@ class Machine:
     def call(self, *_: object) -> None:
         self.before()
         self.n_calls += 1
-        self.clock.advance(float(self.n_calls))
+        self.clock.advance(0.1 * self.n_calls)
 
     def new_decoder(self, _: object, decoding: DecodingSettings) -> object:
         self.decodings.append(decoding)
@@ -245,10 +247,11 @@ def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch:
     machine = Machine(monkeypatch, n_busy=3)
     assert machine.translate(100.0) == "Good day."
     assert (machine.asked[0].task, machine.asked[0].language) == ("translate", "de")
-    # Three looks more at the first; calls of the decoder take as long as the last.
-    assert machine.needed_s == pytest.approx([0.0] * 6 + [3.0])
+    # Three times more at the first; calls of cross-KV and decoder take as long as the last.
+    assert machine.needed_s == pytest.approx([0.0] * 5 + [0.2, 0.3])
     assert machine.translate(100.0) == "Good day."
-    assert machine.needed_s[7:] == pytest.approx([1.0, 2.0, 3.0, 7.0])
+    # One slow call is not the last.
+    assert machine.needed_s[7:] == pytest.approx([0.1, 0.3, yielding.MAX_NEEDED_S, yielding.MAX_NEEDED_S])
 
 
 def test_a_loop_is_left_out_and_the_log_says_so(
@@ -260,30 +263,16 @@ def test_a_loop_is_left_out_and_the_log_says_so(
     assert [record.getMessage() for record in caplog.records] == [f"translation does not work for now: {LOOP}"]
 
 
-def test_after_one_call_that_was_slow_less_time_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=clock, sleep=clock.advance))
-    behind_captions = turns.Turns(lambda duration_s: duration_s < 6.0)
-    behind_captions.begin(translation.PATIENCE_S)
-    behind_captions.wait()
-    clock.advance(10.0)
-    behind_captions.wait()
-    began_s = clock()
-    behind_captions.begin(began_s + translation.PATIENCE_S)
-    behind_captions.wait()
-    assert clock() - began_s == pytest.approx(turns.HALVE_S, abs=1.0)
-
-
 def test_what_is_late_is_left_out_and_a_recording_is_not_late(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     machine = Machine(monkeypatch, n_busy=math.inf)
     for _ in range(2):
         assert machine.translate(1.0) == ""
-    assert (machine.n_calls, machine.translations.failing.why) == (0, {"translation": str(LATE)})
+    assert (machine.n_calls, machine.translations.health.why) == (0, {"translation": str(LATE)})
     assert len(caplog.records) == 1
     assert machine.translate(math.inf) == "Good day."
-    assert machine.translations.failing.why == {}
+    assert machine.translations.health.why == {}
 
 
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:

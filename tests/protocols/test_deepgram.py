@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.errors import ConfigError, IdleError
+from streamer.events import End, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.deepgram import Live, describe_error, read_query, write_answer
-from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, Say
 from streamer.protocols.recordings import RecordedSegment
 
 READY = Ready(model="nano.en", device={}, sample_rate=16_000, language="en")
@@ -62,16 +62,16 @@ def speech(start: float, end: float | None = None) -> list[Event]:
 
 
 class Talk:
-    """A dialogue at work, with everything that it wanted done."""
+    """An adapter at work, with everything that it wanted done."""
 
     def __init__(self, query: Mapping[str, Sequence[str]] = RAW, **more: str) -> None:
         address = Address(**query, **{key: [value] for key, value in more.items()})
         self.live = Live(read_query(address), request_id="r", created="2026-01-01T00:00:00.000Z")
-        self.done: list[Action] = self.live.begin(0.0)
+        self.done: list[Action] = self.live.begin()
         self.on(READY)
 
-    def send(self, *messages: str | bytes, now_s: float = 0.0) -> list[Action]:
-        new = [action for message in messages for action in self.live.receive(message, now_s)]
+    def send(self, *messages: str | bytes) -> list[Action]:
+        new = [action for message in messages for action in self.live.receive(message)]
         self.done += new
         return new
 
@@ -80,7 +80,7 @@ class Talk:
 
     def on(self, *events: Event) -> list[dict[str, Any]]:
         """Return the messages that events cause."""
-        new = [action for event in events for action in self.live.on_event(event, 0.0)]
+        new = [action for event in events for action in self.live.on_event(event)]
         self.done += new
         return said(new)
 
@@ -250,16 +250,13 @@ def test_an_utterance_goes_on_where_speech_follows_at_once_and_ends_before_what_
 
 def test_keep_alive_has_no_answer_and_holds_the_session_and_the_timeout_off() -> None:
     talk = Talk()
-    assert talk.live.wake_s == 10.0
-    assert talk.send('{"type":"KeepAlive"}', now_s=9.0) == [Do("resume")]
-    assert talk.live.wake_s == 19.0
-    assert talk.live.wake(18.9) == []
-    (hangup,) = talk.live.wake(19.0)
+    assert talk.live.timeout_s == 10.0
+    assert talk.send('{"type":"KeepAlive"}') == [Do("resume")]
+    (hangup,) = talk.live.refused(IdleError("nothing came for 10 s"))
     assert isinstance(hangup, Hangup)
     assert hangup.code == 1011
     assert "NET-0001" in hangup.reason
     assert len(hangup.reason) <= 123
-    assert talk.live.wake_s is None
 
 
 @pytest.mark.parametrize("goodbye", ['{"type":"CloseStream"}', b""])
@@ -268,7 +265,7 @@ def test_the_end_is_what_is_left_then_metadata_then_1000(goodbye: str | bytes) -
     talk.send(SECOND)
     assert talk.send(goodbye) == [Finish()]
     assert talk.send(SECOND, goodbye) == []  # more is not listened to
-    assert talk.live.wake_s is None
+    assert talk.live.timeout_s is None
     result, metadata = talk.on(*speech(0.0, 1.0), final("One.", 0.0, 1.0), End())
     assert transcript(result) == "One."
     assert metadata == {
@@ -310,20 +307,7 @@ def test_an_unreadable_text_frame_is_told_and_changes_nothing(text: str) -> None
     assert (error["type"], error["variant"]) == ("Error", "SchemaError")
     assert error["description"]
     assert len(error["message"]) <= 1000
-    assert talk.send(SECOND) == [Hear(SECOND)]
-
-
-def test_refusals_close_with_a_reason() -> None:
-    for error, code in ((BusyError("full"), 1013), (ConfigError("no"), 1008), (StoppingError("bye"), 1001)):
-        (hangup,) = Talk().live.refused(error, 0.0)
-        assert isinstance(hangup, Hangup)
-        assert (hangup.code, hangup.reason) == (code, f"{error.code}: {error}")
-
-
-def test_a_session_that_ends_by_a_fault_closes_with_1011() -> None:
-    talk = Talk()
-    talk.on(Error(code="internal", message="the daemon\nfailed", fatal=True), End())
-    assert talk.done[-1] == Hangup(1011, "internal: the daemon failed")
+    assert talk.send(SECOND) == [Write(SECOND)]
 
 
 def test_a_wav_stream_is_read_wherever_it_is_cut() -> None:
@@ -336,7 +320,7 @@ def test_a_wav_stream_is_read_wherever_it_is_cut() -> None:
         talk.send(*[wav[i : i + size] for i in range(0, len(wav), size)])
         opened = [action.start for action in talk.done if isinstance(action, Open)]
         assert [(start.format, start.sample_rate, start.channels) for start in opened] == [("s16le", 44_100, 2)]
-        assert b"".join(action.audio for action in talk.done if isinstance(action, Hear)) == pcm
+        assert b"".join(action.audio for action in talk.done if isinstance(action, Write)) == pcm
         assert talk.command("CloseStream") == [Finish()]
         metadata = talk.on(End())[-1]
         assert metadata["sha256"] == hashlib.sha256(wav).hexdigest()
@@ -361,7 +345,7 @@ def test_a_client_that_sent_nothing_gets_its_metadata() -> None:
 
 def test_telephone_audio_is_made_linear() -> None:
     talk = Talk({"encoding": ["mulaw"], "sample_rate": ["8000"]})
-    assert talk.send(b"\xff\x80") == [Hear(b"\x00\x00\x7c\x7d")]
+    assert talk.send(b"\xff\x80") == [Write(b"\x00\x00\x7c\x7d")]
 
 
 def test_a_recordings_answer() -> None:

@@ -1,4 +1,4 @@
-"""Whatever a client says: every dialogue answers it in its own way, or passes it over; none raises."""
+"""Whatever a client says: every adapter answers it in its own way, ignores it, or raises a ProtocolError."""
 
 import json
 import random
@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import pytest
 from starlette.datastructures import Headers, QueryParams
 
-from streamer.errors import BusyError, ConfigError
+from streamer.errors import BusyError, ConfigError, ProtocolError
 from streamer.events import End, Error, Event, Flushed, Gap, Speech
-from streamer.protocols.dialogue import Dialogue, Say
-from streamer.server.wires import WIRES
+from streamer.protocols.adapter import Adapter, Say
+from streamer.server.routes import SOCKETS
 from tests.server.support import final, partial, ready
 
 VALUES: tuple[object, ...] = (
@@ -58,23 +58,23 @@ def events() -> Iterator[Event]:
     yield Error(code="device", message="no\nway", fatal=False)
 
 
-@pytest.mark.parametrize("path", WIRES)
+@pytest.mark.parametrize("path", SOCKETS)
 @pytest.mark.parametrize("seed", range(8))
-def test_no_message_makes_a_dialogue_raise_or_say_what_is_no_text(path: str, seed: int) -> None:
-    dialogue: Dialogue = WIRES[path].make(QueryParams(""), Headers({}))
-    now_s, told = 0.0, events()
-    said = [*dialogue.begin(now_s)]
+def test_no_message_makes_an_adapter_fail_or_say_what_is_no_text(path: str, seed: int) -> None:
+    adapter: Adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
+    told = events()
+    said = [*adapter.begin()]
     for message in messages(seed):
-        now_s += 0.01
-        said += dialogue.receive(message, now_s)
+        try:
+            said += adapter.receive(message)
+        except ProtocolError as error:
+            said += adapter.refused(error)
         if seed % 2 and (event := next(told, None)) is not None:
-            said += dialogue.on_event(event, now_s)
+            said += adapter.on_event(event)
         if seed % 3 == 0:
-            said += dialogue.refused(ConfigError("the model does not know it"), now_s)
-        if dialogue.wake_s is not None and dialogue.wake_s <= now_s:
-            said += dialogue.wake(now_s)
-    said += dialogue.refused(BusyError("no room"), now_s)
-    said += dialogue.on_event(End(), now_s)
+            said += adapter.refused(ConfigError("the model does not know it"))
+    said += adapter.refused(BusyError("no room"))
+    said += adapter.on_event(End())
     for action in said:
         if isinstance(action, Say):
             action.text.encode("utf-8")  # as the server does

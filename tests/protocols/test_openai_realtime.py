@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, QueryParams
 from streamer.audio.g711 import decode_alaw, decode_mulaw
 from streamer.errors import BusyError, ConfigError, InferenceError, StoppingError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Speech, Word
-from streamer.protocols.dialogue import Action, Change, Do, Hangup, Hear, Open, Say
+from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write
 from streamer.protocols.openai_messages import MAX_AUDIO_BYTES
 from streamer.protocols.openai_realtime import make
 from streamer.protocols.text import note_model
@@ -29,20 +29,20 @@ STARTED, STOPPED, COMMITTED = "speech_started", "speech_stopped", "committed"
 
 
 class Talk:
-    """A dialogue, what it said, and what it wanted done."""
+    """An adapter, what it said, and what it wanted done."""
 
     def __init__(self, query: str = "intent=transcription", headers: Mapping[str, str] | None = None) -> None:
-        self.dialogue = make(QueryParams(query), Headers(headers or {}))
+        self.adapter = make(QueryParams(query), Headers(headers or {}))
         self.said: list[dict[str, Any]] = []
         self.done: list[Action] = []
-        self._take(self.dialogue.begin(0.0))
+        self._take(self.adapter.begin())
 
     def send(self, **message: object) -> list[dict[str, Any]]:
         """Let the client say something; return the answer."""
         return self.send_text(json.dumps(message))
 
     def send_text(self, text: str | bytes) -> list[dict[str, Any]]:
-        return self._take(self.dialogue.receive(text, 0.0))
+        return self._take(self.adapter.receive(text))
 
     def update(self, include: object = (), **inputs: object) -> list[dict[str, Any]]:
         return self.send(type="session.update", session={"audio": {"input": inputs}, "include": include})
@@ -61,10 +61,13 @@ class Talk:
 
     def hear(self, *events: Event) -> list[dict[str, Any]]:
         """Let the session tell something; return what the client is told."""
-        return [said for event in events for said in self._take(self.dialogue.on_event(event, 0.0))]
+        return [said for event in events for said in self._take(self.adapter.on_event(event))]
+
+    def unchanged(self, error: StreamerError) -> list[dict[str, Any]]:
+        return self._take(self.adapter.unchanged(error))
 
     def refuse(self, error: StreamerError) -> list[dict[str, Any]]:
-        return self._take(self.dialogue.refused(error, 0.0))
+        return self._take(self.adapter.refused(error))
 
     def texts(self) -> dict[str, str]:
         """Return the deltas of each item, joined."""
@@ -183,7 +186,7 @@ def test_a_session_is_opened_with_the_first_audio_as_it_is_configured() -> None:
     assert (opening.start.language, opening.start.languages) == ("de", ("de", "en"))
     assert (opening.start.initial_prompt, opening.start.hotwords) == ("x" * 1_998 + " y", ("N PU",))
     assert (opening.start.vad_threshold, opening.start.min_silence_s, opening.start.words) == (0.99, 0.1, True)
-    assert (first, second) == (Hear(b"\1\2\3"), Hear(b"\4"))
+    assert (first, second) == (Write(b"\1\2\3"), Write(b"\4"))
 
 
 def test_a_change_in_mid_stream_goes_to_the_session_but_not_the_same_again() -> None:
@@ -194,7 +197,7 @@ def test_a_change_in_mid_stream_goes_to_the_session_but_not_the_same_again() -> 
     talk.update(turn_detection={"type": "semantic_vad", "eagerness": "low"}, noise_reduction={"type": "near_field"})
     talk.update(turn_detection=None)
     changes = [action.options for action in talk.done if isinstance(action, Change)]
-    assert [(options.vad_threshold, options.min_silence_s) for options in changes] == [(None, 1.5), (None, None)]
+    assert [(options["vad_threshold"], options["min_silence_s"]) for options in changes] == [(None, 1.5), (None, None)]
 
 
 @pytest.mark.parametrize(("name", "decode"), [("audio/pcmu", decode_mulaw), ("audio/pcma", decode_alaw)])
@@ -204,7 +207,7 @@ def test_g711_is_heard_at_8_khz(name: str, decode: Any) -> None:  # noqa: ANN401
     talk.send_audio(bytes(range(256)) * 4)  # 128 ms
     assert isinstance(talk.done[0], Open)
     assert talk.done[0].start.sample_rate == 8_000
-    assert talk.done[1] == Hear(decode(bytes(range(256)) * 4))
+    assert talk.done[1] == Write(decode(bytes(range(256)) * 4))
     assert names(talk.commit()) == [COMMITTED, ADDED]
     (error,) = talk.update(format={"type": "audio/pcm"})
     assert error["error"]["param"] == "session.audio.input.format"
@@ -352,7 +355,7 @@ def test_what_was_committed_before_is_not_cleared() -> None:
     talk.commit()
     talk.append(2)
     talk.clear()
-    assert talk.done[-2:] == [Hear(bytes(96_000)), Do("flush")]
+    assert talk.done[-2:] == [Write(bytes(96_000)), Do("flush")]
     said = talk.hear(final(1, "one", 0, 1.9), Flushed(time=1.95), final(2, "two", 2.1, 3.9), Flushed(time=3.95))
     assert names(said) == ["delta", "completed", DONE]
     assert said[0]["delta"] == "one"
@@ -420,9 +423,9 @@ def test_clearing_again_and_again_costs_no_more_each_time() -> None:
     for _ in range(50):
         talk.append(0.001)
         talk.clear()
-    assert len(talk.dialogue._waiting) == 1
+    assert len(talk.adapter._waiting) == 1
     talk.hear(Flushed(time=0.05))
-    assert talk.dialogue._waiting == []
+    assert talk.adapter._waiting == []
 
 
 def test_speech_that_was_lost_has_failed() -> None:
@@ -586,7 +589,7 @@ def test_a_change_that_cannot_be_leaves_all_as_it_was() -> None:
     talk.append(1)
     before = talk.update(transcription={"language": "en"})[0]["session"]
     talk.update(transcription={"language": "xx"})
-    assert names(talk.refuse(ConfigError("no"))) == ["error"]
+    assert names(talk.unchanged(ConfigError("no"))) == ["error"]
     assert talk.update()[0]["session"] == before
     assert not any(isinstance(action, Hangup) for action in talk.done)
 
@@ -606,7 +609,7 @@ def test_a_failure_is_told_before_the_end(code: str, close: int) -> None:
     talk = Talk()
     said = talk.hear(Error(code=code, message="why", fatal=True), End())
     assert [(event["error"]["type"], event["error"]["code"]) for event in said] == [("server_error", code)]
-    assert talk.done == [Hangup(close, code)]
+    assert talk.done == [Hangup(close, f"{code}: why")]
 
 
 def test_names_of_openais_models_are_taken_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

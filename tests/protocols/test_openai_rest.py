@@ -4,11 +4,13 @@ import json
 from typing import Any
 
 import pytest
+from msgspec import structs
 from openai.types.audio import TranscriptionVerbose
 from starlette.datastructures import ImmutableMultiDict
 
 from streamer.errors import UsageError
 from streamer.events import from_json
+from streamer.protocols.adapter import read_query
 from streamer.protocols.openai_rest import (
     RESPONSE_FORMATS,
     Asked,
@@ -16,7 +18,6 @@ from streamer.protocols.openai_rest import (
     answer,
     describe_model,
     error_body,
-    read_form,
     write,
 )
 from streamer.protocols.recordings import ModelInfo, RecordingOptions
@@ -26,7 +27,7 @@ SEGMENTS = [segment(1, "Ask not what"), segment(2, "your country can do.", 2.5)]
 
 
 def asked(*fields: tuple[str, str]) -> Asked:
-    return read_form(ImmutableMultiDict(fields), "transcribe")
+    return structs.replace(read_query(ImmutableMultiDict(fields), Asked), task="transcribe")
 
 
 def answered(*fields: tuple[str, str]) -> tuple[str, str]:
@@ -34,8 +35,9 @@ def answered(*fields: tuple[str, str]) -> tuple[str, str]:
 
 
 def test_an_empty_form_asks_for_json_of_the_daemons_own_model() -> None:
-    options = RecordingOptions(task="transcribe")
-    assert asked() == Asked(model="", options=options, format="json", granularities=frozenset(), stream=False)
+    assert asked() == Asked(task="transcribe")
+    assert asked().options == RecordingOptions(task="transcribe")
+    assert (asked().model, asked().format, asked().granularities, asked().stream) == ("", "json", [], False)
 
 
 def test_a_form_is_read_and_what_is_not_known_is_ignored() -> None:
@@ -44,7 +46,7 @@ def test_a_form_is_read_and_what_is_not_known_is_ignored() -> None:
     found = asked(*fields, ("timestamp_granularities[]", "segment"), ("include[]", "logprobs"), ("colour", "blue"))
     assert found.options == RecordingOptions(language="en", task="transcribe", prompt="NPU, OpenVINO", temperature=0.4)
     assert (found.model, found.format, found.stream) == ("whisper-1", "verbose_json", True)
-    assert found.granularities == {"word", "segment"}
+    assert found.granularities == ["word", "segment"]
 
 
 @pytest.mark.parametrize(
@@ -105,9 +107,9 @@ def test_subtitles_and_text_are_no_json() -> None:
 
 
 def test_a_translation_is_english() -> None:
-    fields = ImmutableMultiDict([("response_format", "verbose_json")])
-    assert json.loads(answer(read_form(fields, "translate"), SEGMENTS, 4.1, "de")[1])["language"] == "english"
-    plain = answer(read_form(ImmutableMultiDict(), "translate"), SEGMENTS, 4.1, "de")[1]
+    verbose = Asked(task="translate", format="verbose_json")
+    assert json.loads(answer(verbose, SEGMENTS, 4.1, "de")[1])["language"] == "english"
+    plain = answer(Asked(task="translate"), SEGMENTS, 4.1, "de")[1]
     assert json.loads(plain).keys() == {"text"}
 
 

@@ -53,7 +53,6 @@ def wyoming_port() -> int:
 def daemon(wyoming_port: int) -> Iterator[Daemon]:
     environ = {
         "STREAMER_SERVER_WYOMING_PORT": str(wyoming_port),
-        "STREAMER_SERVER_VOSK_AT_ROOT": "true",
         "STREAMER_SERVER_TOKEN": TOKEN,
     }
     with running("--input", "none", environ=environ) as daemon:

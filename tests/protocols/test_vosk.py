@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError, StreamerError
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Word
-from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, Say
+from streamer.errors import ProtocolError
+from streamer.events import End, Event, Final, Flushed, Gap, Word
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.vosk import MAX_HELD_MESSAGES, Vosk
 from tests.server.support import final, partial
 
@@ -20,34 +20,34 @@ def replies(actions: Sequence[Action]) -> list[Any]:
 
 
 def configured(**config: object) -> Vosk:
-    dialogue = Vosk()
-    assert dialogue.receive(json.dumps({"config": config}), 0.0) == []
-    return dialogue
+    adapter = Vosk()
+    assert adapter.receive(json.dumps({"config": config})) == []
+    return adapter
 
 
-def reply(dialogue: Vosk, *events: Event) -> Any:  # noqa: ANN401 - JSON
+def reply(adapter: Vosk, *events: Event) -> Any:  # noqa: ANN401 - JSON
     """Return the reply to a chunk that comes behind some events."""
     for event in events:
-        assert dialogue.on_event(event, 0.0) == [], "a result goes out as a reply only"
-    (message,) = replies(dialogue.receive(AUDIO, 0.0))
+        assert adapter.on_event(event) == [], "a result goes out as a reply only"
+    (message,) = replies(adapter.receive(AUDIO))
     return message
 
 
-def opened(dialogue: Vosk) -> Any:  # noqa: ANN401 - a StreamStart
-    opening, *_ = dialogue.receive(AUDIO, 0.0)
+def opened(adapter: Vosk) -> Any:  # noqa: ANN401 - a StreamStart
+    opening, *_ = adapter.receive(AUDIO)
     assert isinstance(opening, Open)
     return opening.start
 
 
 def test_each_chunk_is_heard_and_answered_at_once() -> None:
-    dialogue = configured(sample_rate=16000.0)
-    opening, hear, say = dialogue.receive(AUDIO, 0.0)
+    adapter = configured(sample_rate=16000.0)
+    opening, hear, say = adapter.receive(AUDIO)
     assert isinstance(opening, Open)
     assert (opening.start.format, opening.start.sample_rate, opening.start.words) == ("s16le", 16_000, True)
-    assert hear == Hear(AUDIO)
+    assert hear == Write(AUDIO)
     assert replies([say]) == [{"partial": ""}]
-    assert reply(dialogue, partial(1, "Good morning, every")) == {"partial": "good morning every"}
-    assert reply(dialogue, final(1, "Good morning, everybody.")) == {
+    assert reply(adapter, partial(1, "Good morning, every")) == {"partial": "good morning every"}
+    assert reply(adapter, final(1, "Good morning, everybody.")) == {
         "result": [
             {"conf": 0.9, "start": 0.0, "end": 0.3, "word": "good"},
             {"conf": 0.9, "start": 0.3, "end": 0.6, "word": "morning"},
@@ -55,13 +55,13 @@ def test_each_chunk_is_heard_and_answered_at_once() -> None:
         ],
         "text": "good morning everybody",
     }
-    assert reply(dialogue) == {"partial": ""}
+    assert reply(adapter) == {"partial": ""}
 
 
 def test_two_utterances_between_two_chunks_are_one_result() -> None:
-    dialogue = configured(words=0)
-    assert reply(dialogue, final(1, "One."), final(2, "Two."), partial(3, "Thr")) == {"text": "one two"}
-    assert reply(dialogue) == {"partial": "thr"}
+    adapter = configured(words=0)
+    assert reply(adapter, final(1, "One."), final(2, "Two."), partial(3, "Thr")) == {"text": "one two"}
+    assert reply(adapter) == {"partial": "thr"}
 
 
 def test_an_empty_utterance_is_no_result() -> None:
@@ -72,10 +72,10 @@ def test_an_empty_utterance_is_no_result() -> None:
 
 
 def test_alternatives_where_they_are_asked_for() -> None:
-    dialogue = configured(max_alternatives=3, words=False)
-    assert reply(dialogue, final(1, "One.")) == {"alternatives": [{"confidence": 0.9, "text": "one"}]}
-    dialogue.receive('{"config":{"words":1}}', 0.0)
-    (alternative,) = reply(dialogue, final(2, "Two."))["alternatives"]
+    adapter = configured(max_alternatives=3, words=False)
+    assert reply(adapter, final(1, "One.")) == {"alternatives": [{"confidence": 0.9, "text": "one"}]}
+    adapter.receive('{"config":{"words":1}}')
+    (alternative,) = reply(adapter, final(2, "Two."))["alternatives"]
     assert [word["word"] for word in alternative["result"]] == ["two"]
 
 
@@ -108,70 +108,69 @@ def test_words_are_written_as_vosk_does(written: str, plain: str) -> None:
 
 def test_hints_are_taken_as_far_as_they_go_and_the_rate_may_be_the_original_one() -> None:
     assert opened(Vosk()).sample_rate == 8000
-    dialogue = configured(
-        phrase_list=["yes no", "", "x" * 101, *(f"word {n}" for n in range(200))], sample_rate="44100"
-    )
-    start = opened(dialogue)
+    adapter = configured(phrase_list=["yes no", "", "x" * 101, *(f"word {n}" for n in range(200))], sample_rate="44100")
+    start = opened(adapter)
     assert start.sample_rate == 44_100
     assert start.hotwords[:2] == ("yes no", "word 0")
     assert len(start.hotwords) == 100
 
 
 def test_eof_is_answered_when_all_is_final_and_then_it_closes() -> None:
-    dialogue = configured(words=False)
-    opened(dialogue)
-    assert dialogue.receive(EOF, 0.0) == [Finish()]
-    assert dialogue.on_event(final(1, "The rest."), 0.0) == []
-    actions = dialogue.on_event(End(), 0.0)
+    adapter = configured(words=False)
+    opened(adapter)
+    assert adapter.receive(EOF) == [Finish()]
+    assert adapter.on_event(final(1, "The rest.")) == []
+    actions = adapter.on_event(End())
     assert replies(actions) == [{"text": "the rest"}]
     assert actions[-1] == Hangup(1000)
 
 
 def test_eof_without_audio_is_answered_too() -> None:
-    actions = configured().receive(EOF, 0.0)
+    actions = configured().receive(EOF)
     assert replies(actions) == [{"text": ""}]
     assert actions[-1] == Hangup(1000)
 
 
 def test_reset_is_answered_when_what_was_heard_is_final() -> None:
-    dialogue = configured(words=False)
-    opened(dialogue)
-    assert dialogue.receive(RESET, 0.0) == [Do("flush")]
-    assert dialogue.on_event(final(1, "So far."), 0.0) == []
-    assert replies(dialogue.on_event(Flushed(time=0.4), 0.0)) == [{"text": "so far"}]
-    assert reply(dialogue) == {"partial": ""}
+    adapter = configured(words=False)
+    opened(adapter)
+    assert adapter.receive(RESET) == [Do("flush")]
+    assert adapter.on_event(final(1, "So far.")) == []
+    assert replies(adapter.on_event(Flushed(time=0.4))) == [{"text": "so far"}]
+    assert reply(adapter) == {"partial": ""}
 
 
 def test_what_comes_behind_reset_is_answered_in_its_turn() -> None:
-    dialogue = configured(words=False)
-    opened(dialogue)
-    dialogue.receive(RESET, 0.0)
+    adapter = configured(words=False)
+    opened(adapter)
+    adapter.receive(RESET)
     for message in (AUDIO, RESET, AUDIO, EOF):
-        assert dialogue.receive(message, 0.0) == []
-    dialogue.on_event(final(1, "One."), 0.0)
-    actions = dialogue.on_event(Flushed(time=0.4), 0.0)
+        assert adapter.receive(message) == []
+    adapter.on_event(final(1, "One."))
+    actions = adapter.on_event(Flushed(time=0.4))
     assert replies(actions) == [{"text": "one"}, {"partial": ""}]
     assert actions[-1] == Do("flush")
-    actions = dialogue.on_event(Flushed(time=0.8), 0.0)
+    actions = adapter.on_event(Flushed(time=0.8))
     assert replies(actions) == [{"text": ""}, {"partial": ""}]
     assert actions[-1] == Finish()
 
 
 def test_no_more_than_a_bound_is_held_behind_reset() -> None:
     for message, n in ((AUDIO, MAX_HELD_MESSAGES), (b"\0" * 2**18, 4)):
-        dialogue = configured()
-        dialogue.receive(RESET, 0.0)
-        assert [dialogue.receive(message, 0.0) for _ in range(n)] == [[]] * n
-        assert isinstance(dialogue.receive(message, 0.0)[0], Hangup)
+        adapter = configured()
+        adapter.receive(RESET)
+        assert [adapter.receive(message) for _ in range(n)] == [[]] * n
+        with pytest.raises(ProtocolError, match="too much"):
+            adapter.receive(message)
 
 
 def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
-    dialogue = configured()
-    dialogue.receive(RESET, 0.0)
-    assert replies(dialogue.on_event(End(), 0.0)) == [{"text": ""}]
-    dialogue = configured()
-    opened(dialogue)
-    assert dialogue.on_event(End(), 0.0) == [Hangup(1000)]
+    adapter = configured()
+    adapter.receive(RESET)
+    assert replies(adapter.on_event(End())) == [{"text": ""}]
+    adapter = configured()
+    opened(adapter)
+    assert adapter.on_event(End()) == [Hangup(1000)]
 
 
 @pytest.mark.parametrize(
@@ -182,22 +181,5 @@ def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
     ],
 )
 def test_what_is_no_message_closes_since_nobody_knows_whether_a_reply_is_awaited(message: str) -> None:
-    (hangup,) = Vosk().receive(message, 0.0)
-    assert isinstance(hangup, Hangup)
-    assert hangup.code == 1008
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(BusyError("full"), 1013), (StoppingError("later"), 1001), (ConfigError("no"), 1008), (StreamerError("no"), 1011)],
-)
-def test_a_refusal_is_told_by_the_close_code(error: StreamerError, code: int) -> None:
-    assert Vosk().refused(error, 0.0) == [Hangup(code, str(error))]
-
-
-def test_a_session_that_fails_is_told_by_the_close_code() -> None:
-    for code, closed in (("idle", 1008), ("internal", 1011)):
-        dialogue = configured()
-        opened(dialogue)
-        assert dialogue.on_event(Error(code=code, message="why", fatal=True), 0.0) == []
-        assert dialogue.on_event(End(), 0.0) == [Hangup(closed, "why")]
+    with pytest.raises(ProtocolError, match="the message is not Vosk's"):
+        Vosk().receive(message)

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError, StreamerError
+from streamer.errors import BusyError, ConfigError, ProtocolError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Gap
-from streamer.protocols.dialogue import Action, Finish, Hangup, Hear, Open, Say
+from streamer.protocols.adapter import Action, Finish, Hangup, Open, Say, Write
 from streamer.protocols.root import Root
 from streamer.protocols.vosk import Vosk
 from streamer.protocols.whisperlive import WhisperLive
@@ -22,11 +22,11 @@ STOCK = json.loads(
 
 
 def configure(**config: object) -> tuple[WhisperLive, Any]:
-    """Return a dialogue after its first message, and what it opens."""
-    dialogue = WhisperLive()
-    (opening,) = dialogue.receive(json.dumps({**STOCK, **config}), 0.0)
+    """Return an adapter after its first message, and what it opens."""
+    adapter = WhisperLive()
+    (opening,) = adapter.receive(json.dumps({**STOCK, **config}))
     assert isinstance(opening, Open)
-    return dialogue, opening.start
+    return adapter, opening.start
 
 
 def said(actions: Sequence[Action]) -> list[Any]:
@@ -35,8 +35,8 @@ def said(actions: Sequence[Action]) -> list[Any]:
     return messages
 
 
-def told(dialogue: WhisperLive, *events: Event) -> list[Any]:
-    return [message for event in events for message in said(dialogue.on_event(event, 0.0))]
+def told(adapter: WhisperLive, *events: Event) -> list[Any]:
+    return [message for event in events for message in said(adapter.on_event(event))]
 
 
 def texts(message: Any) -> list[tuple[str, bool]]:  # noqa: ANN401 - JSON
@@ -44,21 +44,21 @@ def texts(message: Any) -> list[tuple[str, bool]]:  # noqa: ANN401 - JSON
 
 
 def test_a_client_is_ready_when_the_session_is() -> None:
-    dialogue, start = configure()
+    adapter, start = configure()
     assert (start.format, start.sample_rate, start.language, start.task) == ("f32le", 16_000, "en", "transcribe")
-    assert told(dialogue, ready()) == [{"message": "SERVER_READY", "backend": "faster_whisper"}]
+    assert told(adapter, ready()) == [{"message": "SERVER_READY", "backend": "faster_whisper"}]
 
 
 def test_a_client_without_a_language_is_told_the_one_that_was_found() -> None:
-    dialogue, start = configure(language=None)
+    adapter, start = configure(language=None)
     assert start.language is None
-    assert told(dialogue, ready())[1:] == [{"language": "en"}]
-    assert told(dialogue, final(1, "Hello."))[0].keys() == {"segments"}, "it is told once"
+    assert told(adapter, ready())[1:] == [{"language": "en"}]
+    assert told(adapter, final(1, "Hello."))[0].keys() == {"segments"}, "it is told once"
 
 
 def test_a_final_is_shown_as_it_stays_and_only_then_completed() -> None:
-    dialogue, _ = configure()
-    messages = told(dialogue, partial(1, "Good mor"), final(1, "Good morning."), partial(2, "How", start=2.0))
+    adapter, _ = configure()
+    messages = told(adapter, partial(1, "Good mor"), final(1, "Good morning."), partial(2, "How", start=2.0))
     assert [texts(message) for message in messages] == [
         [(" Good mor", False)],
         [(" Good morning.", False)],
@@ -70,30 +70,30 @@ def test_a_final_is_shown_as_it_stays_and_only_then_completed() -> None:
 
 def test_a_client_may_leave_its_options_out_or_say_null() -> None:
     for config in ({"uid": "u1"}, {"uid": "u1", **dict.fromkeys(set(STOCK) - {"uid"})}):
-        (opening,) = WhisperLive().receive(json.dumps(config), 0.0)
+        (opening,) = WhisperLive().receive(json.dumps(config))
         assert isinstance(opening, Open)
 
 
 def test_as_many_completed_segments_are_sent_as_the_client_wants() -> None:
-    dialogue, _ = configure(send_last_n_segments=2)
-    messages = told(dialogue, *(final(n, f"Number {n}.", start=float(n)) for n in (1, 2, 3)))
+    adapter, _ = configure(send_last_n_segments=2)
+    messages = told(adapter, *(final(n, f"Number {n}.", start=float(n)) for n in (1, 2, 3)))
     assert texts(messages[-1]) == [(" Number 2.", True), (" Number 3.", True)]
 
 
 def test_what_came_to_nothing_is_taken_back_and_no_list_is_empty() -> None:
-    dialogue, _ = configure()
-    assert told(dialogue, final(1, "")) == []
-    messages = told(dialogue, partial(2, "Um"), final(2, ""), Gap(start=1.0, end=2.0, reason="overload"))
+    adapter, _ = configure()
+    assert told(adapter, final(1, "")) == []
+    messages = told(adapter, partial(2, "Um"), final(2, ""), Gap(start=1.0, end=2.0, reason="overload"))
     assert [texts(message) for message in messages] == [[(" Um", False)], [(" ", False)]]
-    messages = told(dialogue, final(3, "Yes.", start=3.0), partial(4, "Hm", start=5.0), final(4, "", start=5.0))
+    messages = told(adapter, final(3, "Yes.", start=3.0), partial(4, "Hm", start=5.0), final(4, "", start=5.0))
     assert texts(messages[-2]) == [(" Yes.", True), (" Yes.", False)], "the client forgets what it saw last"
     assert texts(messages[-1]) == [(" Yes.", True)]
 
 
 def test_words_have_their_times_as_segments_do() -> None:
-    dialogue, start = configure(word_timestamps=True)
+    adapter, start = configure(word_timestamps=True)
     assert start.words
-    segment = told(dialogue, final(1, "Good morning."))[-1]["segments"][0]
+    segment = told(adapter, final(1, "Good morning."))[-1]["segments"][0]
     assert segment["words"][1] == {"word": " morning.", "start": "0.300", "end": "0.600", "probability": 0.9}
 
 
@@ -106,9 +106,9 @@ def test_words_have_their_times_as_segments_do() -> None:
     ],
 )
 def test_audio_of_each_format(name: str, sent: bytes, format: str, heard: bytes) -> None:
-    dialogue, start = configure(audio_format=name)
+    adapter, start = configure(audio_format=name)
     assert start.format == format
-    assert dialogue.receive(sent, 0.0) == [Hear(heard)]
+    assert adapter.receive(sent) == [Write(heard)]
 
 
 def test_what_a_client_hints_reaches_the_session_within_its_bounds() -> None:
@@ -119,18 +119,17 @@ def test_what_a_client_hints_reaches_the_session_within_its_bounds() -> None:
 
 
 def test_the_end_of_audio_ends_the_session_and_then_the_connection() -> None:
-    dialogue, _ = configure()
-    assert dialogue.receive(b"END_OF_AUDIO", 0.0) == [Finish()]
-    assert dialogue.receive(b"\0\0\0\0", 0.0) == []
-    assert dialogue.on_event(End(), 0.0) == [Hangup(1000)]
+    adapter, _ = configure()
+    assert adapter.receive(b"END_OF_AUDIO") == [Finish()]
+    assert adapter.receive(b"\0\0\0\0") == []
+    assert adapter.on_event(End()) == [Hangup(1000)]
 
 
 def test_a_client_without_a_place_can_look_before_it_is_closed() -> None:
-    dialogue, _ = configure()
-    assert said(dialogue.refused(BusyError("full"), 10.0)) == [{"status": "WAIT", "message": 1}]
-    assert dialogue.wake_s == 12.0
-    assert [type(action) for action in dialogue.wake(12.0)] == [Hangup]
-    assert dialogue.wake_s is None
+    adapter, _ = configure()
+    *messages, hangup = adapter.refused(BusyError("full"))
+    assert said(messages) == [{"status": "WAIT", "message": 1}]
+    assert hangup == Hangup(1013, "no room: try again later", after_s=2.0)
 
 
 @pytest.mark.parametrize(
@@ -142,8 +141,8 @@ def test_a_client_without_a_place_can_look_before_it_is_closed() -> None:
     ],
 )
 def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list[Any], code: int) -> None:
-    dialogue, _ = configure()
-    actions = dialogue.refused(error, 0.0)
+    adapter, _ = configure()
+    actions = adapter.refused(error)
     assert said(actions) == messages
     hangup = actions[-1]
     assert isinstance(hangup, Hangup)
@@ -154,24 +153,27 @@ def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list
     ("code", "message", "closed"),
     [
         ("idle", {"message": "DISCONNECT"}, Hangup(1000)),
-        ("internal", {"status": "ERROR", "message": "why"}, Hangup(1011, "internal")),
+        ("internal", {"status": "ERROR", "message": "why"}, Hangup(1011, "internal: why")),
     ],
 )
 def test_a_session_that_fails(code: str, message: object, closed: Hangup) -> None:
-    dialogue, _ = configure()
-    assert told(dialogue, Error(code=code, message="why", fatal=True)) == [message]
-    assert dialogue.on_event(End(), 0.0) == [closed]
+    adapter, _ = configure()
+    assert told(adapter, Error(code=code, message="why", fatal=True)) == [message]
+    assert adapter.on_event(End()) == [closed]
 
 
 def test_text_out_of_place_is_told_and_changes_nothing() -> None:
-    dialogue, _ = configure()
-    assert [message["status"] for message in said(dialogue.receive("{}", 0.0))] == ["WARNING"]
-    assert dialogue.receive(b"\0\0\0\0", 0.0) == [Hear(b"\0\0\0\0")]
+    adapter, _ = configure()
+    assert [message["status"] for message in said(adapter.receive("{}"))] == ["WARNING"]
+    assert adapter.receive(b"\0\0\0\0") == [Write(b"\0\0\0\0")]
 
 
 @pytest.mark.parametrize("wrong", [{"task": "sing"}, {"audio_format": "mp3"}, {"language": 7}, {"hotwords": [[]]}])
 def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None:
-    actions = WhisperLive().receive(json.dumps({**STOCK, **wrong}), 0.0)
+    adapter = WhisperLive()
+    with pytest.raises(ProtocolError) as error:
+        adapter.receive(json.dumps({**STOCK, **wrong}))
+    actions = adapter.refused(error.value)
     (message,) = said(actions)
     assert message["status"] == "ERROR"
     assert next(iter(wrong)) in message["message"]
@@ -180,25 +182,23 @@ def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None
 
 @pytest.mark.parametrize("message", ["", "[" * 100_000, '{"uid": ""}', '{"uid": 7}', '{"uid":"\\ud800"}', "\0"])
 def test_what_is_no_first_message_closes(message: str) -> None:
-    assert [type(action) for action in WhisperLive().receive(message, 0.0)] == [Hangup]
+    adapter = WhisperLive()
+    with pytest.raises(ProtocolError) as error:
+        adapter.receive(message)
+    assert [type(action) for action in adapter.refused(error.value)] == [Hangup]
 
 
 def test_at_the_root_the_first_message_says_whose_client_it_is() -> None:
-    assert [type(action) for action in Root(vosk=False).receive(json.dumps(STOCK), 0.0)] == [Open]
-    for first in ('{"config":{"sample_rate":16000}}', b"\0\0", "no JSON"):
-        (hangup,) = Root(vosk=False).receive(first, 0.0)
-        assert isinstance(hangup, Hangup)
-        assert hangup.code == 1008
-        assert "/vosk" in hangup.reason
-        assert len(hangup.reason) <= 123, "a close frame holds no more"
-        assert Root(vosk=True).receive(first, 0.0) == Vosk().receive(first, 0.0)
+    assert [type(action) for action in Root().receive(json.dumps(STOCK))] == [Open]
+    for first in ('{"config":{"sample_rate":16000}}', b"\0\0"):
+        assert Root().receive(first) == Vosk().receive(first)
+    with pytest.raises(ProtocolError, match="Vosk"):
+        Root().receive("no JSON")
 
 
 def test_at_the_root_all_goes_to_the_one_that_was_chosen() -> None:
-    dialogue = Root(vosk=False)
-    assert (dialogue.begin(0.0), dialogue.wake_s) == ([], None)
-    dialogue.receive(json.dumps(STOCK), 0.0)
-    assert said(dialogue.on_event(ready(), 0.0))
-    assert said(dialogue.refused(BusyError("full"), 10.0))
-    assert dialogue.wake_s == 12.0
-    assert dialogue.wake(12.0)
+    adapter = Root()
+    assert adapter.begin() == []
+    adapter.receive(json.dumps(STOCK))
+    assert said(adapter.on_event(ready()))
+    assert said(adapter.refused(BusyError("full")))

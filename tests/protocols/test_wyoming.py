@@ -12,7 +12,7 @@ from wyoming.info import Info
 
 from streamer.errors import BusyError, ProtocolError
 from streamer.events import End, Error, Event
-from streamer.protocols.dialogue import Action, Finish, Hangup, Hear, Open, Say
+from streamer.protocols.adapter import Action, Finish, Hangup, Open, Say, Write
 from streamer.protocols.wyoming import MAX_LINE_BYTES, MAX_WAITING_BYTES, EventReader, Wyoming, describe
 from tests.server.support import final
 
@@ -39,8 +39,8 @@ def chunk(samples: bytes = b"\1\0", **format: int) -> bytes:
     return wire("audio-chunk", {**FORMAT, **format, "timestamp": None}, samples)
 
 
-def told(dialogue: Wyoming, *events: Event) -> list[tuple[str, dict[str, Any]]]:
-    return [message for event in events for message in said(dialogue.on_event(event, 0.0))]
+def told(adapter: Wyoming, *events: Event) -> list[tuple[str, dict[str, Any]]]:
+    return [message for event in events for message in said(adapter.on_event(event))]
 
 
 def test_events_are_read_however_they_are_cut() -> None:
@@ -71,14 +71,14 @@ def test_data_behind_the_line_counts_before_that_in_it() -> None:
     ],
 )
 def test_what_is_no_event_is_told_and_ends_the_connection(sent: bytes) -> None:
-    actions = Wyoming(INFO).receive(sent, 0.0)
+    actions = Wyoming(INFO).receive(sent)
     ((kind, data),) = said(actions)
     assert (kind, data["code"]) == ("error", "bad_message")
     assert isinstance(actions[-1], Hangup)
 
 
 def test_describe_says_what_the_package_asks_for() -> None:
-    ((_, data),) = said(Wyoming(INFO).receive(wire("describe"), 0.0))
+    ((_, data),) = said(Wyoming(INFO).receive(wire("describe")))
     (program,) = Info.from_event(Theirs("info", data)).asr
     (model,) = program.models
     assert program.installed
@@ -87,63 +87,63 @@ def test_describe_says_what_the_package_asks_for() -> None:
 
 
 def test_ping_and_events_that_are_not_known() -> None:
-    dialogue = Wyoming(INFO)
-    assert dialogue.receive(wire("run-pipeline", {"x": 1}, b"abc"), 0.0) == []
-    assert said(dialogue.receive(wire("ping", {"text": "a"}), 0.0)) == [("pong", {"text": "a"})]
+    adapter = Wyoming(INFO)
+    assert adapter.receive(wire("run-pipeline", {"x": 1}, b"abc")) == []
+    assert said(adapter.receive(wire("ping", {"text": "a"}))) == [("pong", {"text": "a"})]
 
 
 def test_a_request_from_its_audio_to_its_transcript() -> None:
-    dialogue = Wyoming(INFO)
+    adapter = Wyoming(INFO)
     request = {"name": "base", "language": "de", "transcript_names": ["Ottokar"], "transcript_terms": ["lamp"]}
-    assert dialogue.receive(wire("transcribe", request) + wire("audio-start", {**FORMAT, "timestamp": None}), 0.0) == []
-    opening, hear = dialogue.receive(chunk(b"\1\0\2\0", rate=22_050, channels=2), 0.0)
+    assert adapter.receive(wire("transcribe", request) + wire("audio-start", {**FORMAT, "timestamp": None})) == []
+    opening, hear = adapter.receive(chunk(b"\1\0\2\0", rate=22_050, channels=2))
     assert isinstance(opening, Open)
     start = opening.start
     assert (start.format, start.sample_rate, start.channels, start.language) == ("s16le", 22_050, 2, "de")
     assert start.hotwords == ("Ottokar", "lamp")
-    assert hear == Hear(b"\1\0\2\0")
-    assert told(dialogue, final(1, "Licht"), final(2, "")) == [
+    assert hear == Write(b"\1\0\2\0")
+    assert told(adapter, final(1, "Licht"), final(2, "")) == [
         ("transcript-start", {"language": "en"}),
         ("transcript-chunk", {"text": "Licht"}),
     ]
-    assert dialogue.receive(wire("audio-stop", {"timestamp": 0}), 0.0) == [Finish()]
-    assert told(dialogue, final(3, "an.")) == [("transcript-chunk", {"text": " an."})]
-    ended = told(dialogue, End())
+    assert adapter.receive(wire("audio-stop", {"timestamp": 0})) == [Finish()]
+    assert told(adapter, final(3, "an.")) == [("transcript-chunk", {"text": " an."})]
+    ended = told(adapter, End())
     assert ended == [("transcript", {"text": "Licht an.", "language": "en"}), ("transcript-stop", {})]
     assert Transcript.from_event(Theirs(*ended[0])).text == "Licht an."
 
 
 def test_a_language_without_spaces_gets_none() -> None:
-    dialogue = Wyoming(INFO)
-    dialogue.receive(chunk(), 0.0)
+    adapter = Wyoming(INFO)
+    adapter.receive(chunk())
     for number, text in ((1, "今日は"), (2, "晴れ")):
         spoken = final(number, text)
         words = tuple(replace(word, word=word.word.strip()) for word in spoken.words)
-        dialogue.on_event(replace(spoken, words=words), 0.0)
-    assert told(dialogue, End())[0][1]["text"] == "今日は晴れ"
+        adapter.on_event(replace(spoken, words=words))
+    assert told(adapter, End())[0][1]["text"] == "今日は晴れ"
 
 
 def test_there_is_always_a_transcript_and_nothing_of_the_last_one_in_it() -> None:
-    dialogue = Wyoming(INFO)
+    adapter = Wyoming(INFO)
     empty = [("transcript-start", {}), ("transcript", {"text": ""}), ("transcript-stop", {})]
-    assert said(dialogue.receive(wire("audio-stop"), 0.0)) == empty
-    dialogue.receive(wire("transcribe", {"language": "de"}) + chunk(rate=8000) + wire("audio-stop"), 0.0)
-    told(dialogue, final(1, "One."), End())
-    opening, *_ = dialogue.receive(chunk(), 0.0)
+    assert said(adapter.receive(wire("audio-stop"))) == empty
+    adapter.receive(wire("transcribe", {"language": "de"}) + chunk(rate=8000) + wire("audio-stop"))
+    told(adapter, final(1, "One."), End())
+    opening, *_ = adapter.receive(chunk())
     assert isinstance(opening, Open)
     assert (opening.start.sample_rate, opening.start.language) == (16_000, None)
-    dialogue.receive(wire("audio-stop"), 0.0)
-    assert told(dialogue, End()) == empty
+    adapter.receive(wire("audio-stop"))
+    assert told(adapter, End()) == empty
 
 
 def test_the_next_request_waits_for_the_transcript_of_the_last() -> None:
-    dialogue = Wyoming(INFO)
-    assert dialogue.receive(chunk() + wire("audio-stop") + chunk(rate=8000) + wire("ping"), 0.0)[-1] == Finish()
-    assert dialogue.receive(wire("audio-stop"), 0.0) == []
-    actions = dialogue.on_event(End(), 0.0)
+    adapter = Wyoming(INFO)
+    assert adapter.receive(chunk() + wire("audio-stop") + chunk(rate=8000) + wire("ping"))[-1] == Finish()
+    assert adapter.receive(wire("audio-stop")) == []
+    actions = adapter.on_event(End())
     assert [kind for kind, _ in said(actions)] == ["transcript-start", "transcript", "transcript-stop", "pong"]
     assert actions[-1] == Finish()
-    assert isinstance(dialogue.receive(b"\0" * MAX_WAITING_BYTES + b"\0", 0.0)[-1], Hangup)
+    assert isinstance(adapter.receive(b"\0" * MAX_WAITING_BYTES + b"\0")[-1], Hangup)
 
 
 @pytest.mark.parametrize(
@@ -155,37 +155,37 @@ def test_the_next_request_waits_for_the_transcript_of_the_last() -> None:
     ],
 )
 def test_samples_of_each_width_cut_anywhere(width: int, sent: bytes, heard: list[int]) -> None:
-    dialogue = Wyoming(INFO)
+    adapter = Wyoming(INFO)
     actions = [
-        *dialogue.receive(chunk(sent[:2], width=width), 0.0),
-        *dialogue.receive(chunk(sent[2:], width=width), 0.0),
+        *adapter.receive(chunk(sent[:2], width=width)),
+        *adapter.receive(chunk(sent[2:], width=width)),
     ]
-    audio = b"".join(action.audio for action in actions if isinstance(action, Hear))
+    audio = b"".join(action.audio for action in actions if isinstance(action, Write))
     assert np.frombuffer(audio, "<i2").tolist() == heard
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 1}, {"width": 8}, {"channels": 0}, {"rate": "fast"}])
 def test_audio_that_cannot_be_heard_is_told(wrong: dict[str, Any]) -> None:
-    (kind, data), *_ = said(Wyoming(INFO).receive(chunk(**wrong), 0.0))
+    (kind, data), *_ = said(Wyoming(INFO).receive(chunk(**wrong)))
     assert kind == "error"
     assert next(iter(wrong)) in data["text"]
 
 
 def test_audio_must_not_change_its_format() -> None:
-    dialogue = Wyoming(INFO)
-    dialogue.receive(chunk(), 0.0)
-    assert said(dialogue.receive(chunk(rate=8000), 0.0))[0][0] == "error"
+    adapter = Wyoming(INFO)
+    adapter.receive(chunk())
+    assert said(adapter.receive(chunk(rate=8000)))[0][0] == "error"
 
 
 @pytest.mark.parametrize("refused", [True, False])
 def test_what_goes_wrong_is_told_and_the_connection_ends(*, refused: bool) -> None:
-    dialogue = Wyoming(INFO)
-    dialogue.receive(chunk(), 0.0)
+    adapter = Wyoming(INFO)
+    adapter.receive(chunk())
     failure = Error(code="busy", message="full", fatal=True)
-    actions = dialogue.refused(BusyError("full"), 0.0) if refused else dialogue.on_event(failure, 0.0)
+    actions = adapter.refused(BusyError("full")) if refused else adapter.on_event(failure)
     assert said(actions) == [("error", {"text": "full", "code": "busy"})]
     assert isinstance(actions[-1], Hangup)
-    assert dialogue.on_event(End(), 0.0) == []
+    assert adapter.on_event(End()) == []
 
 
 def test_more_than_a_bound_does_not_wait() -> None:
@@ -218,7 +218,7 @@ def test_nothing_that_a_client_sends_makes_it_raise(seed: int) -> None:
     )
     keys = ("rate", "width", "channels", "text", "name", "language", "transcript_names", "transcript_terms")
     for _ in range(100):
-        dialogue, sent = Wyoming(INFO), b""
+        adapter, sent = Wyoming(INFO), b""
         for _ in range(3):
             data = {**(FORMAT if chance.random() < 0.5 else {}), chance.choice(keys): chance.choice(values)}
             sent += wire(
@@ -227,5 +227,5 @@ def test_nothing_that_a_client_sends_makes_it_raise(seed: int) -> None:
         if chance.random() < 0.3:
             place = chance.randrange(len(sent))
             sent = sent[:place] + chance.randbytes(3) + sent[place:]
-        told(dialogue, final(1, "Good morning."))
-        said([*dialogue.receive(sent, 0.0), *dialogue.on_event(End(), 0.0)])
+        told(adapter, final(1, "Good morning."))
+        said([*adapter.receive(sent), *adapter.on_event(End())])

@@ -18,7 +18,7 @@ from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
-from streamer.server.interfaces import ClientStream
+from streamer.server.interfaces import ClientStream, Services
 from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
 
@@ -262,10 +262,15 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
         "input_now": lambda: own,
         "streams": streams,
         "health": lambda: health,
-        "registry": registry,
-        **{name: value for name, value in settings.items() if name not in names},
+        "history": settings.get("history_file"),
+        **{name: settings[name] for name in settings.keys() - names - {"default_token_file", "history_file"}},
     }
-    server = Server(ServerSettings(**{"port": 0, "max_subscribers": 10, **chosen}), **arguments)
+    server = Server(
+        ServerSettings(**{"port": 0, "max_subscribers": 10, **chosen}),
+        Services(**arguments),
+        registry,
+        settings.get("default_token_file"),
+    )
     url = await server.start()
     try:
         yield Running(server=server, url=url, log=log, streams=streams, own=own, registry=registry, health=health)

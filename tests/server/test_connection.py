@@ -109,35 +109,6 @@ async def test_a_client_that_was_refused_and_leaves_gives_its_place_back_at_once
                 await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize(
-    ("target", "status"),
-    [
-        ("http://127.0.0.1:8765/healthz", 200),
-        ("HTTPS://127.0.0.1:8765/healthz?a=b", 200),
-        ("http://127.0.0.1:8765", 200),
-        ("http://127.0.0.1:8765?a=b", 200),
-        ("http://127.0.0.1/healthz", 404),  # not that of the Host header
-        ("http://127.0.0.1:87650/healthz", 404),
-        ("http://evil.example/healthz", 404),
-        ("ftp://127.0.0.1:8765/healthz", 404),
-        ("*", 404),
-    ],
-)
-async def test_a_target_may_be_a_whole_address_of_the_host_that_is_asked(target: str, status: int) -> None:
-    async with serving() as running:
-        head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:8765\r\nConnection: close\r\n\r\n".encode("ascii")
-        assert (await talk(running, head)).startswith(b"HTTP/1.1 %d " % status)
-
-
-async def test_so_may_that_of_a_websocket() -> None:
-    async with serving() as running:
-        upgrade = UPGRADE.replace("/v1/captions", "http://127.0.0.1/v1/captions")
-        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
-        writer.write(f"{upgrade}\r\n".encode("ascii"))
-        assert (await within(reader.readuntil(b"\r\n\r\n"))).startswith(b"HTTP/1.1 101 ")
-        writer.close()
-
-
 async def test_http_1_1_needs_a_host_whatever_the_daemon_listens_on() -> None:
     async with serving(host="0.0.0.0", token="0123456789abcdef") as running:
         for more in ("", "Connection: close\r\n"):
@@ -311,30 +282,6 @@ async def test_a_client_that_does_not_read_its_pongs_gets_its_close_frame(caplog
             assert struct.pack("!H", 1002) in received[-200:]
 
 
-@pytest.mark.parametrize("opcode", [0, 9, 10])
-async def test_a_flood_of_small_frames_is_read_slowly_and_others_are_served(
-    opcode: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    n_frames = 0
-    name = {0: "handle_cont", 9: "handle_ping", 10: "handle_pong"}[opcode]
-    handle = getattr(connection.WebSocketProtocol, name)
-
-    def counting(self: connection.WebSocketProtocol, *event: object) -> None:
-        nonlocal n_frames
-        n_frames += 1
-        handle(self, *event)
-
-    monkeypatch.setattr(connection.WebSocketProtocol, name, counting)
-    monkeypatch.setattr(connection, "FRAME_S", 1.0)
-    async with serving() as running:
-        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions")
-        sock.sendall(frame(1, fin=False) if opcode == 0 else b"")
-        await asyncio.to_thread(flood, sock, frame(opcode, fin=opcode != 0) * 10_000, 600_000)
-        assert (await talk(running, b"GET /healthz HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
-        assert 200 < n_frames <= connection.READ_BYTES / 6 + 1
-        sock.close()
-
-
 async def test_a_client_that_sent_many_small_frames_is_read_from_again() -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
         await client.send([b"\1\2"] * 5000)
@@ -346,7 +293,7 @@ async def test_a_client_that_sent_many_small_frames_is_read_from_again() -> None
 
 
 async def test_a_client_that_vanishes_while_it_is_held_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.connection.LOOK_S", 0.05)
+    monkeypatch.setattr("streamer.server.connection.KEEPALIVE_S", 0.05)
 
     def prepare(stream: RecordingStream) -> None:
         stream.room.clear()

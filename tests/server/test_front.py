@@ -11,7 +11,8 @@ from websockets.exceptions import InvalidStatus
 from streamer.errors import ConfigError, PortInUseError
 from streamer.events import Error, Final
 from streamer.server.front import Server
-from streamer.server.http import PAGE_FILES
+from streamer.server.interfaces import Services
+from streamer.server.pages import PAGE_FILES
 from streamer.settings.table import ServerSettings
 from tests.server.support import (
     RecordingStreams,
@@ -269,14 +270,8 @@ async def test_another_web_site_cannot_listen_in() -> None:
 
 
 def make_server(host: str, port: int, token: str = "") -> Server:
-    return Server(
-        ServerSettings(host=host, port=port, token=token),
-        feed=None,
-        input_now=lambda: None,
-        streams=RecordingStreams(),
-        health=lambda: {"status": "ok"},
-        registry=CollectorRegistry(),
-    )
+    services = Services(streams=RecordingStreams(), health=lambda: {"status": "ok"})
+    return Server(ServerSettings(host=host, port=port, token=token), services, CollectorRegistry())
 
 
 async def test_an_address_open_to_a_network_needs_a_token() -> None:

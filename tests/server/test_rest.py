@@ -211,12 +211,11 @@ async def test_a_wrong_token_is_refused_before_the_recording_is_sent(expects: bo
         writer.write(f"{head}\r\n".encode())
         answer = await within(reader.readuntil(b"\r\n\r\n"))
         assert answer.startswith(b"HTTP/1.1 401 ")  # no 100 before it
-        assert b"\r\nconnection: close\r\n" in answer
         if not expects:  # a client that reads the answer behind its recording gets it
             writer.write(bytes(3_000_000))
             await within(writer.drain())
             writer.write_eof()
-        assert b"invalid_api_key" in await within(reader.read())
+        assert b"invalid_api_key" in await within(reader.readline())
         writer.close()
 
 

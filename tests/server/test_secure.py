@@ -8,7 +8,6 @@ import json
 import logging
 import os
 import ssl
-from asyncio import sslproto
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +24,6 @@ from streamer.client.connection import DaemonAddress, parse_address
 from streamer.commands.listen import daemon_address
 from streamer.errors import ConfigError, PeerError, PortInUseError
 from streamer.events import Final, Ready
-from streamer.server import listener
-from streamer.server.connection import READ_BYTES
-from streamer.server.listener import MAX_REFUSALS
 from streamer.server.tls import certificate_path, fingerprint_of
 from streamer.settings.table import ServerSettings, Settings
 from tests.browser import browse, fake_microphone_flags
@@ -119,39 +115,9 @@ async def test_who_does_not_speak_tls_is_left_quietly(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
-async def test_handshakes_that_never_end_are_held_to_the_limits() -> None:
-    async with serving(tls="self-signed", max_connections_per_address=3) as running:
-        silent = [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(3)]
-        while running.server.n_connections < 3:
-            await asyncio.sleep(0.01)
-        # There is room to tell another why there is none.
-        refused = await answer(running, get("/healthz"), trusting())
-        assert refused.startswith(b"HTTP/1.1 503")
-        assert b"server.max_connections_per_address" in refused
-        # And no more than that.
-        silent += [await asyncio.open_connection("127.0.0.1", running.port) for _ in range(MAX_REFUSALS + 5)]
-        await running.value("streamer_refusals_total", {"reason": "handshakes"}, 5)
-        for _, writer in silent:
-            writer.transport.abort()
-        while running.server.n_connections:
-            await asyncio.sleep(0.01)
-        assert (await answer(running, get("/healthz"), trusting())).startswith(b"HTTP/1.1 200")
-
-
-@pytest.mark.skipif(os.name == "nt", reason="its loop cannot look before it reads")
-async def test_a_browser_that_was_given_no_https_is_sent_there() -> None:
+async def test_a_client_that_speaks_no_tls_is_told_to() -> None:
     async with serving(tls="self-signed") as running:
-        for path in ("/", "/captions.js?x=1"):
-            host = f"localhost:{running.port}"
-            for said in (get(path, host), f"GET {path} HTTP/1.1\r\nA: b\r\nhost:{host}\r\n\r\n".encode()):
-                got = await answer(running, said)
-                assert got.startswith(b"HTTP/1.1 307 ")
-                assert f"\r\nLocation: https://{host}{path}\r\n".encode() in got
-        for said in (b"POST / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n", b"\x00" * 100):
-            got = await answer(running, said)
-            assert got.startswith(b"HTTP/1.1 400 ")
-            assert json.loads(got.partition(b"\r\n\r\n")[2])["error"].startswith("this port speaks TLS")
-        with pytest.raises(PeerError, match="this port speaks TLS"):
+        with pytest.raises(PeerError, match="wss://"):
             await heard(running, parse_address(f"127.0.0.1:{running.port}"))
 
 
@@ -269,8 +235,3 @@ async def test_a_certificate_that_cannot_be_loaded_stops_the_start(tmp_path: Pat
     with pytest.raises(ConfigError, match="cannot be read"):
         async with serving(tls_certificate=str(tmp_path / "absent.pem")):
             pass
-
-
-def test_connections_of_other_code_keep_the_buffer_that_asyncio_gives_them() -> None:
-    assert listener._SmallTls.max_size == READ_BYTES
-    assert sslproto.SSLProtocol.max_size == 256 * 1024

@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
 from streamer.protocols.native import StreamStart
-from streamer.server.stream import MAX_BAD_MESSAGES
+from streamer.protocols.stream import MAX_BAD_MESSAGES, warn_of_address
 from tests.server.engine import FakeRunner, OneStream, open_stream
 from tests.server.support import (
     SESSION,
@@ -374,6 +374,7 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
 async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_that_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    warn_of_address.cache_clear()
     async with serving() as running:
         client = await running.socket("/v1/stream")
         await client.send(bytes(640))

@@ -184,24 +184,6 @@ async def test_files_are_reloaded_once_both_have_been_replaced(
         assert "cannot be read" in caplog.records[-1].message
 
 
-async def test_a_name_that_this_machine_gets_is_in_the_certificate_soon(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tls, "NAMES_POLL_S", 0.0)
-    monkeypatch.setattr(tls, "POLL_S", 0.001)
-    found = make_tls(ServerSettings(tls="self-signed"), tmp_path)
-    assert found is not None
-    old = found.fingerprint
-    async with listening(found.context) as port:
-        watching = asyncio.create_task(found.watch("127.0.0.1", 1))
-        monkeypatch.setattr(socket, "gethostname", lambda: "renamed")
-        async with asyncio.timeout(90):
-            while await shown(port) == old:
-                await asyncio.sleep(0.01)
-        watching.cancel()
-    assert {"renamed", "renamed.local"} <= own_names(self_signed_path(tmp_path))
-
-
 def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
     certificate, key = pair(tmp_path)
     other = made(tmp_path / "other.pem")

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import http.client
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message
+from starlette.types import ASGIApp
 
 from streamer.errors import (
     AudioFileError,
@@ -24,24 +25,34 @@ from streamer.errors import (
     UnknownModelError,
     UploadError,
 )
-from streamer.server.uploads import ReadBodies, Uploads, answering, refusal_of
-from tests.server.support import within
+from streamer.server.responses import respond_failure
+from streamer.server.uploads import Uploads
+from streamer.settings.table import ServerSettings
+from tests.server.support import serving, within
 
 MAX_BYTES = 3_000_000
 AUDIO = bytes(range(256)) * 6_000
 FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\naudio\r\n--x--\r\n'
 
 
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StreamerError)
+    return respond_failure(error, request.url.path)
+
+
 class Taken:
     """An application that takes uploads and tells what came."""
 
     def __init__(self, max_open: int = 2) -> None:
-        self.uploads = Uploads(MAX_BYTES, max_open)
+        self.uploads = Uploads(ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open))
         self.paths: list[Path] = []
         # Cleared to hold requests.
         self.go = asyncio.Event()
         self.go.set()
-        self.app: ASGIApp = Starlette(routes=[Route("/", answering(self.take), methods=["POST"])])
+        self.app: ASGIApp = Starlette(
+            routes=[Route("/", self.take, methods=["POST"])],
+            exception_handlers={UploadError: _refuse, BusyError: _refuse},
+        )
 
     async def take(self, request: Request) -> Response:
         async with self.uploads.take(request) as upload:
@@ -121,59 +132,27 @@ async def test_more_than_so_many_at_once_are_refused() -> None:
         assert (await first).status_code == 200
 
 
-@pytest.mark.parametrize(
-    ("status", "headers", "n_read", "closes"),
-    [
-        (401, {"content-length": "100000"}, 100_000, False),
-        (401, {"content-length": "4000000"}, 4_000_000, True),
-        (401, {"transfer-encoding": "chunked"}, 4_000_000, True),
-        (401, {"content-length": "100000", "expect": "100-continue"}, 0, True),
-        (401, {}, 0, False),
-        (200, {"content-length": "100000"}, 0, False),
-    ],
-)
-async def test_an_error_is_answered_before_the_rest_of_the_body_is_read(
-    status: int, headers: dict[str, str], n_read: int, closes: bool
-) -> None:
-    to_come = 4_000_000 if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
-    left = to_come
-    sent: list[Message] = []
+@pytest.mark.parametrize("headers", [{}, {"Expect": "100-continue"}], ids=["sends all", "waits"])
+async def test_an_error_is_answered_before_the_body_is_read_and_the_next_request_too(headers: dict[str, str]) -> None:
+    async with serving(token="x" * 16) as running:
 
-    async def receive() -> Message:
-        nonlocal left
-        assert any(message["type"] == "http.response.body" for message in sent)  # whole: the length is in its head
-        left -= 100_000
-        return {"type": "http.request", "body": bytes(100_000), "more_body": left > 0}
+        def ask() -> list[int]:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=90)
+            connection.request("POST", "/v1/listen", bytes(3_000_000), headers)
+            refused = connection.getresponse()
+            assert b"INVALID_AUTH" in refused.read()
+            connection.request("GET", "/livez")
+            return [refused.status, connection.getresponse().status]
 
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "http",
-        "method": "POST",
-        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
-    }
-    await ReadBodies(Response(b"why", status), lambda scope: True)(scope, receive, send)
-    assert to_come - left == n_read
-    assert ((b"connection", b"close") in sent[0]["headers"]) == closes
-    assert b"".join(message["body"] for message in sent[1:]) == b"why"
-    assert [message.get("more_body", False) for message in sent[1:]] == [True] * (len(sent) - 2) + [False]
+        assert await asyncio.to_thread(ask) == [401, 200]
 
 
-async def test_who_sends_the_rest_of_a_refused_body_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.uploads.DRAIN_S", 0.05)
-    sent: list[Message] = []
-
-    async def receive() -> Message:
-        await asyncio.Event().wait()
-        raise AssertionError
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    scope = {"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}
-    await within(ReadBodies(Response(status_code=401), lambda scope: True)(scope, receive, send))
-    assert not sent[-1].get("more_body", False)
+async def test_the_rest_of_a_refused_body_is_not_waited_for() -> None:
+    async with serving(token="x" * 16, header_timeout_s=0.1) as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"POST /v1/listen HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nbegun")
+        assert (await within(reader.read())).startswith(b"HTTP/1.1 401 ")
+        writer.close()
 
 
 @pytest.mark.parametrize(
@@ -189,5 +168,6 @@ async def test_who_sends_the_rest_of_a_refused_body_slowly_is_not_waited_for(mon
     ],
 )
 def test_each_error_has_its_status(error: StreamerError, status: int) -> None:
-    assert refusal_of(error).status == status
-    assert ("Retry-After" in refusal_of(error).headers) == (status in (429, 503))
+    response = respond_failure(error, "/")
+    assert response.status_code == status
+    assert ("Retry-After" in response.headers) == (status in (429, 503))

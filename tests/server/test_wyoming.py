@@ -92,12 +92,16 @@ async def test_who_is_one_too_many_is_told_so_and_has_room_later() -> None:
             assert Pong.is_type(event.type)
 
 
-async def test_who_says_nothing_or_nothing_more_is_closed() -> None:
-    async with listening(first_message_s=0.05) as (_, port), AsyncTcpClient("127.0.0.1", port) as client:
-        assert await read(client) is None
-    async with listening(idle_s=0.05) as (_, port), AsyncTcpClient("127.0.0.1", port) as client:
-        await client.write_event(Ping("a").event())
-        assert await read(client) is not None
+@pytest.mark.parametrize("setting", ["first_message_s", "idle_s"])
+async def test_a_silent_client_is_told_why_its_connection_is_closed(setting: str) -> None:
+    async with listening(**{setting: 0.05}) as (_, port), AsyncTcpClient("127.0.0.1", port) as client:
+        if setting == "idle_s":
+            await client.write_event(Ping("a").event())
+            assert Pong.is_type((await read(client) or Event("")).type)
+        error = await read(client)
+        assert error is not None
+        assert error.data["code"] == "idle"
+        assert setting in error.data["text"]
         assert await read(client) is None
 
 

@@ -53,10 +53,10 @@ def test_of_very_many_people_those_who_were_heard_least_are_forgotten_and_no_lab
 def test_a_window_of_two_people_moves_neither_voice() -> None:
     clusters = Clusters({})
     told(clusters, [1, 1, 1, 2, 2, 2])
-    before = [speaker.voice.copy() for speaker in clusters.speakers]
+    before = [speaker.total.copy() for speaker in clusters.speakers]
     clusters.add(Window(10.0, 11.5, heard({1: 0.5, 2: 0.5}, noise=0.1)), 1.5)
     assert clusters.windows[-1].speaker is None
-    assert all(np.array_equal(speaker.voice, old) for speaker, old in zip(clusters.speakers, before, strict=True))
+    assert all(np.array_equal(speaker.total, old) for speaker, old in zip(clusters.speakers, before, strict=True))
 
 
 def test_speakers_who_turn_out_to_be_one_are_merged_into_the_earlier() -> None:

@@ -5,7 +5,7 @@ import numpy as np
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.speakers.clusters import Window
-from streamer.speakers.hearing import Hearing
+from streamer.speakers.diarization import Diarization
 
 N_VALUES = 192
 
@@ -30,18 +30,20 @@ def window(start_s: float, person: int, seed: int = 0) -> Window:
     return Window(start_s, start_s + 1.5, heard({person: 1.0}, seed=seed))
 
 
-def converse(hearing: Hearing, turns: list[tuple[int, float, float]], pauses: bool = True) -> list[tuple[str, str]]:
+def converse(
+    diarization: Diarization, turns: list[tuple[int, float, float]], pauses: bool = True
+) -> list[tuple[str, str]]:
     """Hear turns of people, (who, from, to) in seconds: one region, or with `pauses` one each. Return merged labels."""
     regions = [[turn] for turn in turns] if pauses else [turns]
     for number, region in enumerate(regions):
         end = round(region[-1][2] * SAMPLE_RATE)
-        hearing.begin(round(region[0][1] * SAMPLE_RATE))
-        hearing.end(end)
-        while (due := hearing.next_window(end)) is not None:
+        diarization.begin(round(region[0][1] * SAMPLE_RATE))
+        diarization.end(end)
+        while (due := diarization.next_window(end)) is not None:
             a, b = due[0] / SAMPLE_RATE, due[1] / SAMPLE_RATE
             shares: dict[int, float] = {}
             for who, start, stop in region:
                 shares[who] = shares.get(who, 0.0) + max(0.0, min(b, stop) - max(a, start)) / (b - a)
             loud = np.ones(due[1] - due[0], dtype=np.float32)
-            hearing.take(due, loud, heard(shares, seed=1000 * number + due[0]))
-    return hearing.take_merged()
+            diarization.take(due, loud, heard(shares, seed=1000 * number + due[0]))
+    return diarization.take_merged()

@@ -28,7 +28,8 @@ from streamer.stream.engine import Engine
 from streamer.stream.gate import GateSettings
 from streamer.stream.language import choose_language
 from streamer.stream.passes import Passes
-from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.transcript import PROMPT_CHARACTERS, Transcript
@@ -275,16 +276,16 @@ class Client:
         self.events: list[Event] = []
         self.runner = SessionRunner(
             self.settings,
-            kind=kind,
-            capacity_samples=round(capacity_s * SAMPLE_RATE),
-            n_mels=1,
-            max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
-            reserved=rng.random() < 0.2,
+            Input(
+                kind=kind,
+                capacity_samples=round(capacity_s * SAMPLE_RATE),
+                max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
+                reserved=rng.random() < 0.2,
+            ),
+            Output(on_event=self.events.append, on_finished=self._finish),
+            mel=Mel(voice),
             new_detector=lambda: Detector(world.trouble, world.chances.detector),
-            on_event=self.events.append,
-            on_finished=self._finish,
         )
-        self.runner.mel = Mel(voice)
         # What it sends at a time, and how fast: 1 is as it is spoken.
         self._piece_s = rng.choice((0.02, 0.1, 0.25, 1.0))
         self._rate = 1.0 if live else rng.choice((1.0, 1.0, 4.0, 100.0))
@@ -310,8 +311,7 @@ class Client:
         """Do something; return seconds of audio that it is worth."""
         rng, chances, runner = self.rng, self.world.chances, self.runner
         if rng.random() < 0.02:
-            with runner._lock:
-                self.most_items = max(self.most_items, n_items(runner._session) + len(runner._inbox))
+            self.most_items = max(self.most_items, n_items(runner.snapshot(lambda: None)[1]))
         if runner.over or runner.ring.head >= self._leave_s * SAMPLE_RATE:
             self._leave()
             if rng.random() < 0.3 and not self.world.faithful:
@@ -329,7 +329,7 @@ class Client:
         if rng.random() < chances.stop:
             return rng.choice((0.5, 3.0, 40.0, 3600.0))
         n_samples = round(self._piece_s * rng.uniform(0.2, 1.8) * SAMPLE_RATE)
-        if runner.kind is not AudioKind.LIVE and runner.ring.free < n_samples:
+        if runner.input.kind is not AudioKind.LIVE and runner.ring.free < n_samples:
             return 0.3
         runner.write(self._audio(runner.ring.head, n_samples))
         return n_samples / SAMPLE_RATE / self._rate
@@ -437,7 +437,7 @@ class Client:
         for _ in range(n_pieces):
             length_s = rng.choice((0.001, 0.01, 0.2, 1.7, 12.0)) * rng.random() * 2 / n_pieces
             n_samples = round(length_s * SAMPLE_RATE)
-            if self.runner.kind is not AudioKind.LIVE and self.runner.ring.free < n_samples:
+            if self.runner.input.kind is not AudioKind.LIVE and self.runner.ring.free < n_samples:
                 break
             self.runner.write_gap(n_samples, reason)
             total_s += length_s
@@ -485,7 +485,7 @@ class World:
             try:
                 client.check()
             except AssertionError as error:
-                raise AssertionError(f"session {client.voice} ({client.runner.kind.name}): {error}") from error
+                raise AssertionError(f"session {client.voice} ({client.runner.input.kind.name}): {error}") from error
         assert self.engine.n_sessions == 0
         assert self.engine.failing == ""
 

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, Final, Gap
 from streamer.stream.engine import Engine
-from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.window import Request
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
@@ -78,7 +79,7 @@ class Talker:
         """Send what has been said by a time, as far as there is room where it can wait."""
         ring = self.live.ring
         while ring.head + PIECE_SAMPLES <= round((time_s + self.ahead_s) * SAMPLE_RATE):
-            if self.live.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
+            if self.live.input.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
                 return
             self.live.write(self.piece(ring.head))
 
@@ -151,15 +152,11 @@ class Machine:
         talker = Talker(voice, words)
         talker.live = SessionRunner(
             SETTINGS,
-            capacity_samples=CAPACITY_SAMPLES,
-            n_mels=1,
-            kind=kind,
-            max_delay_s=max_delay_s,
-            reserved=reserved,
+            Input(kind=kind, capacity_samples=CAPACITY_SAMPLES, max_delay_s=max_delay_s, reserved=reserved),
+            Output(on_event=talker.take),
+            mel=FakeMel(),
             new_detector=FakeDetector,
-            on_event=talker.take,
         )
-        talker.live.mel = FakeMel()
         self.decoder.speakers.append(Speaker(words, seed=voice))
         self.engine.add(talker.live)
         self.talkers.append(talker)
@@ -193,8 +190,8 @@ class Machine:
         busy |= self.engine.decode()
         if self.engine.stats.decodes > n_decodes:
             talker = self.talkers[self.decoder.decoded[-1].voice]
-            waiting = talker.live._session.waiting_from
-            waited_s = 0.0 if waiting is None else self.clock.now_s - waiting / SAMPLE_RATE
+            _, state = talker.live.snapshot(lambda: None)
+            waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.passes.utterances else 0.0
             talker.passes.append((self.clock.now_s, waited_s))
         return busy
 

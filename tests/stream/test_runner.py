@@ -17,18 +17,16 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Gap, GapReason, Partial, Speech
 from streamer.stream.engine import RETRY_S
+from streamer.stream.host import Host
 from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
-from streamer.stream.runner import (
-    AudioKind,
-    Host,
-    SessionRunner,
-)
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.session import STALL_S, Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.transcript import MAX_STABLE_TOKENS
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
-from tests.fakes import Clock, FakeDetector, Speaker, SpokenWord, audio_of
+from tests.fakes import Clock, FakeDetector, FakeMel, Speaker, SpokenWord, audio_of, words_at
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS, settings_of
 
@@ -38,14 +36,6 @@ PIECE_SAMPLES = SAMPLE_RATE // 10
 HOUR_S = 3600.0
 
 Decode = Callable[[Window, Request], Hypothesis]
-
-
-def words_at(*starts_s: float) -> list[SpokenWord]:
-    """Words of half a second."""
-    return [
-        SpokenWord(i, f" w{i}", (4 * i, 4 * i + 1), round(start_s * SAMPLE_RATE), round((start_s + 0.5) * SAMPLE_RATE))
-        for i, start_s in enumerate(starts_s)
-    ]
 
 
 class Rig:
@@ -72,15 +62,13 @@ class Rig:
         self.windows: list[Window] = []
         self.runner = SessionRunner(
             settings,
-            kind=kind,
-            capacity_samples=90 * SAMPLE_RATE,
-            n_mels=1,
-            max_delay_s=30.0,
+            Input(kind=kind, capacity_samples=90 * SAMPLE_RATE, max_delay_s=30.0),
+            Output(on_event=self.events.append, on_finished=self._finish),
+            mel=FakeMel(),
             new_detector=new_detector,
-            on_event=self.events.append,
-            on_finished=self._finish,
         )
-        self.runner.start(Host(clock=self.clock))
+        self.host = Host(clock=self.clock)
+        self.runner.start(self.host)
 
     def hear(self, window: Window, request: Request) -> Hypothesis:
         """What a good decoder makes of a window."""
@@ -150,13 +138,14 @@ class Rig:
         self.n_finished += 1
 
     def _pass(self) -> bool:
-        if self.runner.deadline_s > 1e9:
+        if math.isinf(self.runner.due.deadline_s):
             return False
-        job = self.runner.issue(self.clock())
-        if job is None:
+        issued = self.runner.issue(self.clock())
+        if issued is None:
             return False
-        self.windows.append(job.window)
-        self.runner.decode(job, lambda request: self.decode(job.window, request), retry_s=self.retry_s)
+        window, _ = issued
+        self.windows.append(window)
+        self.runner.decode(window, lambda request: self.decode(window, request), retry_s=self.retry_s)
         return True
 
 
@@ -483,11 +472,11 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
     rig.decode = broken
     rig.speak_until(3.0)
     assert rig.runner.failing
-    assert rig.runner.trying
+    assert rig.runner.due.retrying
     rig.wait(2 * LONGEST_RETRY_S)
-    assert not rig.runner.trying
+    assert not rig.runner.due.retrying
     rig.speak_until(61.0)
-    assert rig.runner.trying
+    assert rig.runner.due.retrying
     rig.decode = rig.hear
     rig.finish()
     assert len(rig.errors) == len(rig.gaps) == 1
@@ -496,7 +485,7 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
 def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     rig = Rig(words_at(1.0, 1.6, 2.2))
     delays: list[tuple[str, float]] = []
-    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(5.0)
     rig.finish()
     assert {event_type for event_type, _ in delays} == {"partial", "final"}
@@ -505,13 +494,13 @@ def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     assert final >= SETTINGS.gate.min_silence_s
     # At most once while a word is spoken, and once when it is over.
     assert 3 <= sum(event_type == "partial" for event_type, _ in delays) <= 6
-    assert rig.runner._host.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
+    assert rig.host.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
 
 
 def test_recorded_text_has_no_delay() -> None:
     rig = Rig(words_at(1.0), kind=AudioKind.RECORDED)
     delays: list[tuple[str, float]] = []
-    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(3.0)
     rig.finish()
     assert rig.finals
@@ -537,7 +526,7 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.runner.over
     assert rig.n_finished == 1
     assert [error.fatal for error in rig.errors] == [False, True]
-    assert rig.runner._outage.n_failures == MAX_FAILURES
+    assert len(rig.windows) == rig.host.stats.failures == MAX_FAILURES
     rig.hold_promises()
     assert rig.gaps[-1].end == 12.0
 

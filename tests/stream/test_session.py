@@ -997,9 +997,6 @@ def test_a_hypothesis_without_its_prefix_takes_nothing_back() -> None:
 AUTO = settings_of(language="auto", policy="alignatt")
 
 
-AUTO = dataclasses.replace(SETTINGS, language="auto", policy="alignatt")
-
-
 def asked(session: Session, window: Window) -> tuple[str, float, int, str]:
     """Return the language that a window is to be decoded in, where it begins, its prefix's length and its prompt."""
     request = request_of(session, window)
@@ -1060,6 +1057,25 @@ def test_a_short_utterance_is_decoded_once_more_with_what_was_said_before() -> N
     assert (final.text, final.language) == ("zwei", "de")
 
 
+def test_when_the_language_is_to_be_found_in_mid_speech_nothing_is_published_twice() -> None:
+    session = speaking(settings_of(policy="alignatt"))
+    take(session, window_at(session, 3.0), [(" eins", 0.5, 1.0)])
+    take(session, pause_at(session, 3.3), [(" eins", 0.5, 1.0)])
+    hear(session, 6.0, 0.0)
+    assert asked(session, window_at(session, 6.5)) == ("en", 0.0, 5, "")
+    session.change(AUTO)
+    window = window_at(session, 8.5)
+    assert asked(session, window)[0] == "auto"
+    assert window.start / SAMPLE_RATE > 5.0
+    (partial,) = take(session, window, [(" zwei", 0.5, 1.0)], language="de")
+    assert isinstance(partial, Partial)
+    assert partial.text == "zwei"
+    # Nor by what follows in the new language.
+    window = window_at(session, 9.5)
+    assert asked(session, window)[::2] == ("de", 5)
+    assert window.start / SAMPLE_RATE > 5.0
+
+
 def test_text_in_another_language_is_no_context() -> None:
     session = after_german()
     window = window_at(session, 8.0)
@@ -1109,7 +1125,7 @@ def test_the_end_of_speech_is_decoded_once_more_where_it_is_in_another_language(
 def test_a_session_goes_on_elsewhere_before_its_language_is_sure() -> None:
     session = after_german()
     take(session, window_at(session, 7.0), [(" zwei", 0.3, 0.5)], language="de", sure=False)
-    session = Session.restored(AUTO, session.state)
+    session = Session(AUTO, session.state)
     take(session, window_at(session, 7.6), [(" zwei", 0.3, 0.5)], language="de")
     assert asked(session, window_at(session, 8.2)) == ("de", 0.0, len(" eins"), "")
 

@@ -5,17 +5,9 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.events import Event, Final, Gap
 from streamer.stream.session import Session
 from streamer.stream.window import Window
-from tests.fakes import Speaker, SpokenWord
+from tests.fakes import Speaker, SpokenWord, words_at
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS
-
-
-def words_at(*starts_s: float) -> list[SpokenWord]:
-    """Words of half a second."""
-    return [
-        SpokenWord(i, f" w{i}", (4 * i, 4 * i + 1), round(start_s * SAMPLE_RATE), round((start_s + 0.5) * SAMPLE_RATE))
-        for i, start_s in enumerate(starts_s)
-    ]
 
 
 class Told:

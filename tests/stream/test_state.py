@@ -14,10 +14,11 @@ from msgspec.structs import replace
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import SessionStateError
 from streamer.events import Event, Gap, Speech
-from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
-from streamer.stream.state import Loss, SessionState
+from streamer.stream.state import NEW, Loss, SessionState
 from streamer.stream.transcript import Tail
 from tests.fakes import BAD, FAITHFUL, FakeDetector, FakeMel, Manners, SpokenWord, spoken
 from tests.stream.machine import CAPACITY_SAMPLES, Machine
@@ -62,7 +63,7 @@ class MovedConversation(Conversation):
         """Lose the session with all that is on its way; go on from what was stored, and hear again what came since."""
         state = msgspec.msgpack.decode(self._stored, type=SessionState)
         behind, now_s, loss = self.position, self.clock.now_s, self._loss
-        self.session = Session.restored(self._settings, state)
+        self.session = Session(self._settings, state)
         self._slot = self._job = None
         self._released, self.position = state.needed_from, state.heard
         self.windows.clear()
@@ -111,7 +112,7 @@ def test_what_is_known_is_not_decoded_anew() -> None:
 
 
 def test_a_session_of_which_nothing_is_known_goes_on_behind_a_gap() -> None:
-    session = Session.restored(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
+    session = Session(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
     assert session.state.mark == 2
     events = session.advance(80_512, 0.9, 0.0)
     assert events == [Gap(start=2.0, end=5.0, reason="device")]
@@ -128,7 +129,7 @@ def test_a_session_of_which_nothing_is_known_goes_on_behind_a_gap() -> None:
 
 
 def test_speech_soon_behind_a_gap_begins_with_it_also_elsewhere() -> None:
-    session = Session.restored(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
+    session = Session(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
     events: list[Event] = []
     for end in range(80_512, 96_000, 512):
         events += session.advance(end, 0.9 if end > 86_000 else 0.0, 0.0)
@@ -141,16 +142,13 @@ def test_pauses_flushes_and_the_end_go_along() -> None:
         session.advance(end, 0.9, 0.0)
     session.flush()
     session.pause()
-    again = Session.restored(SETTINGS, session.state)
+    again = Session(SETTINGS, session.state)
     assert again.paused
     assert again.state == session.state
     again.skip(32_000)
     again.finish(32_000)
     assert again.state.ended
-    assert Session.restored(SETTINGS, again.state).state.ended
-
-
-NEW = SessionState.new()
+    assert Session(SETTINGS, again.state).state.ended
 
 
 @pytest.mark.parametrize(
@@ -168,7 +166,7 @@ NEW = SessionState.new()
 )
 def test_a_state_that_contradicts_itself_is_refused(wrong: SessionState) -> None:
     with pytest.raises(SessionStateError, match="goes on behind a gap"):
-        Session.restored(SETTINGS, wrong)
+        Session(SETTINGS, wrong)
 
 
 def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no_recording() -> None:
@@ -186,15 +184,12 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         behind = talker.live.ring.head
         runner = SessionRunner(
             SETTINGS,
-            capacity_samples=CAPACITY_SAMPLES,
-            n_mels=1,
-            kind=AudioKind.EITHER,
+            Input(kind=AudioKind.EITHER, capacity_samples=CAPACITY_SAMPLES, live_from=behind),
+            Output(on_event=talker.take),
+            mel=FakeMel(),
             new_detector=FakeDetector,
-            on_event=talker.take,
             state=state,
-            live_from=behind,
         )
-        runner.mel = FakeMel()
         talker.live, talker._next = runner, 0
         while runner.ring.head < behind:
             assert runner.ring.head > state.heard or not runner.restored

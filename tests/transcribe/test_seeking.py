@@ -189,8 +189,8 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
             assert 0 < length <= N_FRAMES
             assert begin + length <= n_frames
 
-        def frames(self, begin: int, end: int) -> None:
-            """Nothing asks for them, since no speech is detected."""
+        def close(self) -> None:
+            """Nothing is open."""
 
     runtime = SimpleNamespace(decoder_of=lambda window: None, encode=lambda mel, buffer: None)
     model: Untyped = SimpleNamespace(

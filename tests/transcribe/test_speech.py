@@ -2,7 +2,6 @@
 
 import itertools
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,13 +157,9 @@ def test_long_silences_change_no_word_and_no_place(
     plain = list(transcribe(model, read(SPEECH), decoding(model)))
     n_plain, n_encoded = n_encoded, 0
     samples = np.concatenate([silence(40), read(SPEECH), silence(65)])
-
-    def blocks() -> Iterator[Samples]:
-        yield from np.array_split(samples, 9)
-
     done: list[int] = []
     options = decoding(model, batch_size=batch_size)
-    finals = list(transcribe(model, blocks, options, on_progress=done.append))
+    finals = list(transcribe(model, np.array_split(samples, 9), options, on_progress=done.append))
     assert said(finals) == said(plain) != []
     assert n_encoded == n_plain
     words = [(word.start - 40, word.end - 40) for final in finals for word in final.words]

@@ -1,6 +1,5 @@
 """Whole recordings against transformers' long-form generation on the same weights."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import torch
 import transformers
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
-from streamer.audio.mel import LogMelFile
+from streamer.audio.mel import LogMelRecording
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.settings.apply import ResolvedDecoding, resolve_decoding
@@ -119,7 +118,7 @@ def test_the_mel_of_a_whole_recording_equals_transformers(n_mels: int) -> None:
     samples = np.concatenate([read(SAMPLE), noise(SAMPLE_RATE), np.zeros(12_345, dtype=np.float32)])
     assert len(samples) > N_SAMPLES
     extractor = transformers.WhisperFeatureExtractor(feature_size=n_mels)  # type: ignore[no-untyped-call]
-    mel = LogMelFile(lambda: [samples], n_mels)
+    mel = LogMelRecording([samples], n_mels)
     starts = range(0, mel.n_frames, N_FRAMES)
     actual = np.concatenate([mel.frames(start, min(start + N_FRAMES, mel.n_frames)) for start in starts], axis=1)
     # In float64 both agree; in float32 transformers rounds quiet bins beside loud ones.
@@ -160,19 +159,11 @@ def test_any_length_is_read_to_its_end(model: WhisperModel, n_samples: int, kind
 @pytest.mark.parametrize("word_timestamps", [False, True])
 def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, word_timestamps: bool) -> None:
     samples = read(SAMPLE)[: 35 * SAMPLE_RATE]
-    n_read = 0
-
-    def blocks() -> Iterator[Samples]:
-        nonlocal n_read
-        n_read += 1
-        for first in range(0, len(samples), 12_345):
-            yield samples[first : first + 12_345]
-
+    blocks = (samples[first : first + 12_345] for first in range(0, len(samples), 12_345))
     options = plain(model, word_timestamps=word_timestamps)
     finals = list(transcribe(model, blocks, options))
     assert_well_formed(finals, len(samples))
     assert finals == list(transcribe(model, samples, options))
-    assert n_read == 2
 
 
 @pytest.mark.parametrize("word_timestamps", [False, True])

@@ -48,10 +48,7 @@ SIZES = {
 }
 
 # Bytes of one of the weights that no compression touches, in each precision.
-BYTES = {"f32": 4, "f16": 2, "int8": 2, "int4": 2}
-
-# Weights that share a scale under 4 bits.
-GROUP_SIZE = 128
+BYTES = {"f32": 4, "f16": 2, "int8": 2}
 
 
 def stage_of(name: str) -> str:
@@ -68,12 +65,8 @@ def weight_bytes(dims: ModelDimensions, precision: str) -> dict[str, int]:
         n = math.prod(shape)
         if precision in ("f32", "f16") or len(shape) == 1 or name == "encoder.embed_positions.weight":
             n_bytes = BYTES[precision] * n
-        elif precision == "int8":
-            n_bytes = n + 3 * shape[0]  # a row has a scale of 16 bits and a zero point of 8
-        elif "conv" in name or "embed" in name:
-            n_bytes = n + 2 * shape[0]
         else:
-            n_bytes = n // 2 + 2 * (n // GROUP_SIZE)
+            n_bytes = n + 3 * shape[0]  # a row has a scale of 16 bits and a zero point of 8
         found[stage_of(name)] += n_bytes
     return found
 

@@ -97,6 +97,9 @@ def test_a_directory_without_them_gets_the_default_and_says_so(
     tmp_path: Path, dims: ModelDimensions, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert read_generation(tmp_path, dims, TOKENIZER) == default_generation(TOKENIZER, dims)
+    assert not caplog.records  # other formats never have them
+    (tmp_path / "config.json").write_text('{"model_type": "whisper"}', encoding="utf-8")
+    assert read_generation(tmp_path, dims, TOKENIZER) == default_generation(TOKENIZER, dims)
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert record.getMessage().startswith(f"{tmp_path / NAME} is missing: ")

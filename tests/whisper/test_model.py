@@ -236,19 +236,19 @@ def test_auto_is_int8_where_no_npu_computes(available: list[str], expected: str)
     source = read_model(NANO, "nano.en")
     source = dataclasses.replace(source, graphs=dataclasses.replace(source.graphs, dims=base))
     plans = plan_stages(DeviceSettings(), available)
-    assert model_module._weighed(source, "auto", plans)[0].weights == expected
+    assert model_module._with_weights(source, "auto", plans)[0].weights == expected
     # Graphs keep their weights, whatever size they are of.
     graphs = dataclasses.replace(source, checkpoint=None)
-    assert model_module._weighed(graphs, "auto", plans)[0].weights == ""
+    assert model_module._with_weights(graphs, "auto", plans)[0].weights == ""
     with pytest.raises(ConfigError, match=r"model\.weights is int8, and nano\.en consists of graphs"):
-        model_module._weighed(graphs, "int8", plans)
+        model_module._with_weights(graphs, "int8", plans)
 
 
 def test_a_model_passes_every_check(cache_dir: Path) -> None:
     checks = list(verify_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir)))
     assert [check.name for check in checks if not check.passed] == []
     names = [check.name for check in checks]
-    for name in ("vocabulary", "preprocessor: feature_size", "encoder: ports", "decoder: mask"):
+    for name in ("vocabulary", "preprocessor: feature_size", "decoder: mask"):
         assert name in names
     for stage in ("encoder", "cross_kv", "decoder"):
         assert f"{stage}: left of the window before" in names

@@ -26,6 +26,9 @@ BROKEN = (
     "cached tokens hidden",
     "scores multiplied",
     "not finite",
+    # Conventions that exports could have, and none is known to have.
+    "0 attends, 1 hides",
+    "current token in place",
 )
 
 
@@ -117,7 +120,7 @@ def build_decoder(
         ops.gather(graph.weight("decoder.embed_tokens.weight"), ids, np.int64(0)),
         ops.gather(graph.weight("decoder.embed_positions.weight"), positions, np.int64(0)),
     )
-    bias = _bias(mask, positions, convention, capacity, broken)
+    bias = _bias(mask, convention, capacity, broken)
     outputs: dict[str, ov.Node] = {}
     attentions: dict[str, ov.Node] = {}
     for i in range(dims.n_text_layer):
@@ -128,7 +131,7 @@ def build_decoder(
         for kind, value in (("key", k), ("value", v)):
             past = graph.input(f"past_key_values.{i}.decoder.{kind}", (1, n_head, n_slots, size), cache_type)
             past = ops.convert(past, "f32")
-            if convention.in_place:
+            if broken == "current token in place":
                 padded = ops.concat([past, ops.constant(np.zeros((1, n_head, 1, size), np.float32))], 2)
                 buffers.append(ops.scatter_update(padded, positions, value, np.int64(2)))
             else:
@@ -156,7 +159,7 @@ def build_decoder(
     return graph.model({"logits": logits, **outputs, **attentions})
 
 
-def _bias(mask: ov.Node, positions: ov.Node, convention: MaskConvention, capacity: int, broken: str | None) -> ov.Node:
+def _bias(mask: ov.Node, convention: MaskConvention, capacity: int, broken: str | None) -> ov.Node:
     """Return what is added to the scores, shape (1, 1, 1, capacity)."""
     mask = ops.convert(ops.reshape(mask, [1, 1, 1, capacity], False), "f32")
     one = ops.constant(np.float32(1))
@@ -165,15 +168,14 @@ def _bias(mask: ov.Node, positions: ov.Node, convention: MaskConvention, capacit
         return mask
     if broken == "mask ignored":
         return ops.multiply(mask, ops.constant(np.float32(0)))
-    if convention.shown == 1:
-        bias = ops.multiply(ops.subtract(one, mask), ops.constant(np.float32(-LARGE)))
-    elif convention.hidden == 1:
+    if broken == "0 attends, 1 hides":
         bias = ops.multiply(mask, ops.constant(np.float32(-LARGE)))
+    elif convention.shown == 1:
+        bias = ops.multiply(ops.subtract(one, mask), ops.constant(np.float32(-LARGE)))
     else:
         bias = mask
     if broken == "current token hidden":
-        here = positions if convention.in_place else ops.constant(np.array([capacity - 1]))
-        current = ops.convert(ops.equal(ops.constant(slots), here), "f32")
+        current = ops.constant((slots == capacity - 1).astype(np.float32))
         bias = ops.subtract(bias, ops.multiply(current, ops.constant(np.float32(LARGE))))
     if broken == "empty slot shown":
         bias = ops.multiply(bias, ops.constant((slots != 100).astype(np.float32)))
@@ -252,7 +254,6 @@ class TripleDecoder:
         names = [name for name in self._tensors if ".decoder." in name]
         self.mask: NDArray[Any] = self._tensors["attention_mask"].data[0]
         self.cache: list[FloatArray] = [self._tensors[name].data for name in names]
-        self.cross: list[FloatArray] = [tensor.data for name, tensor in self._tensors.items() if ".encoder." in name]
         self._present = [name.replace("past", "present") for name in names]
 
     @property
@@ -281,7 +282,7 @@ class TripleDecoder:
         rows = []
         n_slots = len(self.mask) - 1
         for n, token in enumerate(tokens):
-            convention.write(self.mask, n, 1, n_slots)
+            convention.write(self.mask, n)
             rows.append(self.compute(token, n))
             if n < n_slots:
                 for slots, present in zip(self.cache, self.present, strict=True):

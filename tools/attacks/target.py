@@ -246,6 +246,7 @@ class Daemon(Target):
         ours = {f"STREAMER_SERVER_{name}": f"{value:g}" for name, value in self.limits.items()}
         if self.limits:  # what a busy machine measures is no part of it
             ours["STREAMER_STREAM_MAX_PACE_S"] = "30"
+        ours["STREAMER_MODEL_NAME"] = "nano.en"  # `auto` takes what this machine has
         ours |= {"STREAMER_SERVER_TOKEN": self.token} if self.token else {}
         ours |= {f"STREAMER_{name}": value for name, value in self.settings.items()}
         cache = {"STREAMER_CACHE_DIR": os.environ["STREAMER_CACHE_DIR"]} if "STREAMER_CACHE_DIR" in os.environ else {}

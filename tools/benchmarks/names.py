@@ -14,8 +14,7 @@ from rich.table import Table
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct.corrector import text_of
 from streamer.correct.glossary import Term
-from streamer.correct.terms import TermIndex, rewritten
-from streamer.correct.usual import usual_words
+from streamer.correct.terms import TermIndex, rewritten, usual_words
 from streamer.events import Word
 from streamer.library import transcribe
 from streamer.whisper.device.devices import DeviceSettings
@@ -93,7 +92,7 @@ def measure_names(recordings: Sequence[Recording], console: Console) -> dict[str
     """Hear names and ordinary speech with nano.en, without and with a glossary of all names; print what it changed."""
     model = load_model("nano.en", DeviceSettings("CPU"))
     terms = [Term(name, (name,)) for half in HALVES for name in NAMES[half]]
-    index = TermIndex(terms, "en", usual_words(model.tokenizer.encode))
+    index = TermIndex(terms, usual_words(model.tokenizer.encode))
     counts: dict[str, Count] = defaultdict(Count)
     for said in _all_said(model, recordings, console):
         count = counts[said.kind]

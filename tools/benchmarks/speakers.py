@@ -14,7 +14,7 @@ from rich.table import Table
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.live.speakers import RECENT_S, VectorOf
-from streamer.speakers.hearing import Hearing
+from streamer.speakers.diarization import Diarization
 from tools.benchmarks.conversations import Conversation, regions
 
 # Around each border of the reference nothing is scored: a quarter of a second on either side, as is usual.
@@ -86,20 +86,20 @@ def measure_speakers(
 
 def score_conversation(conversation: Conversation, vector_of: VectorOf, score: Score) -> None:
     """Hear a conversation and add to a score."""
-    hearing = Hearing({})
+    diarization = Diarization({})
     merged: dict[str, str] = {}
     told: Labels = []
     for start, end in regions(conversation.samples):
-        hearing.begin(start)
-        hearing.end(end)
-        while (window := hearing.next_window(end)) is not None:
+        diarization.begin(start)
+        diarization.end(end)
+        while (window := diarization.next_window(end)) is not None:
             samples = conversation.samples[slice(*window)]
-            hearing.take(window, samples, vector_of(samples))
-        merged.update(hearing.take_merged())
+            diarization.take(window, samples, vector_of(samples))
+        merged.update(diarization.take_merged())
         # What a client knows once the region is over; of the last minute it is told once more.
         told += [(float(at), None) for at in np.arange(start / SAMPLE_RATE, end / SAMPLE_RATE, STEP_S)]
         recent_s = start / SAMPLE_RATE - RECENT_S
-        told = [(at, hearing.speaker(at, at + STEP_S) if at > recent_s else label) for at, label in told]
+        told = [(at, diarization.speaker(at, at + STEP_S) if at > recent_s else label) for at, label in told]
 
     def resolved(label: str | None) -> str | None:
         while label in merged:
@@ -112,7 +112,7 @@ def score_conversation(conversation: Conversation, vector_of: VectorOf, score: S
     score.confused_s += rates["confusion"]
     score.missed_s += rates["missed detection"]
     score.false_s += rates["false alarm"]
-    in_file = _error_rate(conversation, [(at, hearing.speaker(at, at + STEP_S)) for at, _ in told])
+    in_file = _error_rate(conversation, [(at, diarization.speaker(at, at + STEP_S)) for at, _ in told])
     score.wrong_in_file_s += in_file["confusion"] + in_file["missed detection"] + in_file["false alarm"]
     score.people.append((len({label for _, label in live} - {None}), len({who for who, *_ in conversation.turns})))
 

@@ -1,4 +1,4 @@
-"""What a model's weights in f16, int8 and int4 cost on recordings of people: words, logits, time, memory and disk.
+"""What a model's weights in f16 and int8 cost on recordings of people: words, logits, time, memory and disk.
 
 Recordings are cut into windows of 30 s, each decoded greedily and alone: what `streamer transcribe` makes of a whole
 recording depends on single repeated or skipped sentences, which hides small losses. Logits are compared on the text of

@@ -95,7 +95,7 @@ def _force(model: WhisperModel, audio: Float32Array, words: Sequence[SpokenWord]
     tokenizer = model.tokenizer
     begin = max(0, round((words[0].start - AROUND_S) * SAMPLE_RATE))
     piece = audio[begin : round((words[-1].end + AROUND_S) * SAMPLE_RATE)][:N_SAMPLES]
-    mel = Features(piece, model.dims.n_mels).first_window()
+    mel = Features([piece], model.dims.n_mels).first_window()
     tokens = [tokenizer.encode(f" {word.word}") for word in words]
     found = model.run(
         lambda runtime: find_alignment(

@@ -211,7 +211,7 @@ class Worker:
 
     async def _say(self, name: str, number: int, head: int, events: tuple[str, ...], *, missing: bool = False) -> None:
         checkpoint = Checkpoint(
-            version=VERSION, model="none", start=StreamStart(), seq=number, command=0, state=SessionState.new()
+            version=VERSION, model="none", start=StreamStart(), seq=number, command=0, state=SessionState()
         )
         told = Told(
             session=name,

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from starlette.datastructures import Headers, QueryParams
 
-from streamer.errors import UsageError
-from streamer.server.wires import WIRES
+from streamer.errors import ProtocolError, UsageError
+from streamer.server.routes import SOCKETS
 from tools.parsers.table import Parser, makes_parsers, text
 
 CONVERSATIONS = (
@@ -32,18 +32,21 @@ QUERIES = (
 @makes_parsers
 def make_parsers(folder: Path) -> list[Parser]:
     return [
-        *(Parser(f"conversations at {path}", CONVERSATIONS, partial(_talk, path), ()) for path in WIRES),
-        *(Parser(f"the query of {path}", QUERIES, partial(_make, path), (UsageError,)) for path in WIRES),
+        *(
+            Parser(f"conversations at {path}", CONVERSATIONS, partial(_talk, path), (ProtocolError,))
+            for path in SOCKETS
+        ),
+        *(Parser(f"the query of {path}", QUERIES, partial(_make, path), (UsageError,)) for path in SOCKETS),
     ]
 
 
 def _talk(path: str, data: bytes) -> None:
-    dialogue = WIRES[path].make(QueryParams(""), Headers({}))
-    dialogue.begin(0.0)
-    for i, line in enumerate(data.split(b"\n")):
+    adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
+    adapter.begin()
+    for line in data.split(b"\n"):
         # Text frames are UTF-8, and binary ones hold anything.
-        dialogue.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line, float(i))
+        adapter.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line)
 
 
 def _make(path: str, data: bytes) -> None:
-    WIRES[path].make(QueryParams(text(data).encode("utf-8", "replace").decode("utf-8")), Headers({}))
+    SOCKETS[path].make(QueryParams(text(data).encode("utf-8", "replace").decode("utf-8")), Headers({}))

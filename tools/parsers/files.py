@@ -17,7 +17,6 @@ from streamer.audio.wav import read_wav_header
 from streamer.errors import ConfigError, ModelError, StreamerError, UsageError
 from streamer.settings.load import load_settings
 from streamer.settings.table import SETTINGS
-from streamer.whisper import ir
 from streamer.whisper.decode.grammar import Grammar
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import read_generation
@@ -243,7 +242,6 @@ def _parts(folder: Path) -> list[Parser]:
             _kept(tokens / "generation_config.json", lambda: read_generation(tokens, dims, tokenizer)),
             (ModelError,),
         ),
-        Parser("IR xml", (xml.read_bytes(),), _kept(xml, lambda: ir._scan(xml)), (ModelError,)),
         Parser(
             "hub record", (record_sample,), lambda data: _record(record, data), (OSError, ValueError, RecursionError)
         ),

@@ -15,6 +15,7 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.events import Final, Gap, Ready, Word
 from streamer.server.front import Server
 from streamer.server.history import History
+from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
 from tests.server.support import RecordingInput, RecordingStreams, opened_log
 from tools.parsers.table import Parser, makes_parsers, text, written
@@ -60,15 +61,14 @@ def _front(folder: Path) -> list[Parser]:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damaged = folder / "damaged.db"
-    server = Server(
-        ServerSettings(port=0, proxies=("10.0.0.0/8",)),
-        feed=opened_log(),
-        input_now=lambda: RecordingInput(),
+    services = Services(
         streams=RecordingStreams(),
         health=lambda: {"status": "ok"},
-        registry=CollectorRegistry(),
-        history_file=History(written(folder / "served.db", path.read_bytes())),
+        feed=opened_log(),
+        input_now=RecordingInput,
+        history=History(written(folder / "served.db", path.read_bytes())),
     )
+    server = Server(ServerSettings(port=0, proxies=("10.0.0.0/8",)), services, CollectorRegistry())
     return [
         Parser("requests", REQUESTS, lambda data: asyncio.run(_ask(server._config.app, data)), ()),
         Parser("searches of the history", QUERIES, lambda data: file.search(text(data), 10), (ConfigError,)),

@@ -192,7 +192,7 @@ EDITS = (
 def _check_edits(data: bytes) -> None:
     said = "we did not meet shivon at the the station in new york at 9"
     new = proposed(said, data.decode("utf-8", "replace"))
-    changes(said.split(), new, "en")
+    changes(said.split(), new)
     assert {"not", "9"} <= {word.strip(".,;:?!…\"'”’»)“‘«¿¡(").casefold() for word in new}
 
 

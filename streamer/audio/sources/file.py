@@ -1,6 +1,7 @@
 """Audio files: read for the offline decoder, or played as if somebody spoke."""
 
 import contextlib
+import logging
 import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -20,6 +21,8 @@ from streamer.audio.sources.stdin import standard_input
 from streamer.audio.wav import read_wav_header
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 from streamer.outside import printable
+
+logger = logging.getLogger(__name__)
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
@@ -53,6 +56,33 @@ def check_audio(path: str | Path, track: int = 1) -> float | None:
     file = AudioFile(path, track)
     file.close()
     return file.duration_s
+
+
+class Recording:
+    """The audio of a file that is transcribed up to its end, also if it is truncated there."""
+
+    def __init__(self, path: str | Path, track: int = 1) -> None:
+        self.path = path
+        self.track = track
+        # What was wrong at its end, and samples that were read.
+        self.truncated: TruncatedAudioError | None = None
+        self.n_samples = 0
+        self._warned: set[str] = set()
+
+    def read(self) -> Iterator[Float32Array]:
+        """Yield its audio in blocks, 16 kHz mono, shape (n,). Raises AudioFileError if it has none."""
+        self.n_samples = 0
+        try:
+            for block in read_audio(self.path, self._warn, self.track):
+                self.n_samples += len(block)
+                yield block
+        except TruncatedAudioError as error:
+            self.truncated = error
+
+    def _warn(self, error: StreamerError) -> None:
+        if str(error) not in self._warned:  # once, however often it is read
+            self._warned.add(str(error))
+            logger.warning("%s", error)
 
 
 class FileReplay(ThreadedSource):

@@ -17,7 +17,7 @@ _MADV_DONTNEED = 4  # madvise's advice, from Linux's mman.h
 
 
 def give_back_large_blocks() -> None:
-    """Tell the C library to return large blocks to the system; does nothing where it is not glibc.
+    """Have the C library return large blocks to the system; does nothing if it is not glibc.
 
     glibc raises its threshold each time a large block is freed, and then keeps such blocks in a heap that grows by
     what does not fit into the holes: measured, 27 MB in an hour of audio instead of 3, and 30 MB more to begin with.
@@ -36,7 +36,7 @@ def give_back_large_blocks() -> None:
 def give_back_mapped(directories: Iterable[Path]) -> None:
     """Let go of the pages of files that are mapped from these directories, and of blocks that are free.
 
-    Does nothing where it is not Linux. Compiled graphs map the weights that they read, and have a copy of their own
+    Does nothing if it is not Linux. Compiled graphs map the weights that they read, and have a copy of their own
     once they have computed. The pages count as the process's memory for as long as they are mapped; what is read again
     comes back from the file.
     Source: madvise(2), MADV_DONTNEED; proc_pid_maps(5); malloc_trim(3).
@@ -55,6 +55,6 @@ def give_back_mapped(directories: Iterable[Path]) -> None:
         if path.startswith(places) and "w" not in permissions:
             begin, end = (int(address, 16) for address in addresses.split("-"))
             advise(begin, end - begin, _MADV_DONTNEED)
-    # What was read on the way lies in small blocks, which the C library keeps.
+    # What was read on the way is in small blocks, which the C library keeps.
     if platform.libc_ver()[0] == "glibc":
         library.malloc_trim(0)

@@ -15,7 +15,7 @@ from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import InferenceError
 from streamer.whisper import cache
 from streamer.whisper.device.allocator import give_back_mapped
-from streamer.whisper.device.apart import WrittenGraph, may_abort
+from streamer.whisper.device.apart import compile_apart, may_abort, written
 from streamer.whisper.device.devices import (
     DEVICE_ORDER,
     StagePlan,
@@ -40,7 +40,7 @@ from streamer.whisper.graphs.ports import (
     beam_slots,
     ports,
 )
-from streamer.whisper.ir import first_line
+from streamer.whisper.ir import first_line, read_graph
 
 logger = logging.getLogger(__name__)
 
@@ -254,13 +254,13 @@ class Compilation:
             directory = cache.entry(self._cache_dir, device, facts)
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
-        with WrittenGraph(model) as written:
+        with written(model) as path:
             if directory is None:
-                written.try_out(device, properties, None)
+                compile_apart(path, device, properties)
             elif not any(directory.glob("*.blob")):
                 with cache.replacing(directory) as kept:
-                    written.try_out(device, properties, kept)
-            return self._compile_for(device, graph, written.read(), properties, directory)
+                    compile_apart(path, device, {**properties, "CACHE_DIR": str(kept)})
+            return self._compile_for(device, graph, read_graph(path), properties, directory)
 
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None

@@ -35,7 +35,7 @@ class Decoder:
 
     def __init__(self, stages: Iterable[Stage], dims: ModelDimensions, mask: MaskConvention = OURS) -> None:
         """Take the compiled graphs: one for calls of any size, or one for each size."""
-        # How the graphs are told which slots are filled.
+        # What a mask of these graphs holds.
         self.mask = mask
         # Tokens of each sequence.
         self.n_fed = 0
@@ -47,9 +47,8 @@ class Decoder:
         self._names = [f"past_{name}" for name in key_values(dims.n_text_layer, "decoder")]
         self._windows: list[EncodedWindow] = []
         self._cross: dict[str, ov.Tensor] = {}
-        # Keys and values of the text, by name, each of shape (n_windows, n_head, P, head), and the same as arrays.
+        # Keys and values of the text, by name, each of shape (n_windows, n_head, P, head).
         self._cache: dict[str, ov.Tensor] = {}
-        self._arrays: list[FloatArray] = []
         # Which slots each sequence sees, shape (n_windows, n_sequences, P).
         self._visible: BoolArray = np.zeros((0, 1, 0), dtype=np.bool_)
 
@@ -87,7 +86,7 @@ class Decoder:
         return sum(stage.n_calls for stage in self._stages)
 
     def room(self, n_beams: int) -> int:
-        """Return how many tokens each of so many sequences can still get if they share no more than they do."""
+        """Return how many more tokens each of n_beams sequences of a window can get."""
         return (beam_slots(self._dims, n_beams) - self.n_fed) // n_beams
 
     def use(self, *windows: EncodedWindow) -> None:
@@ -163,7 +162,7 @@ class Decoder:
             window = self._windows[number]
             window.buffers.swap(window.row, last.row)
             window.row, last.row = last.row, window.row
-            for array in (*self._arrays, self._visible):
+            for array in (*(tensor.data for tensor in self._cache.values()), self._visible):
                 array[number] = array[len(self._windows)]
             self._windows[number] = last
         self._visible = self._visible[: len(self._windows)]
@@ -173,7 +172,8 @@ class Decoder:
     def pollute_hidden_slots(self) -> None:
         """Fill every slot that is not in use with noise, for the check that the mask hides them."""
         noise = np.random.default_rng(0)
-        for tensor, slots in zip(self._cache.values(), self._arrays, strict=True):
+        for tensor in self._cache.values():
+            slots = tensor.data
             # The same in every slot: attention that averages many of them would average white noise away.
             pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
             slots[:, :, self.n_fed :] = as_type(pattern, tensor.element_type)
@@ -185,7 +185,7 @@ class Decoder:
 
     @property
     def _n_slots(self) -> int:
-        return int(self._arrays[0].shape[2])
+        return int(self._cache[self._names[0]].shape[2])
 
     def _see_windows(self) -> None:
         """Let the graphs see the keys and values of the present windows."""
@@ -197,16 +197,16 @@ class Decoder:
 
     def _resize(self, n_slots: int) -> None:
         """Have a cache of this many slots, which keeps what was in it."""
-        before = list(self._cache.values())
+        before, self._cache = self._cache, {}
         dims, n_windows = self._dims, len(self._windows)
         shape = ov.Shape([n_windows, dims.n_text_head, n_slots, dims.text_head_size])
-        self._cache = {name: ov.Tensor(self._stages[0].port(name).element_type, shape) for name in self._names}
-        self._arrays = [tensor.data for tensor in self._cache.values()]
-        for i, array in enumerate(self._arrays):
+        for name in self._names:
+            self._cache[name] = ov.Tensor(self._stages[0].port(name).element_type, shape)
+            slots = self._cache[name].data
             # A hidden slot still meets the arithmetic: a NaN in it would spread.
-            array[...] = 0
+            slots[...] = 0
             if before:
-                array[:, :, : before[i].shape[2]] = before[i].data[:n_windows]
+                slots[:, :, : before[name].shape[2]] = before[name].data[:n_windows]
 
     def _compute(self, tokens: IntArray, positions: IntArray, seen: BoolArray, *, causal: bool) -> Stage:
         """Run the smallest graph that takes these tokens, and return it.
@@ -227,8 +227,7 @@ class Decoder:
         mask = np.full((n_windows, size, self._n_slots + size), self.mask.hidden, dtype=np.float32)
         mask[:, :n, : self._n_slots][seen] = self.mask.shown
         own = np.tri(size, dtype=np.bool_) if causal else np.eye(size, dtype=np.bool_)
-        first = self.mask.first_token(self.n_fed, self._n_slots)
-        mask[:, :, first : first + size][:, own] = self.mask.shown
+        mask[:, :, self._n_slots :][:, own] = self.mask.shown
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": ids,
             "position_ids": places.ravel(),
@@ -255,13 +254,13 @@ class Decoder:
             self._resize(larger)
         # The very last position has no slot: nothing comes after it.
         n = slots.shape[1] - (needed > self._n_slots)
-        for name, array in zip(self._names, self._arrays, strict=True):
-            present = stage.output(name.replace("past_", "present_", 1)).data
+        for name, tensor in self._cache.items():
+            kept, present = tensor.data, stage.output(name.replace("past_", "present_", 1)).data
             for i, places in enumerate(slots):
-                array[i][:, places[:n]] = present[i, :, :n]
+                kept[i][:, places[:n]] = present[i, :, :n]
 
     def _larger(self, n_slots: int) -> int | None:
-        """Return the least size of a cache with so many slots; None if there is none."""
+        """Return the smallest cache size of at least this many slots, or None."""
         if self._any_size:
             return -(-n_slots // SLOTS_STEP) * SLOTS_STEP
         return next((size for size in self._slot_sizes if size >= n_slots), None)
@@ -275,7 +274,6 @@ class OpenStep:
         self._tensors = {**cache, **cross}
         self._names = list(cache)
         self.cache = [tensor.data for tensor in cache.values()]
-        self.cross = [tensor.data for tensor in cross.values()]
         self.present: list[FloatArray] = []
         n_slots = self.cache[0].shape[2]
         self._mask = ov.Tensor(stage.port("attention_mask").element_type, ov.Shape([1, n_slots + 1]))
@@ -294,7 +292,7 @@ class OpenStep:
 
 def _first_rows(tensor: ov.Tensor, n_rows: int) -> ov.Tensor:
     """Return the first rows of a tensor, in the same memory."""
-    shape = list(tensor.shape)
-    return (
-        tensor if shape[0] == n_rows else ov.Tensor(tensor, ov.Coordinate([0] * 4), ov.Coordinate([n_rows, *shape[1:]]))
-    )
+    n_all, *others = tensor.shape
+    if n_rows == n_all:
+        return tensor
+    return ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([n_rows, *others]))

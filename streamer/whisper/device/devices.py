@@ -3,10 +3,8 @@
 Names of devices and properties are OpenVINO's: https://docs.openvino.ai, "Inference Devices and Modes".
 """
 
-import difflib
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import openvino as ov
 from openvino import opset13
@@ -18,32 +16,22 @@ from streamer.whisper.ir import first_line
 # What AUTO prefers: the idle accelerator first, the processor that always works last.
 DEVICE_ORDER = ("NPU", "GPU", "CPU")
 
-_LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
-
 # Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
 _FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 
 # What a GPU's matrix units compute in. Its results have to pass the checks, else it computes in full precision.
 _HALF_PRECISION = {"INFERENCE_PRECISION_HINT": "f16"}
 
-# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
+# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it passes tensors from one
 # partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
 _NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
 
-# Kind of device by the first word of a property that is for no other kind.
-_KIND_OF_PREFIX = {"NPU": "NPU", "NPUW": "NPU", "GPU": "GPU", "CPU": "CPU"}
-
-# Properties that say what a device's driver is.
-_DRIVER_PROPERTIES = {"NPU": ("NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION"), "GPU": ("GPU_DRIVER_VERSION",)}
-
-# What OpenVINO says of an NPU whose driver has no compiler, or an old one.
+# In OpenVINO's messages if an NPU's driver has no compiler, or an old one.
 _WITHOUT_COMPILER = (
     "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE",
     "Unsupported configuration key: NPU_MAX_TILES",
     "Missing upper bound for one or more nodes",
 )
-
-_PROPERTY = re.compile(r"\w+=.*", re.DOTALL)
 
 # What `the_core` has made, the newest last.
 _cores: list[ov.Core] = []
@@ -51,12 +39,9 @@ _cores: list[ov.Core] = []
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
-    """An inference device."""
+    """An inference device; its full name and driver are empty if it does not report them."""
 
-    # As OpenVINO calls it, such as GPU.1.
-    name: str
-
-    # Empty where the device does not tell.
+    name: str  # as OpenVINO calls it, such as GPU.1
     full_name: str
     driver: str
 
@@ -92,7 +77,7 @@ class StagePlan:
     npu_through_cpu: bool = False
 
     def why(self, device: str, available: Sequence[str]) -> str:
-        """Say why a device was taken: for AUTO, what is wrong with those that it prefers."""
+        """Return why a device was taken: for AUTO, what is wrong with those that it prefers."""
         if self.npu_through_cpu:
             return "the NPU's plugin, which has the CPU compute"
         if self.wanted != "AUTO":
@@ -115,7 +100,7 @@ def the_core(*, renewed: bool = False) -> ov.Core:
 
 
 def available_devices() -> list[str]:
-    """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
+    """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError if it fails."""
     try:
         return list(the_core().available_devices)
     except RuntimeError as error:
@@ -126,14 +111,14 @@ def available_devices() -> list[str]:
 
 
 def list_devices() -> list[DeviceInfo]:
-    """Return the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
+    """Return the inference devices that OpenVINO finds here. Raises InferenceError if it fails."""
     return [describe_device(the_core(), name) for name in available_devices()]
 
 
 def describe_device(core: ov.Core, name: str) -> DeviceInfo:
-    """Return what a device tells of itself, which may be nothing."""
-    drivers = _DRIVER_PROPERTIES.get(kind_of(name), ())
-    return DeviceInfo(name, _told(core, name, "FULL_DEVICE_NAME"), _told(core, name, drivers[0]) if drivers else "")
+    """Return what a device reports of itself, which may be nothing."""
+    driver = _property(core, name, f"{kind_of(name)}_DRIVER_VERSION")
+    return DeviceInfo(name, _property(core, name, "FULL_DEVICE_NAME"), driver)
 
 
 def kind_of(device: str) -> str:
@@ -142,7 +127,7 @@ def kind_of(device: str) -> str:
 
 
 def remedy_for(device: str, error: Exception) -> str:
-    """Return what to do where a device does not compile a graph."""
+    """Return what to do if a device does not compile a graph."""
     if kind_of(device) == "NPU" and any(mark in str(error) for mark in _WITHOUT_COMPILER):
         return "its driver has no compiler, or an old one: `streamer doctor` says what to install"
     return "update its driver"
@@ -151,8 +136,10 @@ def remedy_for(device: str, error: Exception) -> str:
 def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:
     """Return all available devices that fit AUTO, NPU, GPU or CPU, the best first (`GPU.1` counts as a GPU).
 
-    A device's full name stands for itself. `stage` is who wants it, where not all do. Raises ConfigError where there
-    is none.
+    wanted : one of these, or a device's full name
+    stage : the stage that it is for; empty: all
+
+    Raises ConfigError if no device fits.
     """
     # A lone GPU is listed without its number.
     for name in (wanted, wanted.removesuffix(".0")):
@@ -162,9 +149,9 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
     found = [name for kind in kinds for name in available if kind_of(name) == kind]
     if found:
         return found
-    who, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
+    purpose, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
     raise ConfigError(
-        f"device {wanted}{who} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
+        f"device {wanted}{purpose} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
         f" doctor` says of its driver, or choose another with {setting} (AUTO takes the best there is)"
     )
 
@@ -184,88 +171,74 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
     return plans
 
 
+def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:
+    parsed = {}
+    for item in properties:
+        key, equals, value = item.partition("=")
+        if not equals or not key.isidentifier():
+            raise ConfigError(f"{setting} has {item!r:.60}: expected KEY=VALUE, such as NPU_TURBO=YES; correct it")
+        parsed[key] = value
+    return parsed
+
+
 def properties_for(
     device: str, plan: StagePlan, group_size: int | None = None, *, precise: bool = False
 ) -> dict[str, object]:
     """Return the properties to compile a stage with: ours, and the user's, which win.
 
-    group_size : activations that may share a scale where they meet weights of 8 or 4 bits; None: the weights are whole
+    group_size : activations that may share a scale when they meet weights of 8 or 4 bits; None: the weights are whole
     precise : whether a device that may choose half precision is to compute in full precision instead
     """
-    ours = _our_properties(device, plan, precise=precise)
-    if group_size is not None and device == "CPU":
+    ours: dict[str, object] = {**_FULL_PRECISION}
+    if plan.npu_through_cpu:
+        ours = {**_NPU_THROUGH_CPU}
+    elif kind_of(device) == "NPU":
+        ours = {}
+    elif kind_of(device) == "GPU" and not precise:
+        ours = {**_HALF_PRECISION}
+    elif device == "CPU" and group_size is not None:
         # Such weights are not exact: the processor may encode as it does fastest, on some in bfloat16. Groups of
-        # OpenVINO's own size, 32, cost a tenth of the encoder's time more.
-        ours = {**_LATENCY, "DYNAMIC_QUANTIZATION_GROUP_SIZE": group_size}
+        # OpenVINO's own size, 32, cost a tenth of the encoder's time more. Rounded activations would give a token other
+        # logits in a block than alone.
+        ours = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": group_size}
         if plan.stage == "decoder":
-            # Rounded activations would give a token other logits in a block than alone.
-            ours |= {**_FULL_PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
-    return {**ours, **own_properties(device, plan)}
+            ours = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0, **_FULL_PRECISION}
+    return {"PERFORMANCE_HINT": "LATENCY", **ours, **own_properties(device, plan)}
 
 
 def has_choice(device: str, plan: StagePlan) -> bool:
-    """Tell whether a device computes in half precision first, and in full precision where that fails the checks."""
+    """Return whether a device computes in half precision first, and in full precision if that fails the checks."""
     return kind_of(device) == "GPU" and "INFERENCE_PRECISION_HINT" not in own_properties(device, plan)
 
 
 def own_properties(device: str, plan: StagePlan) -> dict[str, object]:
-    """Return the user's properties that are for this device: not those that name another kind, such as NPU_TURBO."""
-    kind = kind_of(device)
-    return {
-        key: value for key, value in plan.properties.items() if _KIND_OF_PREFIX.get(key.partition("_")[0], kind) == kind
-    }
+    """Return the user's properties for this device: not those that name another kind, such as NPU_TURBO."""
+    others = tuple(kind for kind in DEVICE_ORDER if kind != kind_of(device))
+    return {key: value for key, value in plan.properties.items() if not key.startswith(others)}
 
 
 def check_properties(core: ov.Core, device: str, plan: StagePlan) -> None:
-    """Raise ConfigError where the device does not take the user's properties, which a small graph tells.
+    """Raise ConfigError if the device does not take one of the user's properties, with which a small graph is tried.
 
-    A device that cannot compile even without them is not looked into: that is not the properties' fault.
+    A device that cannot compile it without them either is not checked: that is not the properties' fault.
     """
-    own = own_properties(device, plan)
-    if "CACHE_DIR" in own:
-        raise ConfigError("CACHE_DIR among the model's properties has no effect: set model.cache_dir instead")
-    ours = _our_properties(device, plan)
-    refused = _refusal(core, device, {**ours, **own}) if own else None
-    if refused is None or _refusal(core, device, ours) is not None:
-        return
-    where = f"correct it in model.properties or model.{plan.stage}_properties"
-    for key, value in own.items():
+    ours = properties_for(device, replace(plan, properties={}))
+    for key, value in own_properties(device, plan).items():
+        if key == "CACHE_DIR":
+            raise ConfigError("CACHE_DIR among the model's properties has no effect: set model.cache_dir instead")
         refusal = _refusal(core, device, {**ours, key: value})
-        if refusal is None:
-            continue
-        known = _settable(core, device)
-        if key in known:
+        if refusal is not None and _refusal(core, device, ours) is None:
             raise ConfigError(
-                f"{device} does not take {key}={value!r:.60} for the {plan.stage} ({first_line(refusal)}): {where}"
+                f"{device} does not take {key:.60}={value!r:.60} for the {plan.stage} ({first_line(refusal)}): expected"
+                f" a property of this device; correct it in model.properties or model.{plan.stage}_properties"
             )
-        nearest = difflib.get_close_matches(key.upper(), known, 3, 0.5)
-        expected = f"the nearest are {', '.join(nearest)}" if nearest else f"it has {', '.join(known)[:300] or 'none'}"
-        raise ConfigError(f"{device} has no property {key:.60} for the {plan.stage} to set: {expected}; {where}")
-    together = " ".join(f"{key}={value!r:.60}" for key, value in own.items())
-    raise ConfigError(
-        f"{device} does not take {together:.300} together for the {plan.stage} ({first_line(refused)}): {where}"
-    )
 
 
 def device_facts(core: ov.Core, device: str) -> list[str]:
-    """Return OpenVINO's version, the device and its driver: what is compiled under them is good for no others."""
-    names = ("FULL_DEVICE_NAME", *_DRIVER_PROPERTIES.get(kind_of(device), ()))
-    return [ov.get_version(), device, *(_told(core, device, name) for name in names)]
-
-
-def _our_properties(device: str, plan: StagePlan, *, precise: bool = False) -> dict[str, object]:
-    if plan.npu_through_cpu:
-        return {**_LATENCY, **_NPU_THROUGH_CPU}
-    if kind_of(device) == "NPU":
-        return {**_LATENCY}
-    return {**_LATENCY, **(_HALF_PRECISION if kind_of(device) == "GPU" and not precise else _FULL_PRECISION)}
-
-
-def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:
-    for item in properties:
-        if not _PROPERTY.fullmatch(item):
-            raise ConfigError(f"{setting} has {item!r:.60}: expected KEY=VALUE, such as NPU_TURBO=YES; correct it")
-    return {key: value for key, _, value in (item.partition("=") for item in properties)}
+    """Return OpenVINO's version, the device and its driver: what is compiled with them is of use to no others."""
+    kind = kind_of(device)
+    names = ("FULL_DEVICE_NAME", f"{kind}_DRIVER_VERSION", f"{kind}_COMPILER_VERSION")
+    return [ov.get_version(), device, *(_property(core, device, name) for name in names)]
 
 
 def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Exception | None:
@@ -278,17 +251,8 @@ def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Ex
     return None
 
 
-def _settable(core: ov.Core, device: str) -> list[str]:
-    """Return the names of the properties that a device says can be set."""
-    try:
-        supported = dict(core.get_property(device, "SUPPORTED_PROPERTIES"))
-    except Exception:  # noqa: BLE001 - plugins and the bindings raise what they like
-        return []
-    return sorted(str(name) for name, mode in supported.items() if str(mode) != "RO" and name != "CACHE_DIR")
-
-
-def _told(core: ov.Core, device: str, name: str) -> str:
-    """Return a property of a device as text; empty where the device does not tell."""
+def _property(core: ov.Core, device: str, name: str) -> str:
+    """Return a property of a device as text; empty if the device does not report it."""
     try:
         return " ".join(str(core.get_property(device, name)).split())[:200]
     except Exception:  # noqa: BLE001 - plugins and the bindings raise what they like

@@ -90,12 +90,6 @@ def no_op() -> None:
     """Do nothing before a run."""
 
 
-def describe(port: ov.ConstOutput) -> str:
-    """Return shape and type of a port, such as `[1, 80, 3000] f32`."""
-    shape = list(port.shape) if port.partial_shape.is_static else port.partial_shape
-    return f"{shape} {port.element_type.get_type_name()}"
-
-
 def to_float32(tensor: ov.Tensor) -> FloatArray:
     """Return a tensor's values as a copy; NumPy has no bfloat16, and takes such bits for float16."""
     if tensor.element_type != ov.Type.bf16:

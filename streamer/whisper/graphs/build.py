@@ -18,7 +18,7 @@ import openvino.opset13 as ops
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.graphs.compress import constant, precision_of_tables
+from streamer.whisper.graphs.compress import constant
 from streamer.whisper.graphs.ports import STAGES, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
@@ -223,7 +223,7 @@ class _Builder:
         """Return the first of these weights that the model has, which is no plain matrix."""
         name = next(name for name in names if name in self._names)
         if name not in self._constants:
-            self._constants[name] = constant(self._weights[name], precision_of_tables(self._precision))
+            self._constants[name] = constant(self._weights[name], self._precision)
         return self._constants[name]
 
     def plain(self, name: str) -> ov.Node:

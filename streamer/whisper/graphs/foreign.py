@@ -1,13 +1,12 @@
 """Whisper graphs that others exported for NPUs: encoder, cross-KV and a one-token decoder with a fixed key-value cache.
 
-Every size is read from the graphs' ports, never from a table. What differs from our own graphs is adapted here, but for
-the meaning of the mask, which only the running graph shows (see `device.masks`).
+Every size is read from the graphs' ports, never from a table. What differs from our own graphs is adapted here, except
+for the meaning of the mask, which only the running graph shows (see `device.masks`).
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.graphs.ports import key_values
+from streamer.whisper.graphs.ports import check_ports, key_values, ports
 from streamer.whisper.ir import probe_graphs, read_graph
 
 # Names of the files of each stage.
@@ -28,58 +27,35 @@ _FILES = {
     "decoder": "*_decoder_static_kvcache_*.xml",
 }
 
-_FLOATS = ("f16", "f32")
-_INTEGERS = ("i32", "i64")
-_MASKS = (*_FLOATS, *_INTEGERS, "i8", "u8", "boolean")
+_LAYER = re.compile(r"layers\.(\d{1,3})")
 
-_CACHE_INPUT = re.compile(r"past_key_values\.(\d{1,3})\.decoder\.key")
-_ATTENTION_OUTPUT = re.compile(r"layers\.(\d{1,3})/encoder_attn/.*softmax", re.IGNORECASE)
-
-# A shape, with None where any size will do.
-_Shape = Sequence[int | None]
+_AGAIN = "fetch all three graphs again from one place, or use the original checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignTriple:
-    """The three graphs of a directory, checked against each other.
+    """The three graphs of a directory, checked against each other."""
 
-    Each is read when it is asked for, its ports named as those of our own graphs, and raises ModelError where the file
-    is not any more what it was.
-    """
+    # By stage.
+    paths: Mapping[str, Path]
 
-    encoder_path: Path
-    cross_kv_path: Path
-    decoder_path: Path
-
-    # `n_text_ctx` is the decoder's cache and the current token. The encoder's layers and heads cannot be seen from its
-    # ports: they are config.json's, or else an estimate that nothing is computed from.
+    # `n_text_ctx` is the decoder's cache and the current token. The encoder's layers and heads are those of
+    # config.json, or else the decoder's: its ports do not show them, and no shape derives from them.
     dims: ModelDimensions
 
-    # Whether the decoder gives the cross-attention of each layer, which word times need.
-    has_attention: bool
+    # Types in which one graph passes results to the next, by the names of inputs.
+    types: Mapping[str, ov.Type]
 
-    # Types in which one graph hands over to the next.
-    hidden_type: ov.Type
-    cross_type: ov.Type
-
-    def encoder(self) -> ov.Model:
-        return _Graph(self.encoder_path).model
-
-    def cross_kv(self) -> ov.Model:
-        return _retyped(_Graph(self.cross_kv_path).model, ["encoder_hidden_states"], self.hidden_type)
-
-    def decoder(self, alignment_heads: Heads) -> ov.Model:
-        """Return the decoder of one token a call, which takes what the cross-KV gives.
-
-        Its ports are those of ours, but for the type of what they hold, and the meaning of the mask (see
-        `device.masks`). It has to give its cross-attention.
-        """
-        graph = _Graph(self.decoder_path)
-        _give_attention(graph.model, _attention(graph, self.dims), alignment_heads)
-        _take_position(graph.model)
-        return _retyped(
-            graph.model, [f"past_{name}" for name in key_values(self.dims.n_text_layer, "encoder")], self.cross_type
-        )
+    def read(self, stage: str, alignment_heads: Heads) -> ov.Model:
+        """Read a stage's graph and give it our ports, except for the types of caches. Raises ModelError."""
+        model = read_graph(self.paths[stage])
+        if stage == "decoder":
+            _give_attention(model, _attention(model, self.dims), alignment_heads)
+            _take_position(model)
+        prepared = ov.preprocess.PrePostProcessor(model)
+        for name in {name for port in model.inputs for name in port.names} & set(self.types):
+            prepared.input(name).tensor().set_element_type(self.types[name])
+        return prepared.build()
 
 
 def is_triple(directory: Path) -> bool:
@@ -88,89 +64,35 @@ def is_triple(directory: Path) -> bool:
 
 
 def load_triple(directory: Path) -> ForeignTriple:
-    """Read what three graphs say of their model. Raises ModelError where they are broken, or do not belong together."""
+    """Read the sizes of a model from its graphs. Raises ModelError if they are broken or do not belong together."""
     paths = _find_graphs(directory)
     probe_graphs(list(paths.values()))
-    graphs = {stage: _Graph(path) for stage, path in paths.items()}
-    encoder, cross_kv, decoder = graphs["encoder"], graphs["cross_kv"], graphs["decoder"]
-
-    encoder.expect_inputs(["input_features"])
-    _, n_mels, _ = encoder.expect(encoder.inputs, "input_features", (1, None, N_FRAMES), _FLOATS)
-    hidden = encoder.expect(encoder.outputs, "last_hidden_state", (1, None, None), _FLOATS)
-
-    cross_kv.expect_inputs(["encoder_hidden_states"])
-    cross_kv.expect(cross_kv.inputs, "encoder_hidden_states", hidden, _FLOATS, encoder)
-
-    layers = {int(match[1]) for name in decoder.inputs if (match := _CACHE_INPUT.fullmatch(name))}
-    n_layer = max(layers, default=0) + 1
-    cached, cross = (key_values(n_layer, side) for side in ("decoder", "encoder"))
-    past = [f"past_{name}" for name in (*cached, *cross)]
-    decoder.expect_inputs(["input_ids", "attention_mask", "position_ids", *past])
-    cache = decoder.expect(decoder.inputs, past[0], (1, None, None, None), _FLOATS)
-    _, n_head, n_slots, head_size = cache
-    decoder.expect(decoder.inputs, "input_ids", (1, 1), _INTEGERS)
-    decoder.expect(decoder.inputs, "attention_mask", (1, n_slots + 1), _MASKS)
-    positions = (1,) * len(decoder.shape(decoder.inputs, "position_ids"))
-    decoder.expect(decoder.inputs, "position_ids", positions[:2] or (1,), _INTEGERS)
-    for name in cached:
-        decoder.expect(decoder.inputs, f"past_{name}", cache, _FLOATS)
-        decoder.expect(decoder.outputs, f"present_{name}", (1, n_head, 1, head_size), _FLOATS)
-    _, _, n_vocab = decoder.expect(decoder.outputs, "logits", (1, 1, None), _FLOATS)
-    for name in cross:
-        shape = (1, n_head, hidden[1], head_size)
-        cross_kv.expect(cross_kv.outputs, f"present_{name}", shape, _FLOATS, decoder)
-        decoder.expect(decoder.inputs, f"past_{name}", shape, _FLOATS, cross_kv)
-    given = [name for name in cross_kv.outputs if name.startswith("present_key_values.")]
-    extra = next((name for name in given if name.removeprefix("present_") not in cross), None)
-    if extra:
+    models = {stage: read_graph(path) for stage, path in paths.items()}
+    dims = _read_dims(directory, paths, models)
+    for stage, model in models.items():
+        expected = ports(stage, dims, n_tokens=1, n_slots=dims.cache_size)
+        if any("position_ids" in port.names and len(port.partial_shape) == 2 for port in model.inputs):
+            expected = replace(expected, inputs={**expected.inputs, "position_ids": (1, 1)})
+        check_ports(paths[stage], model, expected, _AGAIN)
+    if not _attention(models["decoder"], dims):
         raise ModelError(
-            f"{cross_kv.path} has the output {extra!r:.80}, {decoder.path} has no input for it: they are of different"
-            " models; fetch all three again from one place"
+            f"{paths['decoder']} does not give its cross-attention, which word times are made of: expected an output"
+            " of it for each layer; export it again with these, or use the original checkpoint"
         )
-
-    dims = ModelDimensions.from_openai(
-        {
-            "n_mels": n_mels,
-            "n_audio_ctx": hidden[1],
-            "n_audio_state": hidden[2],
-            # As in all published Whispers.
-            "n_audio_head": n_head,
-            "n_audio_layer": _count_heads(encoder.model, hidden[1]) // n_head or n_layer,
-            "n_vocab": n_vocab,
-            "n_text_ctx": n_slots + 1,
-            "n_text_state": n_head * head_size,
-            "n_text_head": n_head,
-            "n_text_layer": n_layer,
-        },
-        directory,
-    )
-    config_path = directory / "config.json"
-    if config_path.exists():
-        dims = _check_config(ModelDimensions.from_huggingface(read_json(config_path), config_path), dims, config_path)
-    return ForeignTriple(
-        paths["encoder"],
-        paths["cross_kv"],
-        paths["decoder"],
-        dims,
-        bool(_attention(decoder, dims)),
-        encoder.outputs["last_hidden_state"].element_type,
-        cross_kv.outputs[f"present_{cross[0]}"].element_type,
-    )
+    passed = {"encoder_hidden_states": models["encoder"].output("last_hidden_state").element_type}
+    for name in key_values(dims.n_text_layer, "encoder"):
+        passed[f"past_{name}"] = models["cross_kv"].output(f"present_{name}").element_type
+    return ForeignTriple(paths, dims, passed)
 
 
 def _find_graphs(directory: Path) -> dict[str, Path]:
     found = {stage: _find(directory, pattern) for stage, pattern in _FILES.items()}
     for stage, paths in found.items():
-        if not paths:
-            others = ", ".join(sorted(path.name for path in _find(directory, "*.xml")))
+        if len(paths) != 1:
+            names = ", ".join(path.name for path in paths or _find(directory, "*.xml"))
             raise ModelError(
-                f"{directory} has no {_FILES[stage]}, it has {others:.200}: expected the three graphs encoder, cross-KV"
-                " and decoder with a static cache; fetch all of them again"
-            )
-        if len(paths) > 1:
-            names = " and ".join(path.name for path in paths[:2])
-            raise ModelError(
-                f"{directory} has {names}: expected one graph of a kind; give each model a directory of its own"
+                f"{directory} has {'several' if paths else 'no'} {_FILES[stage]} ({names:.200}): expected the three"
+                " graphs encoder, cross-KV and decoder with a static cache of one model; fetch all of them again"
             )
     return {stage: paths[0] for stage, paths in found.items()}
 
@@ -179,82 +101,53 @@ def _find(directory: Path, pattern: str) -> list[Path]:
     return sorted(path for path in directory.glob(pattern) if path.is_file())
 
 
-class _Graph:
-    """A graph of a file with its ports by name."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.model = read_graph(path)
-        # Apart, since some exports give an input and an output the same name.
-        self.inputs = {name: port for port in self.model.inputs for name in port.names}
-        self.outputs = {name: port for port in self.model.outputs for name in port.names}
-
-    def expect_inputs(self, names: Sequence[str]) -> None:
-        """Raise ModelError unless these are all inputs: one that is never set reads old memory."""
-        for name in names:
-            self._port(self.inputs, name)
-        for port in self.model.inputs:
-            if not port.names & set(names):
-                name = next(iter(port.names), "without a name")
-                raise ModelError(
-                    f"{self.path} has the input {name!r:.80}, which a Whisper graph does not need: expected"
-                    f" {_some(names)}; export it again, or use the original checkpoint"
-                )
-
-    def shape(self, ports: Mapping[str, ov.Output], name: str) -> tuple[int, ...]:
-        """Return the shape of a port. Raises ModelError where there is no such port, or no fixed shape."""
-        port = self._port(ports, name)
-        if port.partial_shape.is_dynamic:
+def _read_dims(directory: Path, paths: Mapping[str, Path], models: Mapping[str, ov.Model]) -> ModelDimensions:
+    decoder = models["decoder"]
+    n_layer = sum(name.endswith(".decoder.key") for port in decoder.inputs for name in port.names)
+    _, n_mels, _ = _shape(paths["encoder"], models["encoder"].inputs, "input_features", 3)
+    _, n_head, n_slots, head_size = _shape(paths["decoder"], decoder.inputs, "past_key_values.0.decoder.key", 4)
+    _, _, n_vocab = _shape(paths["decoder"], decoder.outputs, "logits", 3)
+    sizes = {"n_mels": n_mels, "n_audio_ctx": N_FRAMES // 2, "n_vocab": n_vocab, "n_text_ctx": n_slots + 1}
+    for half in ("audio", "text"):
+        sizes |= {f"n_{half}_state": n_head * head_size, f"n_{half}_head": n_head, f"n_{half}_layer": n_layer}
+    dims = ModelDimensions.from_openai(sizes, directory)
+    path = directory / "config.json"
+    if not path.exists():
+        return dims
+    config = ModelDimensions.from_huggingface(read_json(path), path)
+    dims = replace(dims, n_audio_layer=config.n_audio_layer, n_audio_head=config.n_audio_head)
+    for name, value in asdict(dims).items():
+        expected = getattr(config, name)
+        if value != expected and (name != "n_text_ctx" or value > expected):
             raise ModelError(
-                f"{self.path} has {name} of shape {port.partial_shape!s:.60}: expected fixed sizes, which an NPU needs;"
-                " export it with static shapes, or use the original checkpoint"
+                f"{path} says {name} {expected}, the graphs beside it have {value}: they are of different models; fetch"
+                " all of them again from one place"
             )
-        return tuple(port.shape)
-
-    def expect(
-        self,
-        ports: Mapping[str, ov.Output],
-        name: str,
-        shape: _Shape,
-        types: Sequence[str],
-        other: "_Graph | None" = None,
-    ) -> tuple[int, ...]:
-        """Return the shape of a port. Raises ModelError unless it is as expected (by the `other` graph)."""
-        found = self.shape(ports, name)
-        if len(found) != len(shape) or any(size not in (None, n) for size, n in zip(shape, found, strict=True)):
-            expected = ", ".join("any" if size is None else str(size) for size in shape)
-            raise ModelError(
-                f"{self.path} has {name} of shape {list(found)!s:.60}: expected [{expected}]"
-                + (f" as in {other.path}: they are of different models; fetch all" if other else "; fetch all graphs")
-                + " again from one place, or use the original checkpoint"
-            )
-        found_type = ports[name].element_type.get_type_name()
-        if found_type not in types:
-            raise ModelError(
-                f"{self.path} has {name} of type {found_type}: expected {' or '.join(types)}; export it again, or use"
-                " the original checkpoint"
-            )
-        return found
-
-    def _port(self, ports: Mapping[str, ov.Output], name: str) -> ov.Output:
-        if name not in ports:
-            kind = "input" if ports is self.inputs else "output"
-            raise ModelError(
-                f"{self.path} has no {kind} {name}, it has {_some(sorted(ports))}: expected a graph of a Whisper"
-                " export; fetch it again, or use the original checkpoint"
-            )
-        return ports[name]
+    return dims
 
 
-def _retyped(model: ov.Model, names: Sequence[str], wanted: ov.Type) -> ov.Model:
-    """Let inputs take another type, converted in the graph."""
-    names = [name for name in names if model.input(name).element_type != wanted]
-    if not names:
-        return model
-    prepared = ov.preprocess.PrePostProcessor(model)
-    for name in names:
-        prepared.input(name).tensor().set_element_type(wanted)
-    return prepared.build()
+def _shape(path: Path, found: Sequence[ov.Output], name: str, n_axes: int) -> tuple[int, ...]:
+    """Return the shape of the port of this name. Raises ModelError if it is missing, dynamic, or of other axes."""
+    shape = next((port.partial_shape for port in found if name in port.names), None)
+    if shape is None or shape.is_dynamic or len(shape) != n_axes:
+        names = ", ".join(sorted(name for port in found for name in port.names))
+        problem = f"no {name}, it has {names!r:.300}" if shape is None else f"{name} of shape {shape!s:.60}"
+        raise ModelError(
+            f"{path} has {problem}: expected {n_axes} fixed sizes, which an NPU needs; export it again with static"
+            " shapes, or use the original checkpoint"
+        )
+    return tuple(shape.to_shape())
+
+
+def _attention(decoder: ov.Model, dims: ModelDimensions) -> list[ov.Output]:
+    """Return the outputs that have the shape of cross-attention, by layer; none unless each layer has one."""
+    shape = [dims.n_text_head, 1, dims.n_audio_ctx]
+    found = [
+        port for port in decoder.outputs if port.partial_shape.is_static and list(port.shape) in (shape, [1, *shape])
+    ]
+    # If names do not say the layer, the outputs stay in their order.
+    found.sort(key=lambda port: int(match[1]) if (match := _LAYER.search(" ".join(port.names))) else 0)
+    return found if len(found) == dims.n_text_layer else []
 
 
 def _give_attention(model: ov.Model, layers: Sequence[ov.Output], alignment_heads: Heads) -> None:
@@ -280,49 +173,3 @@ def _take_position(model: ov.Model) -> None:
     model.replace_parameter(model.get_parameter_index(old), new)
     new.output(0).set_names({"position_ids"})
     model.validate_nodes_and_infer_types()
-
-
-def _attention(decoder: _Graph, dims: ModelDimensions) -> list[ov.Output]:
-    """Return the output of each layer's cross-attention, found by name or else by shape; none where one is missing."""
-    shape = [dims.n_text_head, 1, dims.n_audio_ctx]
-    fitting = [
-        port
-        for port in decoder.model.outputs
-        if port.partial_shape.is_static and list(port.shape) in (shape, [1, *shape])
-    ]
-    named = {
-        int(match[1]): port for port in fitting for name in port.names if (match := _ATTENTION_OUTPUT.search(name))
-    }
-    layers = range(dims.n_text_layer)
-    if set(layers) <= set(named):
-        return [named[layer] for layer in layers]
-    return fitting if not named and len(fitting) == len(layers) else []
-
-
-def _count_heads(model: ov.Model, n_positions: int) -> int:
-    """Return in how many attention heads, of all layers together, all positions attend to all."""
-    count = 0
-    for node in model.get_ops():
-        kind = node.get_type_name()
-        if kind in ("Softmax", "ScaledDotProductAttention") and node.get_output_partial_shape(0).is_static:
-            shape = list(node.get_output_shape(0))
-            if shape[-2:-1] == [n_positions] and (kind != "Softmax" or shape[-1] == n_positions):
-                count += prod(shape[:-2])
-    return count
-
-
-def _check_config(config: ModelDimensions, dims: ModelDimensions, path: Path) -> ModelDimensions:
-    """Return the dimensions with what only config.json knows. Raises ModelError unless it is of the same model."""
-    unknown = {"n_audio_layer": config.n_audio_layer, "n_audio_head": config.n_audio_head}
-    for name, value in asdict(dims).items():
-        expected = getattr(config, name)
-        if value > expected if name == "n_text_ctx" else name not in unknown and value != expected:
-            raise ModelError(
-                f"{path} says {name} {expected}, the graphs beside it have {value}: they are of different models; fetch"
-                " all of them again from one place"
-            )
-    return replace(dims, **unknown)
-
-
-def _some(names: Sequence[str]) -> str:
-    return f"{', '.join(names)!r:.300}" if names else "none"

@@ -5,7 +5,6 @@ that the hub promised; a record beside the snapshot says so. Such a model is use
 cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 """
 
-import json
 import os
 import re
 import shutil
@@ -13,7 +12,9 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
+import msgspec
 import platformdirs
 from huggingface_hub import constants
 
@@ -30,14 +31,19 @@ _SURE_SIGNS = (
 
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:/(?P<file>(?:{_WORD}/){{0,8}}{_WORD}\.(?:bin|pt)))?")
-_FILE_NAME = re.compile(rf"(?:{_WORD}/){{0,8}}{_WORD}")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 _RECORDS = ".streamer"
 
-# Largest record that is read: there are a few dozen files in a model.
-_MAX_RECORD_BYTES = 1 << 20
+
+class _Record(msgspec.Struct):
+    """Says that files of a version are here, with their sizes, and were right when they came."""
+
+    commit: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+    files: Annotated[
+        dict[Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_WORD}/){{0,8}}{_WORD}\Z")], int], msgspec.Meta(min_length=1)
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Wanted:
 
     @property
     def record(self) -> Path:
-        """The file that says that all is here and was right when it came."""
+        """Where it is written that all is here; see `_Record`."""
         return self.folder / _RECORDS / f"{(self.file or 'model').replace('/', '--')}.json"
 
     def at(self, snapshot: Path) -> Path:
@@ -87,8 +93,11 @@ def cached(name: str) -> Path | None:
 
 
 def adopted(name: str, on_file: Callable[[str], None] = lambda name: None) -> Path | None:
-    """Return the directory of a model that another program fetched, once its files were checked; see `adopt`."""
-    return next(filter(None, (adopt(wanted, on_file) for wanted in _meanings(name))), None)
+    """Return the directory of a model that another program fetched, if it is whole and right.
+
+    on_file : called with the name of each file before it is read, which takes seconds for a large one
+    """
+    return next(filter(None, (_adopt(wanted, on_file) for wanted in _meanings(name) if not wanted.file)), None)
 
 
 def _meanings(name: str) -> list[Wanted]:
@@ -120,14 +129,13 @@ def downloaded() -> list[Downloaded]:
         for name, files in PACKAGED.items()
         if (path := packaged(name))
     ]
-    for record in Path(constants.HF_HUB_CACHE).glob(f"models--*--*/{_RECORDS}/*.json"):
-        owner, _, name = record.parent.parent.name.removeprefix("models--").partition("--")
-        file = None if record.name == "model.json" else record.name.removesuffix(".json").replace("--", "/")
-        wanted = parse(f"{owner}/{name}/{file}" if file else f"{owner}/{name}")
-        path = find(wanted) if wanted else None
-        if wanted and path:
-            n_bytes = sum(_read_record(wanted.record)[1].values())
-            found.append(Downloaded(wanted.name, path, n_bytes, wanted.name))
+    for path in Path(constants.HF_HUB_CACHE).glob(f"models--*--*/{_RECORDS}/*.json"):
+        name = path.parent.parent.name.removeprefix("models--").replace("--", "/", 1)
+        file = "" if path.name == "model.json" else "/" + path.name.removesuffix(".json").replace("--", "/")
+        wanted = parse(f"{name}{file}")
+        if wanted and (here := find(wanted)):
+            n_bytes = sum(_read_record(path).files.values())
+            found.append(Downloaded(wanted.name, here, n_bytes, wanted.name))
     return sorted(found, key=lambda model: model.name)
 
 
@@ -148,36 +156,22 @@ def parse(name: str) -> Wanted | None:
 def find(wanted: Wanted) -> Path | None:
     """Return where a model is whose record says that it is here and whole, as `cached`."""
     try:
-        commit, sizes = _read_record(wanted.record)
-        snapshot = wanted.folder / "snapshots" / commit
-        whole = all((snapshot / name).stat().st_size == n_bytes for name, n_bytes in sizes.items())
-    except (OSError, ValueError, RecursionError):
+        record = _read_record(wanted.record)
+        snapshot = wanted.folder / "snapshots" / record.commit
+        whole = all((snapshot / name).stat().st_size == n_bytes for name, n_bytes in record.files.items())
+    except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
         return None
     return wanted.at(snapshot) if whole else None
 
 
-def _read_record(path: Path) -> tuple[str, dict[str, int]]:
-    """Return the commit and the sizes of the files. Raises OSError or ValueError where there is no record."""
-    with path.open("rb") as file:
-        data = json.loads(file.read(_MAX_RECORD_BYTES))
-    commit, sizes = (data.get("commit"), data.get("files")) if isinstance(data, dict) else (None, None)
-    if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(sizes, dict) or not sizes:
-        raise ValueError("not a record")
-    for name, n_bytes in sizes.items():
-        if not _FILE_NAME.fullmatch(name) or not isinstance(n_bytes, int):
-            raise ValueError("not a record")
-    return commit, sizes
+def _read_record(path: Path) -> _Record:
+    return msgspec.json.decode(path.read_bytes(), type=_Record)
 
 
-def adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
-    """Take what another program fetched, if it is whole and right: the cache names content by its digest.
-
-    on_file : called with the name of each file before it is read, which takes seconds for a large one
-    """
+def _adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
+    """Check the files of a model, which the cache names by their digests, and record that they are right."""
     from streamer.whisper.hub.download import has_digest
 
-    if wanted.file:
-        return None
     try:
         commit = (wanted.folder / "refs" / "main").read_text(encoding="utf-8").strip()
         if not COMMIT.fullmatch(commit):
@@ -210,7 +204,7 @@ def check_room(name: str, folder: Path, n_bytes: int, remedy: str) -> None:
 
 def write_record(wanted: Wanted, commit: str, sizes: Mapping[str, int]) -> None:
     """Write down that these files of a version, with their sizes, are here and were right."""
-    write(wanted.record, json.dumps({"commit": commit, "files": sizes}, indent=1))
+    write(wanted.record, msgspec.json.encode(_Record(commit, dict(sizes))).decode())
 
 
 def write(path: Path, text: str) -> None:

@@ -64,41 +64,31 @@ def download(
 ) -> None:
     """Fetch a file; `path` appears only when it is whole and right.
 
-    What has arrived is kept in `partial`, and the next call asks for the rest of it alone. `on_bytes` gets how many
-    bytes of the file are here.
+    What has arrived is kept in `partial`, and the next call asks for the rest of it alone; while more arrives, it is
+    tried again. `on_bytes` gets how many bytes of the file are here.
 
     Raises DownloadError where it cannot be fetched (what has arrived stays), DamagedError where it is not what was
     promised (nothing stays), OSError where it cannot be written.
     """
-    _fetch_all(client, url, file, partial, on_bytes)
-    if not file.is_at(partial):
-        partial.unlink()
-        raise DamagedError
-    partial.replace(path)
-
-
-def _fetch_all(
-    client: httpx.Client, url: str, file: RemoteFile, partial: Path, on_bytes: Callable[[int], None]
-) -> None:
-    """Fetch what is missing, again and again while more arrives."""
     n_failures = 0
     while not partial.exists() or size_of(partial) < file.n_bytes:
         here = size_of(partial)
         try:
             _fetch_rest(client, url, file, partial, on_bytes)
             break
-        except httpx.TransportError as trouble:
-            error = DownloadError(reason_of(trouble))
-        except httpx.HTTPError as trouble:  # too many redirects, a broken encoding
-            raise DownloadError(reason_of(trouble)) from None
-        except DownloadError as refusal:
-            if refusal.status is not None and refusal.status < 500 and refusal.status != 429:
-                raise
-            error = refusal
+        except (httpx.HTTPError, DownloadError) as trouble:
+            error = trouble if isinstance(trouble, DownloadError) else DownloadError(reason_of(trouble))
+            passes = error.status is None or error.status >= 500 or error.status == 429
+            if not passes or not isinstance(trouble, httpx.TransportError | DownloadError):
+                raise error from None  # also of too many redirects, and a broken encoding
         n_failures = 1 if size_of(partial) > here else n_failures + 1
         if n_failures == _TRIES:
             raise error
         time.sleep(_PAUSE_S * n_failures)
+    if not file.is_at(partial):
+        partial.unlink()
+        raise DamagedError
+    partial.replace(path)
 
 
 def _fetch_rest(

@@ -39,50 +39,25 @@ class SpecialTokens:
     """Numbers of Whisper's special tokens in one vocabulary; tokens of text come before them."""
 
     end_of_text: int
-    n_languages: int
+    start_of_transcript: int
+    languages: range
+    translate: int
+    transcribe: int
+    start_of_language_model: int  # begins text without audio, and has no other use
+    start_of_previous: int
+    no_speech: int
+    no_timestamps: int
+    timestamp_begin: int  # `<|0.00|>`; the other timestamps follow, 20 ms apart
+    timestamp_end: int  # behind `<|30.00|>`, where what a fine-tune has added to the vocabulary begins
 
-    @property
-    def start_of_transcript(self) -> int:
-        return self.end_of_text + 1
-
-    @property
-    def languages(self) -> range:
-        return range(self.end_of_text + 2, self.translate)
-
-    @property
-    def translate(self) -> int:
-        return self.end_of_text + 2 + self.n_languages
-
-    @property
-    def transcribe(self) -> int:
-        return self.translate + 1
-
-    @property
-    def start_of_language_model(self) -> int:
-        """Begins text without audio, and has no other use."""
-        return self.translate + 2
-
-    @property
-    def start_of_previous(self) -> int:
-        return self.translate + 3
-
-    @property
-    def no_speech(self) -> int:
-        return self.translate + 4
-
-    @property
-    def no_timestamps(self) -> int:
-        return self.translate + 5
-
-    @property
-    def timestamp_begin(self) -> int:
-        """`<|0.00|>`; the other timestamps follow, 20 ms apart."""
-        return self.translate + 6
-
-    @property
-    def timestamp_end(self) -> int:
-        """The number behind `<|30.00|>`: what a fine-tune has added to the vocabulary begins here."""
-        return self.timestamp_begin + N_TIMESTAMPS
+    @classmethod
+    def at(cls, end_of_text: int, n_languages: int) -> "SpecialTokens":
+        """Return those of a vocabulary whose text ends before `end_of_text`."""
+        first = end_of_text + len(_BEFORE_LANGUAGES)
+        translate = first + n_languages
+        end = translate + len(_BEHIND_LANGUAGES)
+        numbers = (end_of_text + 1, range(first, translate), *range(translate, translate + 7), end)
+        return cls(end_of_text, *numbers)
 
     def is_time(self, token: int) -> bool:
         return self.timestamp_begin <= token < self.timestamp_end
@@ -102,17 +77,17 @@ class SpecialTokens:
     @property
     def names(self) -> tuple[str, ...]:
         """openai-whisper's names of all of them, from the end of text on."""
-        languages = (f"<|{code}|>" for code in LANGUAGES[: self.n_languages])
+        languages = (f"<|{code}|>" for code in LANGUAGES[: len(self.languages)])
         return (*_BEFORE_LANGUAGES, *languages, *_BEHIND_LANGUAGES)
 
 
 # By vocabulary size: their special tokens, and the repository that has their tokenizer. English-only models have tokens
 # of languages, too.
-ENGLISH_ONLY = SpecialTokens(50256, 99)
+ENGLISH_ONLY = SpecialTokens.at(50256, 99)
 PUBLISHED: Mapping[int, tuple[SpecialTokens, str]] = {
     51864: (ENGLISH_ONLY, "openai/whisper-tiny.en"),
-    51865: (SpecialTokens(50257, 99), "openai/whisper-tiny"),
-    51866: (SpecialTokens(50257, 100), "openai/whisper-large-v3"),
+    51865: (SpecialTokens.at(50257, 99), "openai/whisper-tiny"),
+    51866: (SpecialTokens.at(50257, 100), "openai/whisper-large-v3"),
 }
 
 
@@ -126,10 +101,11 @@ def find_special(vocabulary: Mapping[str, int], n_vocab: int, where: str) -> Spe
     """
     end_of_text = vocabulary.get(_END, 1 + max(vocabulary.values()))
     translate = vocabulary.get(_TRANSLATE, n_vocab - len(_BEHIND_LANGUAGES))
-    special = SpecialTokens(end_of_text, translate - end_of_text - len(_BEFORE_LANGUAGES))
+    n_languages = translate - end_of_text - len(_BEFORE_LANGUAGES)
+    special = SpecialTokens.at(end_of_text, n_languages)
     published, _ = PUBLISHED.get(n_vocab, (special, ""))
     if (
-        not 1 <= special.n_languages <= len(LANGUAGES)
+        not 1 <= n_languages <= len(LANGUAGES)
         or special.timestamp_end > n_vocab
         or (_TRANSLATE not in vocabulary and special != published)
     ):

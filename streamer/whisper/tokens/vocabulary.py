@@ -9,7 +9,6 @@ Source: GPT-2's `encoder.py` (vocab.json, bytes as characters), tiktoken's `load
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -24,12 +23,6 @@ from streamer.whisper.tokens.special import PUBLISHED, RENAMED, complete, find_s
 
 # Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
 MAX_BYTES = 8 << 20
-
-# Most tokens that a file may add; each costs the search for them in text some kilobytes. Whisper has 1609.
-_MAX_ADDED = 16_384
-
-# Characters of all tokens of text together, of which Whisper's have 320 thousand: there may be as many merges.
-_MAX_TEXT = 1 << 19
 
 # All tokens in the order of their numbers, from CTranslate2.
 _LISTS = ("vocabulary.json", "vocabulary.txt")
@@ -123,18 +116,17 @@ def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
     """Take the tokenizer from a rank file of tiktoken's: a token in base64 and its number a line."""
     table: list[bytes] = []
     for i, line in enumerate(text.split("\n"), 1):
-        match line.split():
-            case []:
-                continue
-            # In Whisper's files the numbers follow each other.
-            case [spelled, number] if number == str(len(table)):
-                try:
-                    # The multilingual file writes its empty token as "=".
-                    table.append(base64.b64decode("" if spelled == "=" else spelled, validate=True))
-                except (binascii.Error, ValueError):  # ValueError: not ASCII
-                    raise _no_tokenizer(f"{where}, line {i},", f"{spelled!r:.40} is not base64") from None
-            case _:
-                raise _no_tokenizer(where, f"line {i} is {line!r:.40}, not token {len(table)} in base64 and its number")
+        if not line.strip():
+            continue
+        try:
+            # One of Whisper's tokens spells nothing, and is written as a lone `=`.
+            spelled, number = line.split()
+            if number != str(len(table)):  # in Whisper's files the numbers follow each other
+                raise ValueError
+            table.append(b"" if spelled == "=" else base64.b64decode(spelled, validate=True))
+        except ValueError:
+            reason = f"line {i} is {line!r:.40}, not token {len(table)} in base64 and its number"
+            raise _no_tokenizer(where, reason) from None
     return from_table(table, n_vocab, where)
 
 
@@ -188,8 +180,6 @@ def _build(
 
     Raises ModelError if numbers are used twice or beyond the model's, a byte cannot be spelled, or sizes do not fit.
     """
-    if len(added) > _MAX_ADDED:
-        raise _no_tokenizer(where, f"it adds {len(added)} tokens, more than {_MAX_ADDED}")
     whole: dict[str, int] = {}
     texts: dict[int, str] = {}
     for text, number in (*vocabulary, *added):
@@ -213,8 +203,6 @@ def _build(
 
     found_in_text = {*range(special.end_of_text, special.timestamp_end), *(number for _, number in added)}
     merged = {text: number for text, number in whole.items() if number not in found_in_text}
-    if sum(map(len, merged)) > _MAX_TEXT:
-        raise _no_tokenizer(where, f"its tokens have more than {_MAX_TEXT} characters in all")
     if not whole.keys() >= {*_ALPHABET}:
         raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
     try:

@@ -1,4 +1,4 @@
-"""Files of tensors, in which nothing is read that is not there, and whatever is broken is one error."""
+"""Files of tensors, in which no more is read than is there, and whatever is broken is one error."""
 
 import io
 import os
@@ -13,11 +13,11 @@ from typing import Any
 from streamer.errors import ModelError
 from streamer.whisper.files import readable
 
-# Longest part that is read at once: tables of contents of large-v3 have up to 200 kB. Tensors are read elsewhere.
-_MAX_READ_BYTES = 4 << 20
-
 # What is raised for a broken file, by `zipfile` and others.
-BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, EOFError, ValueError, OverflowError)
+BROKEN = (
+    *(zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, OverflowError, MemoryError),
+    RuntimeError,  # also of recursion, and of what `zipfile` does not read
+)
 
 
 class UnfitError(Exception):
@@ -25,7 +25,7 @@ class UnfitError(Exception):
 
 
 class File(io.BufferedReader):
-    """An open file. Reading stops at its real size, whatever lengths it announces; numbers are little-endian."""
+    """An open file. Lengths that it announces are compared with its size; numbers are little-endian."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(io.FileIO(path))
@@ -36,15 +36,10 @@ class File(io.BufferedReader):
         """Return the number of bytes that have not been read."""
         return self.n_bytes - self.tell()
 
-    def read(self, size: int | None = -1, /) -> bytes:
-        """Return up to `size` bytes. `zipfile` asks for as many as an archive says that its table has."""
-        if size is not None and size > _MAX_READ_BYTES:
-            raise ValueError(f"a table of more than {_MAX_READ_BYTES >> 20} MiB")
-        return super().read(size)
-
     def read_all(self, n_bytes: int, what: str) -> bytes:
         """Return the next bytes. Raises ValueError, which names `what` was read, if the file is shorter."""
-        self._expect(n_bytes, what)
+        if n_bytes > self.left_bytes():
+            raise ValueError(f"it ends within {what}")
         return self.read(n_bytes)
 
     def read_numbers(self, layout: str, what: str) -> tuple[Any, ...]:
@@ -53,12 +48,9 @@ class File(io.BufferedReader):
 
     def skip(self, n_bytes: int, what: str) -> int:
         """Skip bytes and return the position of the first. Raises as `read_all`."""
-        self._expect(n_bytes, what)
-        return self.seek(n_bytes, os.SEEK_CUR) - n_bytes
-
-    def _expect(self, n_bytes: int, what: str) -> None:
         if n_bytes > self.left_bytes():
             raise ValueError(f"it ends within {what}")
+        return self.seek(n_bytes, os.SEEK_CUR) - n_bytes
 
 
 @contextmanager
@@ -76,7 +68,7 @@ def open_file(path: Path, writer: str) -> Iterator[File]:
         raise ModelError(
             f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
         ) from None
-    except (*BROKEN, RecursionError) as error:
+    except BROKEN as error:
         reason = " ".join(str(error).split())
         raise ModelError(
             f"{path} cannot be read ({reason:.120}): it is truncated or no file of {writer}; fetch it again"

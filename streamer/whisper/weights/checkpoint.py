@@ -10,7 +10,7 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights.tensors import READ_AS, ComputedTensor, StoredTensor
+from streamer.whisper.weights.tensors import FLOATS, Tensor
 
 
 class LazyTensors(Mapping[str, FloatArray]):
@@ -55,9 +55,6 @@ class Checkpoint:
     vocabulary: tuple[bytes, ...] = ()
 
 
-Tensor = StoredTensor | ComputedTensor
-
-
 def as_checkpoint(
     dims: ModelDimensions,
     found: Mapping[str, object],
@@ -84,9 +81,9 @@ def as_checkpoint(
             f" {described_by} describes; fetch it again, all of it from one place"
         )
     for name, tensor in tensors.items():
-        if isinstance(tensor, StoredTensor) and tensor.dtype not in READ_AS:
+        if tensor.dtype not in FLOATS:
             raise ModelError(
-                f"{tensor.path} has {name} of type {tensor.dtype!r:.20}: expected F16, BF16 or F32; convert the model"
+                f"{where} has {name} of type {tensor.dtype!r:.20}: expected F16, BF16 or F32; convert the model"
             )
         if tensor.shape != shapes[name]:
             raise ModelError(

@@ -11,7 +11,6 @@ CTranslate2, which has Whisper since version 6 of the format.
 import math
 import re
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,13 @@ from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.weights.binary import File, open_file
-from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes, first_bytes
-from streamer.whisper.weights.tensors import ITEM_BYTES, READ_AS, ComputedTensor, StoredTensor, read_elements
+from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
+from streamer.whisper.weights.tensors import FLOATS, TYPES, Tensor, stored
 
 NAME = "CTranslate2"
+
+# Translation models have two vocabularies, or a shared one.
+FILES = (("model.bin", "vocabulary.json"), ("model.bin", "vocabulary.txt"))
 
 _FILE = "model.bin"
 _VERSION = 6
@@ -35,15 +37,14 @@ _HEADER = re.compile(rb".\0\0\0.\0\w+\0", re.DOTALL)
 
 # By CTranslate2's numbers, under the names that safetensors gives them.
 _TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
-_QUANTIZED = {"I8": "<i1", "I16": "<i2"}
 
 _MAX_VARIABLES = 1 << 14  # large-v3, quantized, has 1900
 
 _EMBEDDING, _OUTPUT = "decoder/embeddings/weight", "decoder/projection/weight"
 
-_LAYER = re.compile(r"layers\.(\d+)\.")
+_NAME = re.compile(r"(?P<side>\w+)\.(?:layers\.(?P<layer>\d+)\.)?(?P<module>[\w.]+)\.(?P<kind>weight|bias)")
 
-# Module of Hugging Face's: matrix of CTranslate2's, which part of it, and the number of parts.
+# Module of Hugging Face's: matrix of CTranslate2's, and which of how many equal parts of its rows.
 _MODULES = {
     "conv1": ("conv1", 0, 1),
     "conv2": ("conv2", 0, 1),
@@ -87,8 +88,8 @@ def load(path: Path) -> Checkpoint:
     return replace(checkpoint, config=read_json(path.with_name("config.json")))
 
 
-def _read_variables(file: File) -> dict[str, StoredTensor]:
-    """Return where the variables lie, under all of their names."""
+def _read_variables(file: File) -> dict[str, Tensor]:
+    """Return the variables under all of their names."""
     (version,) = file.read_numbers("I", "its header")
     kind = _read_text(file)
     if version != _VERSION or kind != _KIND:
@@ -101,7 +102,7 @@ def _read_variables(file: File) -> dict[str, StoredTensor]:
         raise ValueError(f"{n_variables} variables: expected up to {_MAX_VARIABLES}")
     variables = dict(_read_variable(file) for _ in range(n_variables))
     (n_aliases,) = file.read_numbers("I", "its aliases")
-    for _ in range(min(n_aliases, _MAX_VARIABLES)):
+    for _ in range(n_aliases):
         alias, name = _read_text(file), _read_text(file)
         for suffix in ("", "_scale"):
             if name + suffix in variables:
@@ -109,14 +110,14 @@ def _read_variables(file: File) -> dict[str, StoredTensor]:
     return variables
 
 
-def _read_variable(file: File) -> tuple[str, StoredTensor]:
+def _read_variable(file: File) -> tuple[str, Tensor]:
     name = _read_text(file)
     (rank,) = file.read_numbers("B", "the header of a variable")
     *shape, number, n_bytes = file.read_numbers(f"{rank}IBI", "the header of a variable")
     dtype = _TYPES[number] if number < len(_TYPES) else ""
-    if not dtype or ITEM_BYTES[dtype] * math.prod(shape) != n_bytes:
+    if not dtype or TYPES[dtype].itemsize * math.prod(shape) != n_bytes:
         raise ValueError(f"{name!r:.60} of shape {shape!s:.60} and type {number} in {n_bytes} bytes")
-    return name, StoredTensor(file.path, dtype, tuple(shape), file.skip(n_bytes, f"the variable {name!r:.60}"))
+    return name, stored(file.path, dtype, tuple(shape), file.skip(n_bytes, f"the variable {name!r:.60}"))
 
 
 def _read_text(file: File) -> str:
@@ -124,7 +125,7 @@ def _read_text(file: File) -> str:
     return file.read_all(n_bytes, "a name").rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _read_dimensions(path: Path, variables: dict[str, StoredTensor]) -> ModelDimensions:
+def _read_dimensions(path: Path, variables: dict[str, Tensor]) -> ModelDimensions:
     """Return what the shapes say, checked as the dimensions of other formats are."""
 
     def shape(name: str, rank: int) -> tuple[int, ...]:
@@ -141,46 +142,42 @@ def _read_dimensions(path: Path, variables: dict[str, StoredTensor]) -> ModelDim
         layers = {name.split("/")[1] for name in variables if name.startswith(f"{side}/layer_")}
         sizes[f"n_{part}_layer"] = len(layers - {"layer_norm"})
         heads = variables.get(f"{side}/num_heads")
-        sizes[f"n_{part}_head"] = int(read_elements(path, "<i2", 1, heads.start)[0]) if heads else width // 64
+        sizes[f"n_{part}_head"] = int(heads.read().flat[0]) if heads else width // 64
     return ModelDimensions.from_openai(sizes, path)
 
 
-def _find_tensor(variables: dict[str, StoredTensor], name: str) -> Tensor | None:
+def _find_tensor(variables: dict[str, Tensor], name: str) -> Tensor | None:
     """Return the tensor that has this name in Hugging Face's models; None if it is missing."""
     if name == "proj_out.weight":
-        return _find_part(variables, _OUTPUT, 0, 1)
-    side, _, rest = name.partition(".")
-    module, _, kind = _LAYER.sub("", rest).rpartition(".")
+        return _dequantized(variables, _OUTPUT)
+    match = _NAME.fullmatch(name)
+    assert match
+    side, layer, module, kind = match.groups()
     matrix, part, n_parts = _MODULES[module]
     if module == "embed_positions":
         kind = "encodings"
     elif module.endswith("layer_norm"):
         kind = {"weight": "gamma", "bias": "beta"}[kind]
-    layer = _LAYER.match(rest)
-    prefix = f"{side}/layer_{layer[1]}" if layer else side
-    return _find_part(variables, f"{prefix}/{matrix}/{kind}", part, n_parts)
+    whole = _dequantized(variables, f"{side}/{f'layer_{layer}/' if layer else ''}{matrix}/{kind}")
+    if whole is None or not whole.shape:
+        return whole
+    n_rows = whole.shape[0] // n_parts
+    return whole.view((n_rows, *whole.shape[1:]), lambda values: values[part * n_rows : (part + 1) * n_rows])
 
 
-def _find_part(variables: dict[str, StoredTensor], name: str, part: int, n_parts: int) -> Tensor | None:
-    """Return one of the equal parts of a variable, each a number of its rows."""
-    stored, scales = variables.get(name), variables.get(f"{name}_scale")
-    if stored is None or not stored.shape:
-        return stored
-    rows = _part_of(stored, part, n_parts)
-    if stored.dtype in _QUANTIZED and scales and scales.dtype in READ_AS and scales.shape in ((), stored.shape[:1]):
-        by_row = _part_of(scales, part, n_parts) if scales.shape else scales
-        return ComputedTensor(rows.shape, partial(_dequantize, rows, by_row))
-    return rows  # numbers without their scales are refused for their type
+def _dequantized(variables: dict[str, Tensor], name: str) -> Tensor | None:
+    """Return a variable, whole numbers divided by their scales, (n_rows,) or () for all of them."""
+    values, scales = variables.get(name), variables.get(f"{name}_scale")
+    if values is None or scales is None or values.dtype not in ("I8", "I16") or scales.dtype not in FLOATS:
+        return values  # numbers without their scales are refused for their type
+    if scales.shape not in ((), values.shape[:1]):
+        return values
 
+    def load() -> FloatArray:
+        # A scale of zero is found by the reader of the result.
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            by_row = np.float32(1) / scales.read().astype(np.float32).reshape(-1, *(1,) * (len(values.shape) - 1))
+            floats: FloatArray = values.load() * by_row
+        return floats
 
-def _dequantize(stored: StoredTensor, scales: StoredTensor) -> FloatArray:
-    """Read whole numbers and divide them by their scales, (n_rows,) or () for all of them."""
-    numbers = read_elements(stored.path, _QUANTIZED[stored.dtype], math.prod(stored.shape), stored.start)
-    with np.errstate(all="ignore"):  # the reader looks for what is not finite
-        rows: FloatArray = numbers.reshape(stored.shape[0], -1) * (np.float32(1) / scales.read().reshape(-1, 1))
-    return rows.reshape(stored.shape)
-
-
-def _part_of(stored: StoredTensor, part: int, n_parts: int) -> StoredTensor:
-    shape = (stored.shape[0] // n_parts, *stored.shape[1:])
-    return replace(stored, shape=shape, start=stored.start + part * ITEM_BYTES[stored.dtype] * math.prod(shape))
+    return Tensor(values.shape, "F32", load)

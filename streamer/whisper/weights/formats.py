@@ -1,5 +1,6 @@
 """The formats of checkpoints. A new one is a module like these and its place in the list."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,10 @@ class Format(Protocol):
     @property
     def NAME(self) -> str:  # noqa: N802 - a constant of the module
         """For people."""
+
+    @property
+    def FILES(self) -> Sequence[Sequence[str]]:  # noqa: N802
+        """Sets of files in a repository: the first that is whole is fetched. A `*` stands for shards or one name."""
 
     def matches(self, path: Path, /) -> bool:
         """Return whether a file or directory is of the format, as far as a first look shows; may raise OSError."""

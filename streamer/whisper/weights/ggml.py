@@ -6,14 +6,12 @@ Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files 
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
@@ -21,9 +19,10 @@ from streamer.whisper.weights.binary import File, open_file
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import ComputedTensor, read_elements
+from streamer.whisper.weights.tensors import Tensor, stored
 
 NAME = "ggml"
+FILES = (("ggml-*.bin",),)
 MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
 
 # The header's numbers, in the order of the file; then comes the type of the tensors.
@@ -44,23 +43,15 @@ DIMENSIONS = (
 _QUANTIZATION_VERSION = 2
 _VERSION_FACTOR = 1000
 
-# ggml's number of a type to its name; those without a layout below cannot be read.
-_TYPE_NAMES = {
-    0: "f32",
-    1: "f16",
-    2: "q4_0",
-    3: "q4_1",
-    6: "q5_0",
-    7: "q5_1",
-    8: "q8_0",
-    10: "q2_k",
-    11: "q3_k",
-    12: "q4_k",
-    13: "q5_k",
-    14: "q6_k",
-    30: "bf16",
+# By ggml's number of a type. Those of whisper.cpp's k-quants (10 to 14) and bf16 (30) are not read.
+_LAYOUTS: dict[int, tuple[str, np.dtype[Any]]] = {
+    0: ("f32", np.dtype("<f4")),
+    1: ("f16", np.dtype("<f2")),
+    **{
+        number: (name, BLOCKS[name])
+        for number, name in ((2, "q4_0"), (3, "q4_1"), (6, "q5_0"), (7, "q5_1"), (8, "q8_0"))
+    },
 }
-_LAYOUTS: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), **BLOCKS}
 
 _MAX_TOKEN_BYTES = 1024  # the longest of Whisper's has 128
 _MAX_NAME_BYTES = 128  # the longest tensor's has 41
@@ -108,10 +99,10 @@ def _read_words(file: File, dims: ModelDimensions) -> Iterator[bytes]:
         yield file.read_all(n_bytes, "its vocabulary")
 
 
-def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, ComputedTensor]:
+def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, Tensor]:
     """Read what precedes each tensor; return them under Hugging Face's names."""
     names = {openai_name(name): name for name in expected_shapes(dims)}
-    tensors: dict[str, ComputedTensor] = {}
+    tensors: dict[str, Tensor] = {}
     while file.left_bytes():
         found, tensor = _read_tensor_header(file, version)
         name = names.get(found)
@@ -121,7 +112,7 @@ def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, 
     return tensors
 
 
-def _read_tensor_header(file: File, version: int) -> tuple[str, ComputedTensor]:
+def _read_tensor_header(file: File, version: int) -> tuple[str, Tensor]:
     n_dims, n_name_bytes, type_number = file.read_numbers("3i", "the header of a tensor")
     if not 1 <= n_dims <= 3 or not 1 <= n_name_bytes <= _MAX_NAME_BYTES:
         raise ValueError(
@@ -130,35 +121,25 @@ def _read_tensor_header(file: File, version: int) -> tuple[str, ComputedTensor]:
         )
     shape = file.read_numbers(f"{n_dims}i", "the header of a tensor")[::-1]
     name = file.read_all(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
-    layout = _find_layout(file.path, name, type_number, version)
-    size = BLOCK_SIZE if layout.names else 1
+    if type_number not in _LAYOUTS:
+        raise ModelError(
+            f"{file.path} has {name!r:.60} of type {type_number}: expected f32, f16, {', '.join(BLOCKS)};"
+            " fetch the model in one of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
+        )
+    type_name, layout = _LAYOUTS[type_number]
+    if type_name in BLOCKS and version != _QUANTIZATION_VERSION:
+        raise ModelError(
+            f"{file.path} has quantized tensors of version {version}: expected {_QUANTIZATION_VERSION}; quantize the"
+            " model again with a newer whisper.cpp"
+        )
+    size = BLOCK_SIZE if type_name in BLOCKS else 1
     if min(shape) < 1 or shape[-1] % size:
         raise ValueError(f"{name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size}")
     count = prod(shape) // size
     start = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
     if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
         shape = shape[:1]
-    return name, ComputedTensor(shape, partial(_read, file.path, layout, count, start, shape))
-
-
-def _read(path: Path, layout: np.dtype[Any], count: int, start: int, shape: tuple[int, ...]) -> FloatArray:
-    """Read numbers, or blocks of them, from a byte of the file on."""
-    data = read_elements(path, layout, count, start)
-    values: FloatArray = dequantize(data) if layout.names else data
-    return values.reshape(shape)
-
-
-def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dtype[Any]:
-    type_name = _TYPE_NAMES.get(type_number, f"number {type_number}")
-    layout = _LAYOUTS.get(type_name)
-    if layout is None:
-        raise ModelError(
-            f"{path} has {name!r:.60} of type {type_name}: expected {', '.join(_LAYOUTS)}; fetch the model in one"
-            " of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
-        )
-    if layout.names and version != _QUANTIZATION_VERSION:
-        raise ModelError(
-            f"{path} has quantized tensors of version {version}: expected {_QUANTIZATION_VERSION}; quantize the model"
-            " again with a newer whisper.cpp"
-        )
-    return layout
+    if type_name not in BLOCKS:
+        return name, stored(file.path, type_name.upper(), shape, start)
+    blocks = stored(file.path, "U8", (count * layout.itemsize,), start)
+    return name, Tensor(shape, "F32", lambda: dequantize(blocks.load().view(layout)).reshape(shape))

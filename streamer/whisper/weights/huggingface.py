@@ -15,6 +15,12 @@ from streamer.whisper.weights import lora, safetensors, torch
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint
 
 NAME = "Hugging Face"
+FILES = (
+    ("model.safetensors",),
+    ("model.safetensors.index.json", "model-*-of-*.safetensors"),
+    ("pytorch_model.bin",),
+    ("pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin"),
+)
 
 # A file's name that cannot lead out of the directory, on any system.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
@@ -86,22 +92,16 @@ def _read_shards(index: Path, read: Callable[[Path], Mapping[str, object]]) -> d
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ModelError(f"{index} lacks weight_map: expected the shard of each tensor; fetch it again")
-    names: dict[str, list[str]] = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
             raise ModelError(
                 f"{index} has {name!r:.60} in {shard!r:.60}: expected the plain name of a file beside it;"
                 " fetch it again"
             )
-        names.setdefault(shard, []).append(name)
-    found = {}
-    for shard, expected in names.items():
+    found: dict[str, object] = {}
+    for shard in dict.fromkeys(weight_map.values()):
         path = index.with_name(shard)
         if not path.is_file():
             raise ModelError(f"{path} is missing: expected all shards that {index} names; fetch it again")
-        tensors = read(path)
-        for name in expected:
-            if name not in tensors:
-                raise ModelError(f"{path} lacks {name!r:.60}, which {index} says it has; fetch both again")
-            found[name] = tensors[name]
+        found |= read(path)
     return found

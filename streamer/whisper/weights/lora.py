@@ -8,20 +8,21 @@ and names: what PEFT's `save_pretrained` writes.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Literal
 
+import msgspec
 import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.outside import one_line
-from streamer.whisper.files import read_json
+from streamer.whisper.files import converted, read_json
 from streamer.whisper.weights import safetensors, torch
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
-from streamer.whisper.weights.tensors import READ_AS, StoredTensor
+from streamer.whisper.weights.tensors import FLOATS, Tensor
 
 CONFIG = "adapter_config.json"
 
@@ -35,17 +36,24 @@ _MORE = (
     "layer_replication",
 )
 
-# Ways to begin the training that leave W as it is; after others the adapter belongs to another W.
-_BEGINNINGS = (None, True, False, "gaussian", "eva", "orthogonal")
-
 _NAME = re.compile(r"(?:base_model\.model\.)?(?:model\.)?(?P<module>.+)\.lora_(?P<part>[AB])\.weight")
 
-# Of `rank_pattern` and `alpha_pattern`: the end of a layer's name. PEFT takes any regular expression.
-_PLAIN = re.compile(r"[\w.]+")
+_Alpha = Annotated[float, msgspec.Meta(ge=-1e6, le=1e6)]
 
-_MAX_RANK = 1 << 16
-_MAX_ALPHA = 1e6
-_MAX_PATTERNS = 1 << 12
+
+class _Config(msgspec.Struct):
+    """What is read of `adapter_config.json`. Ranks are those of the matrices."""
+
+    peft_type: Literal["LORA"]
+    lora_alpha: _Alpha
+    use_rslora: bool | None = None
+    bias: Literal["none"] | None = None
+
+    # Ways to begin the training that leave W as it is; after others the adapter belongs to another W.
+    init_lora_weights: bool | Literal["gaussian", "eva", "orthogonal"] | None = None
+
+    # By the ends of layers' names. PEFT takes any regular expression.
+    alpha_pattern: dict[Annotated[str, msgspec.Meta(pattern=r"^[\w.]+$")], _Alpha] | None = None
 
 
 def is_alone(directory: Path) -> bool:
@@ -60,48 +68,38 @@ def base_of(directory: Path) -> str:
 
 
 def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
-    """Return a checkpoint with an adapter in it, added when read. Raises ModelError where the adapter does not fit."""
+    """Return a checkpoint with an adapter in it, added when read. Raises ModelError if the adapter does not fit."""
     tensors = checkpoint.tensors
     shapes = expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(tensors))
     changes = _read_changes(directory, shapes)
 
     def read(name: str) -> FloatArray:
-        values = tensors[name]
-        return changes[name].added_to(values) if name in changes else values
+        if name not in changes:
+            return tensors[name]
+        a, b, scale = changes[name]
+        weight, rank = tensors[name], a.shape[0]
+        # A number that is not finite is found by the reader of the sum.
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = b.read().astype(np.float32).reshape(-1, rank) @ a.read().reshape(rank, -1)
+            change = np.float32(scale) * change.reshape(weight.shape) + weight
+            changed: FloatArray = change.astype(weight.dtype, copy=False)
+            return changed
 
     return replace(checkpoint, tensors=LazyTensors({name: partial(read, name) for name in shapes}, str(directory)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What is added to a weight."""
-
-    a: StoredTensor  # (rank, n_in, ...)
-    b: StoredTensor  # (n_out, rank, 1, ...)
-    scale: float
-
-    def added_to(self, weight: FloatArray) -> FloatArray:
-        """Return the sum, made in float32 and rounded to the weight's own type."""
-        rank = self.a.shape[0]
-        # A number that is not finite is found by the reader of the sum.
-        with np.errstate(invalid="ignore", over="ignore"):
-            change = self.b.read().astype(np.float32).reshape(-1, rank) @ self.a.read().reshape(rank, -1)
-            change *= np.float32(self.scale)
-            change = change.reshape(weight.shape)
-            change += weight
-            return change.astype(weight.dtype, copy=False)
-
-
-def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, _Change]:
-    """Return what an adapter adds to which of the tensors of these shapes. No matrix is read."""
+def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[Tensor, Tensor, float]]:
+    """Return of each weight that an adapter changes A (rank, n_in, ...), B (n_out, rank, 1, ...) and the scale."""
     where = directory / CONFIG
-    config = read_json(where, expected=_EXPECTED)
-    _check_kind(config, where)
-    path, stored = _find_matrices(directory)
-    layers: dict[str, dict[str, StoredTensor]] = {}
-    for name, tensor in stored.items():
+    data = read_json(where, expected=_EXPECTED)
+    config = converted(data, _Config, where, _REMEDY)
+    for key in filter(data.get, _MORE):
+        raise ModelError(f"{where} has {key} {data[key]!r:.60}: expected plain LoRA; {_REMEDY}")
+    path, found = _find_matrices(directory)
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.items():
         match = _NAME.fullmatch(name)
-        if match is None or not isinstance(tensor, StoredTensor) or tensor.dtype not in READ_AS:
+        if match is None or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
             raise ModelError(
                 f"{path} has {name!r:.80}: expected lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32;"
                 f" {_REMEDY}"
@@ -111,19 +109,20 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
         raise ModelError(f"{path} holds no matrices: expected those of an adapter; save it again")
     changes = {}
     for layer, parts in layers.items():
-        rank = int(_setting(config, where, "r", "rank_pattern", layer, 1, _MAX_RANK))
-        alpha = _setting(config, where, "lora_alpha", "alpha_pattern", layer, -_MAX_ALPHA, _MAX_ALPHA)
+        rank = max(1, *parts["A"].shape[:1]) if "A" in parts else 1
+        by_end = (alpha for end, alpha in (config.alpha_pattern or {}).items() if f".{layer}".endswith(f".{end}"))
+        alpha = next(by_end, config.lora_alpha)
         shape = shapes.get(f"{layer}.weight", ())
         expected = {"A": (rank, *shape[1:]), "B": (*shape[:1], rank, *(1,) * len(shape[2:]))}
         if len(shape) < 2 or {part: tensor.shape for part, tensor in parts.items()} != expected:
-            found = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
+            here = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
             wanted = f"A {list(expected['A'])} and B {list(expected['B'])}" if len(shape) > 1 else "no such layer"
             raise ModelError(
-                f"{path} has {found} for {layer!r:.80}, the model {wanted} of rank {rank}: expected an adapter of this"
+                f"{path} has {here} for {layer!r:.80}, the model {wanted} of rank {rank}: expected an adapter of this"
                 f" model; it was made for {base_of(directory) or 'another'}"
             )
-        scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        changes[f"{layer}.weight"] = _Change(parts["A"], parts["B"], scale)
+        scale = alpha / (math.sqrt(rank) if config.use_rslora else rank)
+        changes[f"{layer}.weight"] = parts["A"], parts["B"], scale
     return changes
 
 
@@ -132,33 +131,3 @@ def _find_matrices(directory: Path) -> tuple[Path, Mapping[str, object]]:
         if (directory / name).is_file():
             return directory / name, read(directory / name)
     raise ModelError(f"{directory / 'adapter_model.safetensors'} is missing: {_EXPECTED}; fetch it again")
-
-
-def _check_kind(config: Mapping[str, Any], where: Path) -> None:
-    """Raise ModelError unless an adapter is LoRA and no more."""
-    more = [key for key in _MORE if config.get(key)]
-    for key, known in (
-        ("peft_type", ("LORA",)),
-        ("bias", (None, "none")),
-        ("init_lora_weights", _BEGINNINGS),
-        *((key, (None,)) for key in more),
-    ):
-        if config.get(key) not in known:
-            raise ModelError(f"{where} has {key} {config.get(key)!r:.60}: expected plain LoRA; {_REMEDY}")
-    for key in ("rank_pattern", "alpha_pattern"):
-        patterns = config.get(key) or {}
-        plain = isinstance(patterns, dict) and len(patterns) <= _MAX_PATTERNS
-        if not plain or not all(_PLAIN.fullmatch(pattern) for pattern in patterns):
-            raise ModelError(f"{where} has {key} {patterns!r:.60}: expected numbers by ends of names; {_REMEDY}")
-
-
-def _setting(
-    config: Mapping[str, Any], where: Path, key: str, patterns_key: str, layer: str, low: float, high: float
-) -> float:
-    """Return a number of a layer's: that of the first pattern that names it, else that of all."""
-    patterns: dict[str, Any] = config.get(patterns_key) or {}
-    named = (pattern for pattern in patterns if f".{layer}".endswith(f".{pattern}"))
-    value: Any = patterns.get(next(named, ""), config.get(key))
-    if type(value) not in (int, float) or not low <= value <= high:
-        raise ModelError(f"{where} has {key} {value!r:.60} for {layer!r:.80}: expected a number; fetch it again")
-    return float(value)

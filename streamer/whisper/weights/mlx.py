@@ -6,7 +6,6 @@ mlx-audio puts the same tensors beside a `config.json` of Hugging Face.
 """
 
 import math
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -17,12 +16,14 @@ from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.weights import huggingface, npz, safetensors
-from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes
 from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import ComputedTensor, StoredTensor, row_strides
+from streamer.whisper.weights.tensors import Tensor
 
 NAME = "MLX"
+
+FILES = (("weights.safetensors",), ("weights.npz",))
 
 # In the order in which they are looked for.
 _WEIGHTS = ("model.safetensors", "weights.safetensors", "weights.npz")
@@ -57,16 +58,18 @@ def load(directory: Path) -> Checkpoint:
     path = _find_weights(directory)
     stored = (npz if path.suffix == ".npz" else safetensors).read_header(path)
     tensors = {
-        name: _find_tensor(stored, openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2."), shape)
+        name: _find_tensor(
+            stored, path, openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2."), shape
+        )
         for name, shape in expected_shapes(dims, tied=tied).items()
     }
     # Older files, and those of others, may have them.
     if tensors[_ENCODER_POSITIONS] is None and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
         # In the type of the others, as MLX's own program computes with them.
         bias = tensors["encoder.conv1.bias"]
-        half = isinstance(bias, StoredTensor) and bias.dtype == "F16"
+        half = bias is not None and bias.dtype == "F16"
         shape = dims.n_audio_ctx, dims.n_audio_state
-        tensors[_ENCODER_POSITIONS] = ComputedTensor(shape, partial(_sinusoids, *shape, half=half))
+        tensors[_ENCODER_POSITIONS] = Tensor(shape, "F32", partial(_sinusoids, *shape, half=half))
     return as_checkpoint(dims, tensors, str(path), tied=tied)
 
 
@@ -77,7 +80,7 @@ def _find_weights(directory: Path) -> Path:
     raise ModelError(f"{directory} has no weights: expected one of {', '.join(_WEIGHTS)}; fetch it again")
 
 
-def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
+def _find_tensor(stored: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]) -> Tensor | None:
     tensor = stored.get(name)
     if tensor is None:
         return None
@@ -87,17 +90,13 @@ def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, .
         biases = stored.get(f"{prefix}.biases")
         if biases is None:
             raise ModelError(
-                f"{tensor.path} has {name} with scales and without biases: expected MLX's affine quantization;"
+                f"{path} has {name} with scales and without biases: expected MLX's affine quantization;"
                 " convert the model again"
             )
-        return grouped(name, tensor, scales, biases, (shape[0], shape[1]))
+        return grouped(name, str(path), tensor, scales, biases, (shape[0], shape[1]))
     if len(shape) == 3 and len(tensor.shape) == 3:
-        strides = tensor.strides or row_strides(tensor.shape)
-        tensor = replace(
-            tensor,
-            shape=(tensor.shape[0], tensor.shape[2], tensor.shape[1]),
-            strides=(strides[0], strides[2], strides[1]),
-        )
+        n_out, n_kernel, n_in = tensor.shape
+        return tensor.view((n_out, n_in, n_kernel), lambda values: values.transpose(0, 2, 1))
     return tensor
 
 

@@ -1,52 +1,50 @@
-"""NumPy's `.npz`: a zip archive of arrays, compressed or not, each with a short text before it that describes it.
+"""NumPy's `.npz`: a zip archive of arrays, compressed or not. MLX writes the same, and calls bfloat16 `V2`."""
 
-`numpy.load` would make room for an array before it looks for it. MLX writes the same, and calls bfloat16 `V2`.
-"""
-
-import io
 import math
 import zipfile
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from numpy.lib import format as npy
+from numpy.typing import NDArray
 
 from streamer.whisper.weights.binary import open_file
-from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape
-from streamer.whisper.weights.zipped import Archive
+from streamer.whisper.weights.tensors import TYPES, Tensor, is_shape
 
-# Longest beginning of an array that is read, the description in it; NumPy's are filled up to 128 bytes.
-_MAX_HEAD_BYTES = 1024
-
-# By the version of the description; a third one is for names of fields.
+# By the version of an array's description; a third one is for names of fields.
 _READ = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 # NumPy's types under the names that safetensors gives them.
-_TYPES = {"<f2": "F16", "|V2": "BF16", "<f4": "F32", "<u4": "U32"}
+_NAMES = {"<f2": "F16", "|V2": "BF16", "<f4": "F32", "<u4": "U32"}
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Read which arrays a file has, and where, but none of them. Raises ModelError where the file is damaged."""
-    with open_file(path, "numpy.savez") as file:
-        archive = Archive(file)
-        tensors = {name.removesuffix(".npy"): _find_array(path, archive, name) for name in archive.names}
-        if len(tensors) < len(archive.names):
-            raise ValueError("an array twice")
-    return tensors
+def read_header(path: Path) -> dict[str, Tensor]:
+    """Read which arrays a file has, but none of them. Raises ModelError if the file is damaged."""
+    with open_file(path, "numpy.savez") as file, zipfile.ZipFile(file) as archive:
+        names = archive.namelist()
+        if len(set(names)) < len(names):
+            raise ValueError("a member twice")
+        return {name.removesuffix(".npy"): _find_array(path, archive, name) for name in names}
 
 
-def _find_array(path: Path, archive: Archive, name: str) -> StoredTensor:
+def _find_array(path: Path, archive: zipfile.ZipFile, name: str) -> Tensor:
     with archive.open(name) as member:
-        head = io.BytesIO(member.read(_MAX_HEAD_BYTES))
-    try:
-        shape, columns_first, found = _READ[npy.read_magic(head)](head)
-    except Exception:  # noqa: BLE001 - NumPy evaluates the text, as a literal: errors of many kinds
-        raise ValueError(f"{name!r:.60} is not a plain array") from None
-    start = head.tell()
-    dtype = _TYPES.get(found.str, found.str)
-    info = archive.member(name)
-    if not is_shape(shape) or (dtype in ITEM_BYTES and start + ITEM_BYTES[dtype] * math.prod(shape) != info.file_size):
+        try:
+            shape, _, dtype = _READ[npy.read_magic(member)](member)
+        except Exception:  # noqa: BLE001 - NumPy evaluates the text, as a literal: errors of many kinds
+            raise ValueError(f"{name!r:.60} is not a plain array") from None
+        n_bytes = archive.getinfo(name).file_size - member.tell()
+    if not is_shape(shape) or (not dtype.hasobject and dtype.itemsize * math.prod(shape) != n_bytes):
         raise ValueError(f"a wrong number of bytes for {name!r:.60}")
-    strides = tuple(math.prod(shape[:i]) for i in range(len(shape))) if columns_first else None
-    if info.compress_type != zipfile.ZIP_STORED:
-        return StoredTensor(path, dtype, shape, start, strides, packed=name)
-    return StoredTensor(path, dtype, shape, archive.find(name)[0] + start, strides)
+    found = _NAMES.get(dtype.str, dtype.str)
+    return Tensor(tuple(shape), found, partial(_load, path, name, found))
+
+
+def _load(path: Path, name: str, dtype: str) -> NDArray[Any]:
+    with open_file(path, "numpy.savez") as file, zipfile.ZipFile(file) as archive:
+        if name not in archive.namelist():
+            raise ValueError(f"no {name!r:.60} in the archive")
+        with archive.open(name) as member:
+            values: NDArray[Any] = npy.read_array(member, allow_pickle=False)
+            return values.view(TYPES[dtype]) if dtype == "BF16" else values

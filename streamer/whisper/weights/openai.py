@@ -8,6 +8,7 @@ from streamer.whisper.weights import torch
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 
 NAME = "openai-whisper"
+FILES = (("*.pt",),)
 
 # Between two dots of a tensor's name: Hugging Face's and openai-whisper's.
 _PARTS = {

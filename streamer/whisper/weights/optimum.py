@@ -23,11 +23,12 @@ from streamer.whisper.files import read_json
 from streamer.whisper.ir import probe_graphs, read_graph
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes
-from streamer.whisper.weights.tensors import ComputedTensor
+from streamer.whisper.weights.tensors import Tensor
 
 NAME = "optimum-intel"
 
-ENCODER, DECODER = FILES = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
+_GRAPHS = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
+FILES = ((*_GRAPHS, "openvino_encoder_model.bin", "openvino_decoder_model.bin"),)
 
 # A layer, with all that an exporter's wrappers put before `layers`.
 _LAYER = re.compile(r"__module\.(?:model\.)*(?:(?:en|de)coder\.)?([\w.]+)/")
@@ -46,7 +47,7 @@ _MAX_STEPS = 8
 
 def matches(path: Path) -> bool:
     """Return whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
-    found = any((path / name).is_file() for name in FILES)
+    found = any((path / name).is_file() for name in _GRAPHS)
     return found and not any(path.glob("*.safetensors")) and not (path / "pytorch_model.bin").exists()
 
 
@@ -56,10 +57,10 @@ def load(directory: Path) -> Checkpoint:
     config = read_json(path)
     dims = ModelDimensions.from_huggingface(config, path)
     huggingface.read_tied(config, path)
-    probe_graphs([directory / name for name in FILES])
+    probe_graphs([directory / name for name in _GRAPHS])
     found = {
-        **dict(_weights(directory / ENCODER, "encoder", dims)),
-        **dict(_weights(directory / DECODER, "decoder", dims)),
+        **dict(_weights(directory / _GRAPHS[0], "encoder", dims)),
+        **dict(_weights(directory / _GRAPHS[1], "decoder", dims)),
     }
     sources = {name: _constant(output) for name, (output, _) in found.items()}
     tied = sources.get("proj_out.weight") in (None, sources.get("decoder.embed_tokens.weight"))
@@ -68,7 +69,7 @@ def load(directory: Path) -> Checkpoint:
 
 
 # A weight in a graph: its name, what goes into an operation and is made of constants alone, and the tensor of it.
-_Weight = tuple[str, tuple[ov.Output, ComputedTensor]]
+_Weight = tuple[str, tuple[ov.Output, Tensor]]
 
 
 def _read(output: ov.Output, shape: tuple[int, ...], transposed: bool, factor: float) -> FloatArray:
@@ -76,7 +77,7 @@ def _read(output: ov.Output, shape: tuple[int, ...], transposed: bool, factor: f
     values = _fold(output).reshape(shape[::-1] if transposed else shape)
     if factor != 1.0:
         values = values * values.dtype.type(factor)
-    return np.ascontiguousarray(values.T if transposed else values)
+    return values.T if transposed else values
 
 
 def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
@@ -88,7 +89,7 @@ def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
         # Vectors stand in the shape in which they are added.
         if name in shapes and _constant(output) and prod(output.shape) == prod(shapes[name]):
             read = partial(_read, output, shapes[name], transposed, factor)
-            yield name, (output, ComputedTensor(shapes[name], read))
+            yield name, (output, Tensor(shapes[name], "F32", read))
 
     for node in read_graph(path).get_ordered_ops():
         kind, match = node.get_type_name(), _LAYER.match(node.get_friendly_name())

@@ -9,12 +9,11 @@ import math
 from pathlib import Path
 
 from streamer.whisper.weights.binary import open_file
-from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape
+from streamer.whisper.weights.tensors import TYPES, Tensor, is_shape, stored
 
 
-def read_header(path: Path) -> dict[str, StoredTensor]:
+def read_header(path: Path) -> dict[str, Tensor]:
     """Read which tensors a file has, and where, but none of them. Raises ModelError if the file is damaged."""
-    tensors = {}
     with open_file(path, "safetensors") as file:
         (length,) = file.read_numbers("Q", "its header")
         table = json.loads(file.read_all(length, "its header"))
@@ -23,14 +22,13 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
         table.pop("__metadata__", None)
         entries = [_entry(name, value) for name, value in table.items()]
         position = 0
-        for name, dtype, shape, begin, end in sorted(entries, key=lambda entry: entry[3:]):
+        for name, _, _, begin, end in sorted(entries, key=lambda entry: entry[3:]):
             if begin != position:
                 raise ValueError(f"a gap or an overlap before {name!r:.60}")
-            tensors[name] = StoredTensor(path, dtype, shape, file.tell() + begin)
             position = end
         if position != file.left_bytes():
             raise ValueError(f"{file.left_bytes()} bytes of tensors, and {position} announced")
-    return tensors
+        return {name: stored(path, dtype, shape, file.tell() + begin) for name, dtype, shape, begin, _ in entries}
 
 
 def _entry(name: str, value: object) -> tuple[str, str, tuple[int, ...], int, int]:
@@ -38,7 +36,7 @@ def _entry(name: str, value: object) -> tuple[str, str, tuple[int, ...], int, in
     match value:
         case {"dtype": str(dtype), "shape": shape, "data_offsets": [begin, end]} if is_shape(shape):
             # None of a type that no model has.
-            n_bytes = ITEM_BYTES[dtype] * math.prod(shape) if dtype in ITEM_BYTES else None
+            n_bytes = TYPES[dtype].itemsize * math.prod(shape) if dtype in TYPES else None
             if is_shape([begin, end]) and begin <= end and n_bytes in (None, end - begin):
                 return name, dtype, tuple(shape), begin, end
     raise ValueError(f"a wrong entry for {name!r:.60}")

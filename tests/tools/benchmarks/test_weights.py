@@ -1,4 +1,4 @@
-"""What weights of 16, 8 and 4 bits cost on recordings, measured with nano.en."""
+"""What weights of 16 and 8 bits cost on recordings, measured with nano.en."""
 
 import json
 import shutil
@@ -36,28 +36,27 @@ def test_each_precision_is_a_row_of_words_logits_and_costs(
 ) -> None:
     file = tmp_path / "figures.json"
     command = ["weights", "--model", str(NANO), "--corpus", str(folder / "one.flac"), str(folder / "more")]
-    assert benchmark.main([*command, "--weights", "f16,int4", "--beams", "1", "--json", str(file)]) == 0
+    assert benchmark.main([*command, "--weights", "f16,int8", "--beams", "1", "--json", str(file)]) == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     whole, rounded = json.loads(file.read_text(encoding="utf-8"))
     n_words = whole["alone"]["n_reference"]
     assert printed[0] == f"nano.en: {n_words} words in {whole['audio_s'] / 60:.1f} minutes"
-    assert [line.split("|")[1].strip() for line in printed[1:]] == ["Weights", "---", "f16", "int4"]
+    assert [line.split("|")[1].strip() for line in printed[1:]] == ["Weights", "---", "f16", "int8"]
     assert n_words == sum(len(path.read_text(encoding="utf-8").split()) for path in folder.rglob("*.txt"))
     for wrong in (whole["alone"], whole["runs"]["1"]["wrong"]):
         assert wrong["n_reference"] == n_words
         assert wrong["substitutions"] + wrong["deletions"] < n_words / 2
     assert whole["logits"] == {"mean": 0.0, "largest": 0.0, "other_tokens": 0.0}
     assert 0 < rounded["logits"]["mean"] < rounded["logits"]["largest"]
-    assert rounded["disk_mb"] < whole["disk_mb"] / 2
+    assert rounded["disk_mb"] < whole["disk_mb"] * 0.7
     assert all(row["runs"]["1"]["cpu_s"] > 0 and row["runs"]["1"]["peak_rss_mb"] > 50 for row in (whole, rounded))
 
 
 def test_logits_are_compared_on_the_first_models_text() -> None:
-    first, int8, int4 = (load_model(str(NANO), DeviceSettings("CPU"), weights=w) for w in ("f32", "int8", "int4"))
+    first, int8 = (load_model(str(NANO), DeviceSettings("CPU"), weights=w) for w in ("f32", "int8"))
     windows = windows_of(first, read(SAMPLE)[: 31 * SAMPLE_RATE], "en")
     assert [len(window.tokens) > 40 for window in windows] == [True, False]
-    near, far = difference(first, int8, windows, "en"), difference(first, int4, windows, "en")
-    assert 0 < near.mean < far.mean
+    assert 0 < difference(first, int8, windows, "en").mean < 1
     assert difference(first, first, windows, "en") == Difference()
 
 

@@ -5,16 +5,14 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-import openvino as ov
-import openvino.opset13 as ops
 import pytest
 from numpy.typing import NDArray
 
-from streamer.errors import InferenceError, ModelError
+from streamer.errors import InferenceError
 from streamer.whisper.check import Check, require
-from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
-from streamer.whisper.device.compile import Compilation, Sizes
-from streamer.whisper.device.devices import DeviceSettings, plan_stages, the_core
+from streamer.whisper.device.checks import check_decoder, check_freshness
+from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
@@ -203,38 +201,6 @@ class TestFreshness:
         assert found[0].found == "not finite"
         with pytest.raises(InferenceError, match="encoder gives numbers that are not finite: the weights are broken"):
             require(found)
-
-
-class TestPorts:
-    def test_ours_are_right(self) -> None:
-        checks = list(check_ports(compile_nano()))
-        assert [check.name for check in checks][:2] == ["encoder: ports", "encoder: state"]
-        assert failures(checks) == []
-
-    def test_a_graph_of_other_dimensions_is_named(self) -> None:
-        compilation = compile_nano()
-        graphs = compilation.graphs
-        compilation.graphs = dataclasses.replace(graphs, dims=dataclasses.replace(graphs.dims, n_mels=128))
-        with pytest.raises(ModelError, match=r"encoder graph has input_features \[1, 80, 3000\].*expected \[1, 128"):
-            require(check_ports(compilation))
-
-    def test_a_missing_port_is_named(self) -> None:
-        compilation = compile_nano()
-        compilation.compiled[Sizes("cross_kv")] = compilation.compiled[Sizes("encoder")]
-        with pytest.raises(ModelError, match="the cross_kv graph has encoder_hidden_states missing"):
-            require(check_ports(compilation))
-
-    def test_a_graph_with_state_is_refused(self) -> None:
-        x = ops.parameter([1, 4], np.float32)
-        x.output(0).set_names({"x"})
-        value = ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), "memory", ov.Type.f32, [1, 4])
-        total = ops.add(x, value)
-        model = ov.Model([ops.result(total)], [ops.assign(total, "memory")], [x], "stateful")
-        compilation = compile_nano()
-        compilation.compiled = {Sizes("encoder"): the_core().compile_model(model, "CPU")}
-        assert any(
-            "keeps state from call to call (memory)" in failure for failure in failures(check_ports(compilation))
-        )
 
 
 def compile_nano(checkpoint: Checkpoint | None = None) -> Compilation:

@@ -57,7 +57,7 @@ def key_types(compilation: Compilation) -> set[str]:
     return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
 
 
-@pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym", "int4"])
+@pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym"])
 def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, precision: str) -> None:
     model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, precision)
     assert has_integer_weights(model) == (precision != "f16")

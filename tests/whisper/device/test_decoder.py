@@ -11,7 +11,7 @@ from streamer.audio.mel import log_mel
 from streamer.whisper.check import require
 from streamer.whisper.decode.search import Search, follow_beams
 from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
-from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
@@ -97,6 +97,16 @@ def test_static_graphs_follow_the_beams_that_they_were_made_for(dynamic: Compila
     assert not Runtime(static).decoder.takes_batches
 
 
+def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
+    decoder = Runtime(dynamic).decoder
+    logits, attention = decoder.feed(PROMPT * 5)
+    for n_silent in (1, 64, 65, 99):
+        decoder.begin()
+        found = decoder.feed(PROMPT * 5, n_silent)
+        np.testing.assert_array_equal(found[0], logits[:, n_silent:])
+        np.testing.assert_array_equal(found[1], attention[:, :, n_silent:])
+
+
 def test_a_call_takes_as_many_tokens_as_there_are(dynamic: Compilation, static: Compilation) -> None:
     for graphs, n_tokens in ((dynamic, 5), (static, 16)):
         runtime = Runtime(graphs)
@@ -107,7 +117,6 @@ def test_a_call_takes_as_many_tokens_as_there_are(dynamic: Compilation, static: 
 
 
 def test_the_checks_of_a_load_pass(dynamic: Compilation) -> None:
-    require(check_ports(dynamic))
     used, fresh = Runtime(dynamic), Runtime(dynamic, n_buffers=1)
     for window_s in used.windows_s:
         require(check_decoder(used.decoder_of(used.window(window_s)), 3))

@@ -62,8 +62,8 @@ def cross(whole: Path, mel: FloatArray) -> dict[str, FloatArray]:
     """The keys and values of the sample, by the triple's own encoder."""
     triple = load_triple(whole)
     core = the_core()
-    hidden = core.compile_model(triple.encoder(), "CPU", FULL_PRECISION)([mel[None]])[0]
-    outputs = core.compile_model(triple.cross_kv(), "CPU", FULL_PRECISION)([hidden])
+    hidden = core.compile_model(triple.read("encoder", HEADS), "CPU", FULL_PRECISION)([mel[None]])[0]
+    outputs = core.compile_model(triple.read("cross_kv", HEADS), "CPU", FULL_PRECISION)([hidden])
     return {port.any_name: values.copy() for port, values in outputs.items()}
 
 
@@ -92,7 +92,9 @@ def test_a_triple_of_each_convention_decodes_as_transformers(
     directory = shutil.copytree(whole, tmp_path / "triple")
     model = build_decoder(nano, convention, position_shape=(1, 1), cache_type=np.float16)
     ov.save_model(model, directory / DECODER, compress_to_fp16=True)
-    decoder = TripleDecoder(the_core().compile_model(load_triple(directory).decoder(HEADS), "CPU", FULL_PRECISION))
+    decoder = TripleDecoder(
+        the_core().compile_model(load_triple(directory).read("decoder", HEADS), "CPU", FULL_PRECISION)
+    )
     found = find_convention(decoder, DECODER, PROMPT[0])
     assert found is convention
     decoder.use(cross)
@@ -105,14 +107,9 @@ def test_a_triple_of_each_convention_decodes_as_transformers(
 def test_a_triple_says_what_its_model_is(whole: Path, nano: Checkpoint) -> None:
     triple = load_triple(whole)
     assert is_triple(whole)
-    assert triple.dims == replace(nano.dims, n_text_ctx=224)
+    assert triple.dims == replace(nano.dims, n_text_ctx=224, n_audio_layer=nano.dims.n_text_layer)
     assert triple.dims.cache_size == 223
-    assert triple.has_attention
-    assert [triple.encoder_path.name, triple.cross_kv_path.name, triple.decoder_path.name] == [
-        ENCODER,
-        CROSS_KV,
-        DECODER,
-    ]
+    assert [path.name for path in triple.paths.values()] == [ENCODER, CROSS_KV, DECODER]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +132,7 @@ def test_cross_attention_is_found_by_name_or_by_shape(
     cross_names: bool,
 ) -> None:
     triple = load_triple(write_triple(tmp_path, nano, OURS, cross_names=cross_names))
-    compiled = the_core().compile_model(triple.decoder(HEADS), "CPU", FULL_PRECISION)
+    compiled = the_core().compile_model(triple.read("decoder", HEADS), "CPU", FULL_PRECISION)
     decoder = TripleDecoder(compiled)
     decoder.use(cross)
     decoder.decode(OURS, PROMPT)
@@ -148,7 +145,7 @@ def test_graphs_that_hand_over_in_other_types_are_joined(
     tmp_path: Path, nano: Checkpoint, cross: Mapping[str, FloatArray], expected: tuple[list[int], FloatArray]
 ) -> None:
     triple = load_triple(write_triple(tmp_path, nano, OURS, cross_type=np.float32))
-    model = triple.decoder(HEADS)
+    model = triple.read("decoder", HEADS)
     kinds = {port.any_name: port.element_type.get_type_name() for port in model.inputs}
     assert {kind for name, kind in kinds.items() if ".encoder." in name} == {"f16"}
     decoder = TripleDecoder(the_core().compile_model(model, "CPU", FULL_PRECISION))
@@ -188,6 +185,8 @@ OUTPUTS: dict[str, Ports] = {
     CROSS_KV: {f"present_key_values.{name}": port for name, port in CROSS_PORTS.items()},
     DECODER: {
         "logits": ([1, 1, 16], "f32"),
+        "attention.0": ([3, 1, 1500], "f32"),
+        "attention.1": ([1, 3, 1, 1500], "f32"),
         **{f"present_key_values.{name}": ([1, 3, 1, 4], "f32") for name in CACHE_PORTS},
     },
 }
@@ -240,32 +239,37 @@ def refuse(directory: Path, *parts: str) -> None:
 
 
 def test_every_size_comes_from_the_ports(triple: Path) -> None:
-    # The encoder has no attention that could be counted: its layers are taken to be as many as the decoder's.
+    # The encoder's layers are taken to be as many as the decoder's.
     assert load_triple(triple).dims == SMALL
-    assert not load_triple(triple).has_attention
+
+
+@pytest.mark.usefixtures("unprobed")
+def test_word_times_need_the_attention_of_each_layer(triple: Path) -> None:
+    outputs = {name: port for name, port in OUTPUTS[DECODER].items() if name != "attention.0"}
+    write_ports(triple / DECODER, INPUTS[DECODER], outputs)
+    refuse(triple, "does not give its cross-attention", "expected an output of it for each layer")
 
 
 @pytest.mark.parametrize("file", [ENCODER, CROSS_KV, DECODER])
 def test_a_missing_graph(triple: Path, file: str) -> None:
     (triple / file).unlink()
     pattern = {ENCODER: "*_encoder.xml", CROSS_KV: "*_cross_kv.xml", DECODER: "*_decoder_static_kvcache_*.xml"}[file]
-    refuse(triple, f"has no {pattern}, it has whisper_medium_", "fetch all of them again")
+    refuse(triple, f"has no {pattern} (whisper_medium_", "fetch all of them again")
 
 
 @pytest.mark.parametrize("file", [ENCODER, CROSS_KV, DECODER])
 def test_two_graphs_of_a_kind(triple: Path, file: str) -> None:
     other = file.replace("medium", "small")
     shutil.copy(triple / file, triple / other)
-    refuse(triple, f"has {file} and {other}: expected one graph of a kind")
+    refuse(triple, "has several *", file, other, "expected the three graphs")
 
 
 @pytest.mark.usefixtures("unprobed")
 @pytest.mark.parametrize("file", [ENCODER, CROSS_KV, DECODER])
 def test_missing_and_truncated_weights(triple: Path, file: str) -> None:
     weights = (triple / file).with_suffix(".bin")
-    size = weights.stat().st_size
     weights.write_bytes(weights.read_bytes()[:-1])
-    refuse(triple, f"{weights.name} has {size - 1} bytes, {file} needs {size}", "truncated", "fetch both again")
+    refuse(triple, f"{file} cannot be read (", f"{weights.name} is damaged", "fetch both again")
     weights.unlink()
     refuse(triple, f"{weights.name} is missing")
 
@@ -283,44 +287,48 @@ CROSS = "past_key_values.1.encoder.key"
 @pytest.mark.parametrize(
     ("file", "change", "problem"),
     [
-        (ENCODER, other({"input_features": ([1, 80, 2998], "f32")}), "[1, 80, 2998]: expected [1, any, 3000]"),
-        (ENCODER, other({"input_features": ([1, 80, -1], "f32")}), "input_features of shape [1,80,?]: expected fixed"),
-        (ENCODER, other({"input_features": ([80, 3000], "f32")}), "[80, 3000]: expected [1, any, 3000]"),
-        (ENCODER, other({"input_features": ([1, 80, 3000], "u8")}), "input_features of type u8: expected f16 or f32"),
+        (ENCODER, other({"input_features": ([1, 80, 2998], "f32")}), "[1,80,2998] f32: expected [1, 80, 3000] of f32"),
+        (
+            ENCODER,
+            other({"input_features": ([1, 80, -1], "f32")}),
+            "input_features of shape [1,80,?]: expected 3 fixed",
+        ),
+        (
+            ENCODER,
+            other({"input_features": ([80, 3000], "f32")}),
+            "input_features of shape [80,3000]: expected 3 fixed",
+        ),
+        (ENCODER, other({"input_features": ([1, 80, 3000], "u8")}), "[1,80,3000] u8: expected [1, 80, 3000] of f32 or"),
         (ENCODER, other({"input_features": ([1, 300, 3000], "f32")}), "n_mels 300: expected a whole number from 1"),
-        (ENCODER, other({"speaker": ([1], "f32")}), "has the input 'speaker', which a Whisper graph does not need"),
-        (ENCODER, other({}, {"last_hidden_state": ([1500, 12], "f32")}), "[1500, 12]: expected [1, any, any]"),
-        (ENCODER, other({}, {"last_hidden_state": ([1, 1500, 16], "f32")}), "different models"),
-        (CROSS_KV, other({"encoder_hidden_states": ([1, 1500, 16], "f32")}), "expected [1, 1500, 12] as in"),
-        (CROSS_KV, other({}, {"present_key_values.1.encoder.key": ([1, 3, 1500, 8], "f16")}), "different models"),
-        (CROSS_KV, other({}, {"present_key_values.2.encoder.key": ([1, 3, 1500, 4], "f16")}), "no input for it"),
-        (DECODER, other({"input_ids": ([1, 4], "i64")}), "input_ids of shape [1, 4]: expected [1, 1]"),
-        (DECODER, other({"input_ids": ([1, 1], "f32")}), "input_ids of type f32: expected i32 or i64"),
-        (DECODER, other({"attention_mask": ([1, 39], "f32")}), "attention_mask of shape [1, 39]: expected [1, 40]"),
-        (DECODER, other({"attention_mask": ([1, -1], "f32")}), "attention_mask of shape [1,?]: expected fixed sizes"),
-        (DECODER, other({"position_ids": ([2], "i64")}), "position_ids of shape [2]: expected [1]"),
-        (DECODER, other({"position_ids": ([1, 1, 1], "i64")}), "position_ids of shape [1, 1, 1]: expected [1, 1]"),
-        (DECODER, other({CACHE: ([1, 3, 38, 4], "f32")}), f"{CACHE} of shape [1, 3, 38, 4]: expected [1, 3, 39, 4]"),
-        (DECODER, other({CACHE: ([1, 3, -1, 4], "f32")}), f"{CACHE} of shape [1,3,?,4]: expected fixed sizes"),
-        (DECODER, other({CACHE: ([1, 3, 39, 4], "bf16")}), f"{CACHE} of type bf16: expected f16 or f32"),
+        (ENCODER, other({"speaker": ([1], "f32")}), "has the input 'speaker': expected only input_features"),
+        (ENCODER, other({}, {"last_hidden_state": ([1500, 12], "f32")}), "[1500,12] f32: expected [1, 1500, 12]"),
+        (ENCODER, other({}, {"last_hidden_state": ([1, 1500, 16], "f32")}), "[1,1500,16] f32: expected [1, 1500, 12]"),
+        (CROSS_KV, other({"encoder_hidden_states": ([1, 1500, 16], "f32")}), "[1,1500,16] f32: expected [1, 1500, 12]"),
+        (CROSS_KV, other({}, {"present_key_values.1.encoder.key": ([1, 3, 1500, 8], "f16")}), "[1, 3, 1500, 4] of f32"),
+        (
+            CROSS_KV,
+            other({}, {"present_key_values.2.encoder.key": ([1, 3, 1500, 4], "f16")}),
+            "has the output 'present",
+        ),
+        (DECODER, other({"input_ids": ([1, 4], "i64")}), "input_ids [1,4] i64: expected [1, 1] of i32 or i64"),
+        (DECODER, other({"input_ids": ([1, 1], "f32")}), "input_ids [1,1] f32: expected [1, 1] of i32 or i64"),
+        (DECODER, other({"attention_mask": ([1, 39], "f32")}), "attention_mask [1,39] f32: expected [1, 40]"),
+        (DECODER, other({"attention_mask": ([1, -1], "f32")}), "attention_mask [1,?] f32: expected [1, 40]"),
+        (DECODER, other({"position_ids": ([2], "i64")}), "position_ids [2] i64: expected [1] of i32 or i64"),
+        (DECODER, other({"position_ids": ([1, 2], "i64")}), "position_ids [1,2] i64: expected [1, 1]"),
+        (DECODER, other({CACHE: ([1, 3, 38, 4], "f32")}), f"{CACHE} [1,3,38,4] f32: expected [1, 3, 39, 4]"),
+        (DECODER, other({CACHE: ([1, 3, -1, 4], "f32")}), f"{CACHE} [1,3,?,4] f32: expected [1, 3, 39, 4]"),
         (
             DECODER,
-            other({CROSS: ([1, 3, 750, 4], "f16")}),
-            f"{CROSS} of shape [1, 3, 750, 4]: expected [1, 3, 1500, 4]",
+            other({CACHE: ([1, 3, 39, 4], "bf16")}),
+            f"{CACHE} [1,3,39,4] bf16: expected [1, 3, 39, 4] of f32 or",
         ),
-        (
-            DECODER,
-            other({}, {PRESENT: ([1, 3, 40, 4], "f32")}),
-            f"{PRESENT} of shape [1, 3, 40, 4]: expected [1, 3, 1, 4]",
-        ),
-        (DECODER, other({}, {"logits": ([1, 16], "f32")}), "logits of shape [1, 16]: expected [1, 1, any]"),
+        (DECODER, other({CROSS: ([1, 3, 750, 4], "f16")}), f"{CROSS} [1,3,750,4] f16: expected [1, 3, 1500, 4]"),
+        (DECODER, other({}, {PRESENT: ([1, 3, 40, 4], "f32")}), f"{PRESENT} [1,3,40,4] f32: expected [1, 3, 1, 4]"),
+        (DECODER, other({}, {"logits": ([1, 16], "f32")}), "logits of shape [1,16]: expected 3 fixed sizes"),
         (DECODER, other({}, {"logits": ([1, 1, 200_000], "f32")}), "n_vocab 200000: expected a whole number"),
-        (DECODER, other({"beam_idx": ([1], "i32")}), "has the input 'beam_idx', which a Whisper graph does not need"),
-        (
-            DECODER,
-            other({"past_key_values.2.decoder.key": ([1, 3, 39, 4], "f32")}),
-            "no input past_key_values.2.decoder.v",
-        ),
+        (DECODER, other({"beam_idx": ([1], "i32")}), "has the input 'beam_idx': expected only input_ids"),
+        (DECODER, other({"past_key_values.2.decoder.key": ([1, 3, 39, 4], "f32")}), "no output present_key_values.2."),
     ],
 )
 def test_ports_of_other_shapes_and_types(triple: Path, file: str, change: tuple[Ports, Ports], problem: str) -> None:
@@ -337,7 +345,7 @@ def test_a_port_of_another_name_is_missed_and_the_real_ones_are_told(triple: Pat
         renamed: Ports = {("x\x7f\ny" if name == last else name): port for name, port in names.items()}
         ports = (renamed, OUTPUTS[file]) if kind == "input" else (INPUTS[file], renamed)
         write_ports(triple / file, *ports)
-        refuse(triple, f"{file} has no {kind} {last}, it has '", "fetch it again")
+        refuse(triple, f"{file} has no ", f"{last}, it has '", "or use the original checkpoint")
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -392,12 +400,11 @@ def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     [
         lambda text: text[: len(text) // 2],
         lambda _: b"",
-        lambda text: b'<!DOCTYPE net [<!ENTITY a "b">]>' + text,
         replaced(b'type="Result"', b'type="Broadcast"'),
         replaced(b'to-layer="', b'to-layer="9'),
         replaced(b'offset="0"', b'offset="9999999"'),
     ],
-    ids=["cut", "empty", "entities", "broadcast", "edges", "offset"],
+    ids=["cut", "empty", "broadcast", "edges", "offset"],
 )
 @pytest.mark.parametrize("file", [ENCODER, DECODER])
 def test_damaged_graphs(triple: Path, file: str, damage: Callable[[bytes], bytes]) -> None:

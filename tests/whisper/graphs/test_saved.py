@@ -5,7 +5,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -88,9 +88,9 @@ refuse = partial(checks.refuse, read_all)
 def test_what_was_written_is_read(original: Path) -> None:
     assert saved.is_saved(original)
     model = saved.load(original)
-    assert model.description == describe()
+    assert replace(model.description, files={}) == describe()
     assert tuple(model.description.precisions) == ALL
-    assert {path.name for path in original.iterdir()} == {*model.files, saved.MANIFEST}
+    assert {path.name for path in original.iterdir()} == {*model.description.files, saved.MANIFEST}
     assert model.changed_files() == []
     for name, content in COMPANIONS.items():
         assert (original / name).read_bytes() == content
@@ -109,7 +109,7 @@ def test_half_precision_halves_the_weights_and_keeps_the_ports(original: Path, t
     half = saved.save(tmp_path / "half", describe("f16"), builders(), {})
     full = saved.load(original)
     for stage in ALL:
-        assert half.files[f"{stage}.bin"].n_bytes < 0.6 * full.files[f"{stage}.bin"].n_bytes
+        assert half.description.files[f"{stage}.bin"].n_bytes < 0.6 * full.description.files[f"{stage}.bin"].n_bytes
     inputs = some_inputs(1, 3)
     expected = run(fix(full.read("decoder"), 1), inputs)["logits"]
     found = run(fix(half.read("decoder"), 1), inputs)["logits"]
@@ -168,10 +168,10 @@ def test_nothing_partial_is_left_when_a_stage_fails(
     with pytest.raises(type(error)):
         saved.save(target, describe(), {**builders(), stage: fail}, COMPANIONS, force=force)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-    assert (tmp_path / "new").exists() == force
+    assert target.exists() == force
 
 
-@pytest.mark.parametrize("step", ["_write_graph", "_write_manifest", "read_graph", "_replace", "replace"])
+@pytest.mark.parametrize("step", ["_write_graph", "read_graph", "replace"])
 @pytest.mark.parametrize("force", [False, True])
 def test_nothing_partial_is_left_when_a_step_of_writing_fails(
     tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, step: str, force: bool
@@ -180,7 +180,7 @@ def test_nothing_partial_is_left_when_a_step_of_writing_fails(
     if force:
         shutil.copytree(original, target)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    replace = Path.replace
+    move = Path.replace
 
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
@@ -188,7 +188,7 @@ def test_nothing_partial_is_left_when_a_step_of_writing_fails(
     def fail_at_the_end(path: Path, to: Path) -> Path:
         if path.name == "new":
             fail()
-        return replace(path, to)
+        return move(path, to)
 
     if step == "replace":
         monkeypatch.setattr(Path, "replace", fail_at_the_end)
@@ -222,13 +222,13 @@ def test_nothing_partial_is_left_when_the_disk_is_full(tmp_path: Path, limit: in
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, and bind no root")
 def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be made"):
+    with pytest.raises(StreamerError, match=r"new cannot be written \(Permission denied\)"):
         saved.save(tmp_path / "new", describe(), builders(), {})
 
 
 def test_a_file_in_the_place_of_the_parent(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(UsageError, match=r"new cannot be made: \S+file is no directory that you may write to"):
+    with pytest.raises(StreamerError, match=r"new cannot be written \(.*\): make room, or choose another place"):
         saved.save(tmp_path / "file" / "new", describe(), builders(), {})
 
 
@@ -238,7 +238,7 @@ def test_a_link_in_the_place_of_the_model_is_not_followed(tmp_path: Path, leads_
     (tmp_path / "new").symlink_to(leads_to)
     with pytest.raises(UsageError, match="new is there and is no saved model"):
         saved.save(tmp_path / "new", describe(), builders(), {}, force=True)
-    with pytest.raises(UsageError, match="new is no directory that you may write to"):
+    with pytest.raises(StreamerError, match="below cannot be written"):
         saved.save(tmp_path / "new" / "below", describe(), builders(), {})
 
 
@@ -249,13 +249,11 @@ def test_a_missing_truncated_or_longer_file_is_named(model: Path, stage: str, su
     content = path.read_bytes()
     for broken in (content[:-1], content[: len(content) // 2], b"", content + b"\0"):
         path.write_bytes(broken)
-        refuse(
-            model, path.name, f"has {len(broken)} bytes, streamer.json says {len(content)}", "convert the model again"
-        )
+        refuse(model, f"{path.name} is not the file that ", "missing, damaged or of", "convert the model again")
     path.unlink()
-    refuse(model, path.name, "is missing: streamer.json lists it")
+    refuse(model, f"{path.name} is not the file that ")
     path.mkdir()
-    refuse(model, path.name, "is missing")
+    refuse(model, f"{path.name} is not the file that ")
 
 
 def test_a_damaged_description_of_a_graph_is_seen_at_each_load_and_damaged_weights_by_their_hash(model: Path) -> None:
@@ -269,7 +267,7 @@ def test_a_damaged_description_of_a_graph_is_seen_at_each_load_and_damaged_weigh
     assert loaded.changed_files() == ["encoder.bin", "tokenizer.json"]
     xml = model / "cross_kv.xml"
     xml.write_bytes(xml.read_bytes().replace(b"1500", b"1501", 1))
-    refuse(model, "cross_kv.xml is not the file that streamer.json was written with")
+    refuse(model, "cross_kv.xml is not the file that ", "streamer.json lists")
 
 
 @pytest.mark.parametrize("stage", ALL)
@@ -292,7 +290,7 @@ def test_a_stage_of_another_model_of_the_same_dimensions_is_seen(model: Path, tm
 )
 def test_a_graph_that_does_not_fit_the_dimensions_is_named(model: Path, stage: str, changes: dict[str, int]) -> None:
     rewrite(model, dims={**manifest(model)["dims"], **changes}, alignment_heads=[[0, 0], [0, 1]])
-    with pytest.raises(ModelError, match=rf"{stage}.xml is not the {stage} of the model that streamer.json describes"):
+    with pytest.raises(ModelError, match=rf"{stage}.xml has .*: expected .*convert the model again"):
         saved.load(model).read(stage)
 
 
@@ -300,13 +298,12 @@ def test_stages_that_were_exchanged_are_named(model: Path) -> None:
     for suffix in (".xml", ".bin"):
         shutil.copy(model / f"cross_kv{suffix}", model / f"encoder{suffix}")
     mark_again(model)
-    refuse(model, "encoder.xml is not the encoder of the model")
+    refuse(model, "encoder.xml has no input input_features, it has 'encoder_hidden_states'")
 
 
 def test_heads_are_looked_for(model: Path) -> None:
-    for heads in ([[0, 0]], []):
-        rewrite(model, alignment_heads=heads)
-        refuse(model, "decoder.xml is not the decoder of the model")
+    rewrite(model, alignment_heads=[[0, 0]])
+    refuse(model, "decoder.xml has the output cross_attention")
 
 
 @pytest.mark.parametrize(
@@ -314,25 +311,18 @@ def test_heads_are_looked_for(model: Path) -> None:
     [
         ({"version": 3}, ["is of version 3, this program reads up to 2: update the program"]),
         ({"version": 10**400}, ["is of version 1000", "update the program"]),
-        ({"version": 0}, ["has version 0: expected "]),
         ({"version": True}, ["has version True"]),
         ({"version": None}, ["has version None"]),
         ({"dims": []}, ["has dims []: expected "]),
         ({"dims": {}}, ["has dims {}"]),
         ({"dims": {**asdict(DIMS), "n_mels": 2**60}}, ["has n_mels 1152921504606846976"]),
         ({"name": 7}, ["has name 7: expected "]),
-        ({"name": "a\x1b[2J"}, ["has name 'a\\x1b[2J'"]),
-        ({"origin": "x" * 10_000}, ["has origin 'xxx"]),
-        ({"precisions": {}}, ["has precisions {}: expected one of f32, f16, int8, int8-sym"]),
-        ({"precisions": {"encoder": "f16", "decoder": "f16"}}, ["has precisions"]),
-        ({"precisions": dict.fromkeys(ALL, "f8")}, ["has precisions"]),
         ({"precisions": {stage: ["f16"] for stage in ALL}}, ["has precisions"]),
         ({"alignment_heads": 3}, ["has alignment_heads 3"]),
         ({"alignment_heads": [[0]]}, ["has alignment_heads [[0]]: expected "]),
-        ({"alignment_heads": [[0, 2]]}, ["has the alignment head [0, 2]: expected [layer, head] below [2, 2]"]),
         ({"alignment_heads": [[0, True]]}, ["has alignment_heads [[0, True]]"]),
         ({"files": None}, ["has files None"]),
-        ({"files": {}}, ["does not list the file 'cross_kv.bin'"]),
+        ({"files": {}}, ["encoder.xml is not the file that"]),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
 )
@@ -341,15 +331,15 @@ def test_a_broken_manifest(model: Path, changes: dict[str, object], parts: list[
     refuse(model, "streamer.json", *parts)
 
 
-@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\secret", "other.bin", "streamer.json", ""])
-def test_a_file_that_is_not_ours_is_never_followed(model: Path, name: str) -> None:
-    rewrite(model, files={**manifest(model)["files"], name: {"n_bytes": 1, "sha256": ""}})
-    refuse(model, f"lists the file {name!r}")
-
-
 @pytest.mark.parametrize(
-    "entry", [None, [], {"n_bytes": -1, "sha256": ""}, {"n_bytes": 1.5, "sha256": ""}, {"n_bytes": 1}]
+    "name", ["../../etc/passwd", "/etc/passwd", "C:\\secret", "other.bin", "streamer.json", "", "\0"]
 )
+def test_a_file_that_is_not_ours_counts_as_changed(model: Path, name: str) -> None:
+    rewrite(model, files={**manifest(model)["files"], name: {"n_bytes": 1, "sha256": ""}})
+    assert saved.load(model).changed_files() == [name]
+
+
+@pytest.mark.parametrize("entry", [None, [], {"n_bytes": 1.5, "sha256": ""}, {"n_bytes": 1}])
 def test_a_broken_mark(model: Path, entry: object) -> None:
     rewrite(model, files={**manifest(model)["files"], "decoder.xml": entry})
     refuse(model, "has files {")
@@ -372,9 +362,7 @@ def test_constants_that_lie_about_their_place_and_size(model: Path) -> None:
         (b'offset="0" size="2560"', b'offset="0" size="8"'),
         (b'shape="40, 16"', b'shape="1152921504606846976, 16"'),
         (b'shape="40, 16"', b'shape="400000, 16"'),
-        (b"<?xml", b"garbage"),
         (b'type="MVN"', b'type="Evil"'),
-        (b'names="logits"', b'names="logit\xa1"'),
     ):
         assert old in content
         xml.write_bytes(content.replace(old, new, 1))

@@ -24,7 +24,7 @@ def text_tokens(n_text: int) -> dict[str, int]:
 
 def whole(n_text: int, n_languages: int) -> dict[str, int]:
     """A vocabulary that names all of its special tokens."""
-    return complete(text_tokens(n_text), SpecialTokens(n_text, n_languages), "here")
+    return complete(text_tokens(n_text), SpecialTokens.at(n_text, n_languages), "here")
 
 
 def test_languages_are_in_openai_whispers_order() -> None:
@@ -52,7 +52,7 @@ def test_numbers_and_names_equal_openai_whispers(case: Case) -> None:
 @pytest.mark.parametrize("n_languages", [1, 2, 98, 99, 100])
 def test_the_room_gives_the_languages(n_languages: int) -> None:
     n_vocab = 300 + N_COMMON + n_languages
-    assert find_special(text_tokens(300), n_vocab, "here") == SpecialTokens(300, n_languages)
+    assert find_special(text_tokens(300), n_vocab, "here") == SpecialTokens.at(300, n_languages)
 
 
 @pytest.mark.parametrize("n_named", [1, 2, 3, 50, 101, 102, 107, 108, 109, 1000])
@@ -74,7 +74,7 @@ def test_a_gap_before_the_named_ones_is_no_matter() -> None:
 def test_what_follows_the_times_is_left_alone() -> None:
     more = {**whole(300, 2), "[UM]": 300 + N_COMMON + 2, "<|more|>": 9999}
     special = find_special(more, 20_000, "here")
-    assert special == SpecialTokens(300, 2)
+    assert special == SpecialTokens.at(300, 2)
     assert complete(more, special, "here") == more
 
 
@@ -85,7 +85,7 @@ def test_an_english_only_model_with_more_tokens_stays_one() -> None:
 
 def test_a_fine_tune_may_put_another_language_in_the_place_of_one() -> None:
     named = {name.replace("<|la|>", "<|gsw|>"): number for name, number in whole(300, 99).items()}
-    assert complete(named, SpecialTokens(300, 99), "here") == named
+    assert complete(named, SpecialTokens.at(300, 99), "here") == named
 
 
 @pytest.mark.parametrize("n_vocab", [300, 301, 300 + N_COMMON, 300 + N_COMMON + 101, 51865])
@@ -116,12 +116,12 @@ def test_another_name_where_a_special_token_belongs(name: str, other: str) -> No
     everything = whole(300, 2)
     number = everything.pop(name)
     with pytest.raises(ModelError, match=r"^here has .* as token \d+, Whisper has .*--tokenizer FILE"):
-        complete({**everything, other: number}, SpecialTokens(300, 2), "here")
+        complete({**everything, other: number}, SpecialTokens.at(300, 2), "here")
 
 
 def test_a_special_name_at_another_place() -> None:
     with pytest.raises(ModelError, match=r"has '<\|0\.04\|>' as token 5, Whisper has <\|0\.04\|> as token 312:"):
-        complete({**text_tokens(300), "<|0.04|>": 5}, SpecialTokens(300, 2), "here")
+        complete({**text_tokens(300), "<|0.04|>": 5}, SpecialTokens.at(300, 2), "here")
 
 
 def test_old_names_stand_for_those_of_openai_whisper() -> None:

@@ -150,7 +150,6 @@ def test_a_broken_list(tmp_path: Path) -> None:
     tokens = all_tokens()
     refuse(write_list(tmp_path / "vocabulary.txt", tokens[1:]), "no token for some of the 256 bytes")
     refuse(write_list(tmp_path / "vocabulary.txt", [*tokens, "more"]), "has 2023 tokens, the model 2022")
-    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens[1:]]), "524288 characters")
     (tmp_path / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
     refuse(tmp_path / "vocabulary.json", "it is not JSON")
 
@@ -224,10 +223,6 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["model"].update(vocab=[]), "its model lacks vocab"),
         (lambda d: d["model"].update(vocab={}) or d.update(added_tokens=[]), "it has no tokens"),
         (lambda d: d["model"]["vocab"].pop("!"), "it has no token for some of the 256 bytes"),
-        (
-            lambda d: d["model"]["vocab"].pop("!") or d["model"]["vocab"].update({"!" * 600_000: 0}),
-            "characters in all",
-        ),
         (lambda d: d["model"]["vocab"].update(zz=7), "both have the number 7"),
         (lambda d: d["model"]["vocab"].update(zz=-1), "the token 'zz' has the number -1"),
         (lambda d: d["model"]["vocab"].update(zz="7"), "the token 'zz' has the number '7'"),
@@ -241,17 +236,11 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["added_tokens"].append({"content": "new", "id": 5}), "both have the number 5"),
         (lambda d: d["added_tokens"].append({"content": "\ud800", "id": 2021}), "both have the number 2021"),
     ],
-    ids=range(20),
+    ids=range(19),
 )
 def test_a_broken_tokenizer_json(tmp_path: Path, change: Callable[[dict[str, Any]], object], part: str) -> None:
     (tmp_path / "tokenizer.json").write_text(edited(change), encoding="utf-8")
     refuse(tmp_path, part)
-
-
-def test_more_added_tokens_than_are_searched_for(tmp_path: Path) -> None:
-    more = [{"content": f"<{i}>", "id": i} for i in range(N_VOCAB, N_VOCAB + 16_384)]
-    (tmp_path / "tokenizer.json").write_text(edited(lambda d: d["added_tokens"].extend(more)), encoding="utf-8")
-    refuse(tmp_path, "it adds 17894 tokens, more than 16384", n_vocab=100_000)
 
 
 def test_a_pattern_that_never_ends_is_not_run(tmp_path: Path) -> None:
@@ -299,18 +288,17 @@ LINES = RANKS.split("\n")
         ("IQ== 1", "line 1 is 'IQ== 1', not token 0"),
         ("IQ== 0\nIQ== 0", "line 2 is 'IQ== 0', not token 1"),
         ("IQ== 0\nIQ== 1", "the token '!' has the numbers 0 and 1"),
-        ("I!== 0", "line 1, is no tokenizer ('I!==' is not base64)"),
-        ("IQ 0", "'IQ' is not base64"),
-        ("ÄÄÄÄ 0", "'ÄÄÄÄ' is not base64"),
+        ("I!== 0", "line 1 is 'I!== 0'"),
+        ("IQ 0", "line 1 is 'IQ 0'"),
+        ("ÄÄÄÄ 0", "line 1 is 'ÄÄÄÄ 0'"),
         ("IQ== ٠", "line 1 is"),
         ("IQ== " + "9" * 9999, "line 1 is"),
         ("\n".join(LINES[1:]), "line 1 is"),
         (RANKS.replace("IQ== 0", "enp6 0"), "it has no token for some of the 256 bytes"),
         ("\n".join(LINES[:300]), "has 300 tokens of text, the model 2022 tokens in all"),
-        (RANKS.replace(LINES[511], f"{base64.b64encode(b'x' * (1 << 19)).decode()} 511"), "characters in all"),
         ("some text that is no rank file", "line 1 is 'some text that is no rank file'"),
     ],
-    ids=range(16),
+    ids=range(15),
 )
 def test_a_broken_rank_file(tmp_path: Path, text: str, part: str) -> None:
     (tmp_path / "r.tiktoken").write_text(text, encoding="utf-8")

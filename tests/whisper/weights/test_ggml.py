@@ -174,14 +174,14 @@ def test_a_tensor_of_another_shape(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "name"),
-    [(4, "number 4"), (10, "q2_k"), (12, "q4_k"), (14, "q6_k"), (30, "bf16"), (-1, "number -1"), (2**31 - 1, "number")],
+    "number",
+    [4, 10, 12, 14, 30, -1, 2**31 - 1],
 )
-def test_a_type_that_cannot_be_read(path: Path, number: int, name: str) -> None:
+def test_a_type_that_cannot_be_read(path: Path, number: int) -> None:
     patch(path, header_of(path, "decoder.token_embedding.weight", 2) + 8, number)
     refuse(
         path,
-        f"'decoder.token_embedding.weight' of type {name}",
+        f"'decoder.token_embedding.weight' of type {number}:",
         "expected f32, f16, q4_0, q4_1",
         "fetch the model in one of these, such as q5_0, q5_1 or q8_0, or quantize it to one",
     )

@@ -138,9 +138,8 @@ def test_an_index_that_does_not_fit_its_shards(tiny: Path) -> None:
     refuse(tiny, "shard-1.safetensors is missing", "expected all shards that")
     (tiny / "hidden").rename(tiny / "shard-1.safetensors")
     assert huggingface.load(tiny).tensors
-    write_index(tiny, {**weight_map, "stranger": "shard-1.safetensors"})
-    refuse(tiny, "shard-1.safetensors lacks 'stranger'", "fetch both again")
-    write_index(tiny, {name: shard for name, shard in weight_map.items() if "conv1" not in name})
+    whole = load_file(tiny / "shard-1.safetensors")
+    save_file({name: value for name, value in whole.items() if "conv1" not in name}, tiny / "shard-1.safetensors")
     refuse(tiny, "index.json lacks the tensor encoder.conv1.bias and 1 more")
     values: tuple[object, ...] = (None, [], "model.safetensors")
     for value in values:
@@ -380,12 +379,6 @@ def test_a_type_that_would_break_the_line(tiny: Path) -> None:
 def test_a_table_that_is_not_json(tiny: Path, header: bytes) -> None:
     join(tiny / "model.safetensors", header, b"")
     refuse(tiny, "model.safetensors cannot be read")
-
-
-def test_a_table_of_many_megabytes_is_not_read(tiny: Path) -> None:
-    join(tiny / "model.safetensors", b"{}" + b" " * (100 << 20), b"")
-    with checks.at_most(5 << 20):
-        refuse(tiny, "cannot be read (a table of more than 4 MiB)")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)

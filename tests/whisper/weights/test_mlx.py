@@ -234,7 +234,7 @@ def test_a_file_that_is_cut_after_it_was_opened(tmp_path: Path) -> None:
     checkpoint = mlx.load(write_mlx(tmp_path, TINY, 4))
     (tmp_path / "weights.npz").write_bytes((tmp_path / "weights.npz").read_bytes()[:2000])
     for name in ("decoder.embed_tokens.weight", "decoder.layer_norm.bias"):
-        with pytest.raises(ModelError, match="shorter"):
+        with pytest.raises(ModelError, match="cannot be read"):
             checkpoint.tensors[name]
 
 

@@ -1,6 +1,5 @@
 """Quantized matrices: what MLX itself makes of them, and what an independent quantizer wrote."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 
 from streamer.errors import ModelError
 from streamer.whisper.weights.mlx_groups import grouped
-from streamer.whisper.weights.tensors import StoredTensor
+from streamer.whisper.weights.tensors import stored
 from tests.whisper.weights.mlx_writer import pack, quantize, rounded
 
 # A group of random bits with scale 0.5 and bias -3.25, and the weights that `mlx` 0.32.4 reads in it.
@@ -55,9 +54,10 @@ def write(
     path.write_bytes(packed + scales.tobytes() + biases.tobytes())
     return {
         "name": "x",
-        "packed": StoredTensor(path, "U32", (shape[0], shape[1] * bits // 32), 0),
-        "scales": StoredTensor(path, kind, scales.shape, len(packed)),
-        "biases": StoredTensor(path, kind, biases.shape, len(packed) + scales.nbytes),
+        "where": str(path),
+        "packed": stored(path, "U32", (shape[0], shape[1] * bits // 32), 0),
+        "scales": stored(path, kind, scales.shape, len(packed)),
+        "biases": stored(path, kind, biases.shape, len(packed) + scales.nbytes),
         "shape": shape,
     }
 
@@ -91,17 +91,17 @@ def test_parts_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert grouped(**good).shape == (4, 64)
     packed, scales, biases = good["packed"], good["scales"], good["biases"]
     for bad in (
-        {"packed": replace(packed, dtype="I32")},
-        {"packed": replace(packed, shape=(4, 7))},
-        {"packed": replace(packed, shape=(4, 14))},  # 7 bits
-        {"packed": replace(packed, shape=(4,))},
-        {"packed": replace(packed, shape=(3, 8))},
-        {"scales": replace(scales, shape=(4, 4)), "biases": replace(biases, shape=(4, 4))},
-        {"scales": replace(scales, shape=(4, 0)), "biases": replace(biases, shape=(4, 0))},
-        {"scales": replace(scales, shape=())},
-        {"biases": replace(biases, shape=(4, 1))},
-        {"scales": replace(scales, dtype="U8")},
-        {"biases": replace(biases, dtype="F64")},
+        {"packed": packed._replace(dtype="I32")},
+        {"packed": packed._replace(shape=(4, 7))},
+        {"packed": packed._replace(shape=(4, 14))},  # 7 bits
+        {"packed": packed._replace(shape=(4,))},
+        {"packed": packed._replace(shape=(3, 8))},
+        {"scales": scales._replace(shape=(4, 4)), "biases": biases._replace(shape=(4, 4))},
+        {"scales": scales._replace(shape=(4, 0)), "biases": biases._replace(shape=(4, 0))},
+        {"scales": scales._replace(shape=())},
+        {"biases": biases._replace(shape=(4, 1))},
+        {"scales": scales._replace(dtype="U8")},
+        {"biases": biases._replace(dtype="F64")},
         {"shape": (4, 48)},
         {"shape": (4, 1)},
     ):

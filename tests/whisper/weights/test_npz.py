@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamer.errors import ModelError
 from streamer.whisper.weights.npz import read_header
-from streamer.whisper.weights.tensors import StoredTensor
+from streamer.whisper.weights.tensors import Tensor
 from tests.whisper.weights import checks
 from tests.whisper.weights.checks import at_most, check_message
 
@@ -99,16 +99,11 @@ def deflated(path: Path, values: NDArray[Any]) -> Path:
 
 
 def test_a_large_array_is_unpacked_in_pieces(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
+    values = np.random.default_rng(0).standard_normal((1500, 1000), dtype=np.float32)
     tensor = read_header(deflated(tmp_path / "x.npz", values))["x"]
     with at_most(int(1.3 * values.nbytes)):
         found = tensor.read()
     np.testing.assert_array_equal(found, values)
-
-
-def test_what_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
-    path = deflated(tmp_path / "x.npz", np.zeros(1 << 20, np.float32))
-    refuse(path, "it unpacks to more than 16 times its size", "save it again with numpy.savez")
 
 
 def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
@@ -118,19 +113,12 @@ def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
     refuse(path, "a wrong number of bytes for 'x.npy'")
     path.write_bytes(data)
     tensor = read_header(path)["x"]
-    assert tensor.packed == "x.npy"
     packed = bytearray(data)
     packed[len(data) // 2] ^= 0xFF
     for damaged in (packed, data[: len(data) // 2], data.replace(b"x.npy", b"y.npy")):
         path.write_bytes(damaged)
-        with pytest.raises(ModelError, match="cannot be unpacked"):
+        with pytest.raises(ModelError, match="cannot be read"):
             tensor.read()
-
-
-def test_another_compression_is_refused(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
-        archive.writestr("x.npy", b"x")
-    refuse(tmp_path / "x.npz", "'x.npy' is compressed or encrypted in another way")
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100, b"\0" * 1000, b"PK\x03\x04" + b"\0" * 500])
@@ -170,7 +158,6 @@ def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os').abort(),), }",
         "(" * 900,
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }" + " " * 2000,
     ],
 )
 def test_a_description_that_is_none(tmp_path: Path, description: str) -> None:
@@ -206,17 +193,6 @@ def test_a_table_of_contents_that_announces_more_than_there_is(path: Path, n_byt
     refuse(path, "cannot be read")
 
 
-def test_a_table_of_contents_of_gigabytes_is_not_read(path: Path) -> None:
-    """A sparse file whose end says that everything before it is the table."""
-    end = path.read_bytes()[-22:]
-    with path.open("r+b") as file:
-        file.truncate(1 << 30)
-        file.seek(0, io.SEEK_END)
-        file.write(end[:12] + struct.pack("<II", 1 << 30, 0) + end[20:])
-    with at_most(5 << 20):
-        refuse(path, "a table of more than 4 MiB")
-
-
 def check_reads_or_refuses(path: Path) -> None:
     try:
         with at_most(5 << 20):
@@ -226,7 +202,7 @@ def check_reads_or_refuses(path: Path) -> None:
         check_message(error)
 
 
-def read_if_float(tensor: StoredTensor) -> None:
+def read_if_float(tensor: Tensor) -> None:
     # An array of no elements or no dimensions is no part of a model.
     if tensor.dtype in ("F16", "BF16", "F32") and tensor.shape and 0 not in tensor.shape:
         assert tensor.read().shape == tensor.shape

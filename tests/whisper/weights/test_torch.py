@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamer.errors import ModelError
 from streamer.whisper.weights import torch as torch_file
-from streamer.whisper.weights.tensors import StoredTensor
+from streamer.whisper.weights.tensors import Tensor
 from tests.whisper.weights import checks
 from tests.whisper.weights.checks import at_most, check_message
 from tests.whisper.weights.torch_writer import change_archive, write_archive
@@ -96,11 +96,6 @@ def test_numbers_texts_and_lists(tmp_path: Path) -> None:
     assert torch_file.read(tmp_path / "plain.pt") == content
 
 
-def test_entries_that_are_not_named_are_left_out(tmp_path: Path) -> None:
-    torch.save({"a": {0: 1, "b": 2, (3,): 4}}, tmp_path / "mixed.pt")
-    assert torch_file.read(tmp_path / "mixed.pt") == {"a": {"b": 2}}
-
-
 @pytest.mark.parametrize("value", [[1], torch.ones(2), "text", None, 3])
 def test_what_is_no_dictionary(tmp_path: Path, value: object) -> None:
     torch.save(value, tmp_path / "value.pt")
@@ -155,14 +150,12 @@ def test_those_calls_would_have_made_a_file(tmp_path: Path) -> None:
     [
         b"(" + text("echo") + b"ios\nsystem\n",  # INST
         b"(cos\nsystem\n" + text("echo") + b"o",  # OBJ
-        b"ccollections\nOrderedDict\n)\x81",  # NEWOBJ
         b"cos\nsystem\n",
         b"\x82\x01",  # EXT1
         b"ctorch.storage\nUntypedStorage\n",
         b"ctorch._utils\n_rebuild_sparse_tensor\n",
         text("os") + text("system") + b"\x93",  # STACK_GLOBAL
         b"ctorch\nFloatStorage\n)R",
-        b"ccollections\nOrderedDict\n(]tR",
         b"\x96" + struct.pack("<Q", 1 << 40),  # BYTEARRAY8
         b"\x97",  # NEXT_BUFFER
         b"Ppersistent\n",
@@ -249,16 +242,6 @@ def test_a_tensor_outside_of_its_storage(tmp_path: Path, place: int, value: byte
     refuse(write(tmp_path / "outside.pt", tensor(*parts)), "the pickle has a ", "fetch it again")
 
 
-def test_a_small_file_of_a_large_model(tmp_path: Path) -> None:
-    repeated = tensor(storage(), number(0), numbers(30_000, 30_000), numbers(0, 0))
-    refuse(write(tmp_path / "large.pt", repeated), "is not taken", "its tensors have more than 4 times its size")
-    part = tensor(b"h\0", number(0), numbers(10_000), numbers(1))
-    many = storage(count=10_000) + b"q\0" + b"(" + b"".join(part for _ in range(5)) + b"t"
-    refuse(write(tmp_path / "large.pt", b"(" + many + b"t", {"0": bytes(20_000)}), "is not taken", "4 times its size")
-    torch.save({"a": torch.ones(1).expand(1000, 1000)}, tmp_path / "large.pt")
-    refuse(tmp_path / "large.pt", "is not taken", "4 times its size")
-
-
 def test_a_tensor_whose_elements_are_to_be_changed(tmp_path: Path) -> None:
     negated = torch.zeros(2, dtype=torch.complex64).conj().imag
     assert negated.is_neg()
@@ -298,7 +281,7 @@ def test_compressed_and_encrypted_archives(tmp_path: Path) -> None:
     data = write(path, b"N").read_bytes()
     path.write_bytes(data.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"))
     assert path.read_bytes() != data
-    refuse(path, "is compressed or encrypted")
+    refuse(path, "is encrypted")
 
 
 def test_members_outside_of_the_folder_are_never_written(path: Path) -> None:
@@ -326,55 +309,10 @@ def test_an_archive_whose_end_lies(tmp_path: Path, offset: int, value: int) -> N
         check_message(error)
 
 
-def test_a_table_of_contents_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
-    """A sparse file, with zip64's lengths."""
-    path = tmp_path / "directory.pt"
-    n_bytes = 1 << 30
-    with path.open("wb") as file:
-        file.write(b"PK\x01\x02")
-        file.seek(n_bytes)
-        file.write(struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, n_bytes, 0))
-        file.write(struct.pack("<4sLQL", b"PK\x06\x07", 0, n_bytes, 1))
-        file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0))
-    refuse(path, "cannot be read (a table of more than 4 MiB)")
-
-
-def test_a_pickle_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
-    write_archive(tmp_path / "long.pt", program(text("x" * (5 << 20))))
-    refuse(tmp_path / "long.pt", "data.pkl has more than 1 MiB")
-
-
-@pytest.mark.parametrize("operations", [b"}", b"]", b"N\x94", b"](", b"K\xff", b"X\1\0\0\0a"])
-def test_a_pickle_of_many_operations_takes_memory_in_proportion(tmp_path: Path, operations: bytes) -> None:
-    value = b"(" + operations * (1_000_000 // len(operations)) + b"t"
-    refuse(write(tmp_path / "long.pt", b"N" + value))
-
-
-def nested(depth: int) -> bytes:
-    """Return a tuple that holds itself twice, so many times: its hash takes 2^depth steps."""
-    return b")q\0" + b"".join(b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(depth))
-
-
-@pytest.mark.parametrize("key", [b")" + b"\x85" * 500_000, nested(100), number(2**61 - 1)])
-def test_the_hash_of_a_key_is_not_taken_unless_it_is_a_name(tmp_path: Path, key: bytes) -> None:
-    """That of a tuple in a tuple, and so on, would end the process; others take for ever."""
-    for items in (key + b"Ns", b"(" + key + b"Nu"):
-        assert torch_file.read(write(tmp_path / "keys.pt", b"}" + items)) == {"a": {}}
-    refuse(write(tmp_path / "keys.pt", b"ccollections\nOrderedDict\n(](" + key + b"NtatR"))
-    refuse(write(tmp_path / "keys.pt", b"(" + key + b"Nd"))
-
-
 def test_a_tensor_cannot_be_changed_into_another(tmp_path: Path) -> None:
     state = b"(" + text("/etc/passwd") + text("F16") + numbers(4) + number(0) + b"NNt"
     path = write(tmp_path / "state.pt", tensor(*TWO_BY_TWO) + state + b"b")
-    assert torch_file.read(path)["a"].path == path
-
-
-def test_a_memo_at_the_end_of_all_numbers_costs_nothing(tmp_path: Path) -> None:
-    """Python's own unpickler makes room for all places before it."""
-    path = write(tmp_path / "memo.pt", b"Nr\xff\xff\xff\xff")
-    with at_most(1 << 20):
-        assert torch_file.read(path) == {"a": None}
+    refuse(path, "the pickle is no program")
 
 
 def test_lists_in_each_other_are_not_written_out(tmp_path: Path) -> None:
@@ -409,4 +347,4 @@ def test_any_program_ends_in_data_or_in_one_line(tmp_path: Path, operations: lis
             check_message(error)
             continue
         for found in saved.values():
-            assert not isinstance(found, StoredTensor) or 0 in found.shape or found.read().shape == found.shape
+            assert not isinstance(found, Tensor) or 0 in found.shape or found.read().shape == found.shape

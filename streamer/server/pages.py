@@ -3,18 +3,16 @@
 import importlib.resources
 import logging
 import re
-from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import get_args
 
-import msgspec
-from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
 from starlette.responses import Response
 
 from streamer.protocols.native import Command
-from streamer.server.interfaces import Input
+from streamer.server.interfaces import Context
+from streamer.server.responses import respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)
 
@@ -53,9 +51,6 @@ _MORE = {
 
 COMMANDS: tuple[str, ...] = get_args(Command)
 
-# No cache keeps the answer, and no browser guesses about it.
-HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
-
 # A Host header that can be written into a policy as it is.
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
@@ -63,24 +58,9 @@ _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 class Pages:
     """Answers what is not a WebSocket."""
 
-    def __init__(
-        self,
-        health: Callable[[], Mapping[str, object]],
-        is_live: Callable[[], bool],
-        registry: CollectorRegistry,
-        input_now: Callable[[], Input | None] | None,
-        *,
-        kept: bool,
-    ) -> None:
-        """Answer with what is given; `input_now` is None where the daemon has no input (see `Server`).
-
-        kept : whether what the input says goes into a history
-        """
-        self._kept = kept
-        self._is_live = is_live
-        self._input_now = input_now
-        self._health = health
-        self._registry = registry
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._services = context.services
         static = importlib.resources.files("streamer.server") / "static"
         # The page's files, read once: path -> content type and bytes.
         self._files = {
@@ -93,12 +73,12 @@ class Pages:
         return respond(HTTPStatus.OK, body, content_type, headers)
 
     async def metrics(self, request: Request) -> Response:
-        return respond(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+        return respond(HTTPStatus.OK, generate_latest(self._context.registry), CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:
-        """How the daemon is; strangers are told one word."""
+        """Health check. Unauthenticated callers see only `status`."""
         try:
-            health = dict(self._health())
+            health = dict(self._services.health())
         except Exception:  # the question must be answered exactly when something is broken
             logger.exception("the daemon cannot say how it is")
             health = {"status": "failed"}
@@ -107,20 +87,20 @@ class Pages:
         return respond_json(status, health if known else {"status": health["status"]})
 
     async def live(self, request: Request) -> Response:
-        """Whether the daemon makes progress; where it does not, only a restart helps."""
-        if self._is_live():
+        """Whether the daemon makes progress; if not, only a restart helps."""
+        if self._services.is_live():
             return respond_json(HTTPStatus.OK, {"status": "ok"})
         return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "stuck"})
 
     async def input(self, request: Request) -> Response:
-        """How the daemon's own input is, behind a command for it where the path ends with one."""
-        if self._input_now is None:
+        """The state of the daemon's own input, after a command for it if the path ends with one."""
+        if self._services.feed is None:
             return respond_error(
                 HTTPStatus.NOT_FOUND,
                 "the daemon runs without an input of its own: a stream is commanded by messages in it,"
                 " or start the daemon with --input mic or a file",
             )
-        own = self._input_now()
+        own = self._services.input_now()
         command = request.url.path.rpartition("/")[2]
         if command in COMMANDS:
             if own is None:
@@ -128,25 +108,9 @@ class Pages:
                     HTTPStatus.SERVICE_UNAVAILABLE, "the input has not begun, the model is being loaded: try again"
                 )
             getattr(own, command)()
-        return respond_json(HTTPStatus.OK, {"paused": own is not None and own.paused, "kept": self._kept})
-
-
-def respond(
-    status: HTTPStatus, body: bytes, content_type: str, more_headers: Mapping[str, str] | None = None
-) -> Response:
-    """Build a response that no cache keeps and no browser guesses about."""
-    headers = {**(more_headers or {}), "Content-Type": content_type, **HEADERS}
-    return Response(body, status.value, headers)
-
-
-def respond_json(status: HTTPStatus, value: object, more_headers: Mapping[str, str] | None = None) -> Response:
-    """Build a response of one line of JSON."""
-    return respond(status, msgspec.json.encode(value, enc_hook=str) + b"\n", "application/json", more_headers)
-
-
-def respond_error(status: HTTPStatus, message: str, more_headers: Mapping[str, str] | None = None) -> Response:
-    """Build the response to a request that cannot be met: one line of JSON."""
-    return respond_json(status, {"error": message}, more_headers)
+        return respond_json(
+            HTTPStatus.OK, {"paused": own is not None and own.paused, "kept": self._services.history is not None}
+        )
 
 
 def _policy(host: str, path: str) -> str:

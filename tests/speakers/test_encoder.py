@@ -7,8 +7,8 @@ from torch.nn import functional
 
 from streamer.arrays import Float32Array
 from streamer.errors import ModelError
+from streamer.speakers.encoder import SpeakerEncoder
 from streamer.speakers.fbank import N_BANDS, WINDOW_SAMPLES, log_mel
-from streamer.speakers.vectors import SpeakerVectors
 from streamer.whisper.device.devices import the_core
 
 CHANNELS, GROWTH, BOTTLENECK, N_VALUES = 2, 3, 4, 5
@@ -111,15 +111,15 @@ def by_torch(weights: Weights, frames: Float32Array) -> Float32Array:
 
 def test_vectors_are_those_of_pytorch(weights: Weights) -> None:
     samples = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
-    vectors = SpeakerVectors(weights, the_core())
+    encoder = SpeakerEncoder(weights, the_core())
     frames = log_mel(samples)
-    found = vectors.of(samples)
+    found = encoder.encode(samples)
     assert found is not None
     np.testing.assert_allclose(found, by_torch(weights, frames - frames.mean(axis=0)), atol=1e-4)
     # What is shorter is repeated to the length of a window.
-    short = vectors.of(samples[:8000])
+    short = encoder.encode(samples[:8000])
     assert short is not None
-    np.testing.assert_array_equal(short, vectors.of(np.tile(samples[:8000], 4)[:WINDOW_SAMPLES]))
+    np.testing.assert_array_equal(short, encoder.encode(np.tile(samples[:8000], 4)[:WINDOW_SAMPLES]))
 
 
 def test_weights_of_something_else_are_refused(weights: Weights) -> None:
@@ -127,4 +127,4 @@ def test_weights_of_something_else_are_refused(weights: Weights) -> None:
     others = {**weights, "xvector.tdnn.linear.weight": np.zeros((6, 7, 5), dtype=np.float32)}
     for wrong in ({}, without, others):
         with pytest.raises(ModelError, match="not those of a CAM"):
-            SpeakerVectors(wrong, the_core())
+            SpeakerEncoder(wrong, the_core())

@@ -1,4 +1,4 @@
-"""One session's speech on its way to labels: which window is due, and what is known by now. Pure but for its lock."""
+"""Who speaks in a session: which window of its speech is due, and the labels that are known by now."""
 
 import threading
 from collections import deque
@@ -11,18 +11,17 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.speakers.clusters import Clusters, ClusterSettings, Window
 from streamer.speakers.fbank import WINDOW_SAMPLES
-from streamer.speakers.labels import speaker_of
 
 # From one window to the next.
 HOP_SAMPLES = SAMPLE_RATE // 2
 
-# What is left of a region behind its last window gets one more where it is longer.
+# What is left of a region behind its last window gets one more if it is longer.
 _REST_SAMPLES = SAMPLE_RATE // 10
 
-# Less than this is not listened to: no voice can be told by it.
+# Less than this has no vector.
 _SHORTEST_SAMPLES = SAMPLE_RATE // 4
 
-# Speech without a silence is settled in parts of this length.
+# Windows of speech without a silence are assigned again after parts of this length.
 _PART_SAMPLES = 30 * SAMPLE_RATE
 
 # What is quieter than the loudest part of a window by more is no speech: 30 dB.
@@ -33,22 +32,22 @@ _SPEECH_RANGE = 1e-3
 class _Region:
     """Speech between two silences, in samples of the session's audio."""
 
-    # Where the part begins that is not settled.
+    # Start of the part whose windows were not assigned again.
     start: int
     # None while it goes on.
     end: int | None
-    # Where its next window begins, and where the last one ended.
+    # Start of its next window, and end of the last one.
     next: int
     done: int
 
 
-class Hearing:
+class Diarization:
     """What is known of who speaks in a session. Any thread may call any method."""
 
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
         """Begin with people who are known by name."""
         self._clusters = Clusters(known, settings)
-        # Regions that are not settled, in order; only the last may be open.
+        # Regions with windows that are due, in order; only the last may be open.
         self._regions: deque[_Region] = deque()
         # Labels that turned out to be one person, not taken yet.
         self._merged: list[tuple[str, str]] = []
@@ -58,23 +57,23 @@ class Hearing:
 
     @property
     def is_open(self) -> bool:
-        """Whether somebody speaks, or spoke and not all of it was heard yet."""
+        """Whether there is speech whose windows are not all taken."""
         return bool(self._regions)
 
     def begin(self, position: int) -> None:
-        """Speech begins; what was spoken before has ended."""
+        """Begin speech at a sample; what was spoken before has ended."""
         self.end(position)
         with self._lock:
             self._regions.append(_Region(position, None, position, position))
 
     def end(self, position: int) -> None:
-        """Speech has ended; harmless where there is none."""
+        """End speech at a sample; harmless in silence."""
         with self._lock:
             if self._regions and self._regions[-1].end is None:
                 self._regions[-1].end = max(position, self._regions[-1].start)
 
     def next_window(self, head: int) -> tuple[int, int] | None:
-        """Return which audio is to be heard next, of what there is up to `head`; None where there is none yet."""
+        """Return the next window of the audio up to `head`, first sample and end; None if there is none yet."""
         with self._lock:
             while self._regions:
                 region = self._regions[0]
@@ -87,7 +86,7 @@ class Hearing:
                 if region.end is None or region.end > head:
                     return None
                 if region.end - region.done > _REST_SAMPLES:
-                    start = max(region.end - WINDOW_SAMPLES, min(region.start, region.next))
+                    start = max(region.end - WINDOW_SAMPLES, region.start)
                     if region.end - start >= _SHORTEST_SAMPLES:
                         return start, region.end
                 self._settle()
@@ -95,7 +94,7 @@ class Hearing:
             return None
 
     def take(self, window: tuple[int, int], samples: Float32Array | None, vector: Float32Array | None) -> None:
-        """Take what was heard in the window that was due; None where it could not be heard."""
+        """Take the audio and the vector of the window that was due; None if there is none."""
         start, end = window
         with self._lock:
             region = self._regions[0]
@@ -104,9 +103,9 @@ class Hearing:
                 self._clusters.add(Window(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
 
     def speaker(self, start_s: float, end_s: float) -> str | None:
-        """Return who speaks from one second of the session to another; None where that is not sure."""
+        """Return who speaks from one second of the session to another; None if that is not sure."""
         with self._lock:
-            return speaker_of(self._clusters, start_s, end_s)
+            return self._clusters.label(start_s, end_s)
 
     @property
     def vectors(self) -> Float32Array:

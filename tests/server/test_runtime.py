@@ -1,7 +1,8 @@
-"""Dialogues in other people's protocols over WebSockets: here one that is made for the test."""
+"""A protocol over WebSockets: here one that is made for the test."""
 
 import asyncio
 import http.client
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -9,45 +10,38 @@ from websockets.exceptions import InvalidStatus
 
 from streamer.errors import BusyError, ConfigError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final
-from streamer.protocols.dialogue import Action, Change, Do, Finish, Hangup, Hear, Open, Query, Say
-from streamer.protocols.native import SessionOptions, StreamStart
-from streamer.server.wires import ERROR_BODIES, WIRES, Wire
+from streamer.protocols.adapter import Action, Adapter, Change, Do, Finish, Hangup, Open, Query, Say, Write
+from streamer.protocols.native import StreamStart
+from streamer.server.responses import ERROR_BODIES
+from streamer.server.routes import SOCKETS, Socket
 from tests.server.support import RecordingStream, closing, final, serving, within
 
 PATH = "/v1/parrot"
 
 
-class Parrot:
+class Parrot(Adapter):
     """Repeats what it is told, and opens a session where it is told to."""
 
-    def __init__(self) -> None:
-        self.wake_s: float | None = None
-
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         return [Say("hello")]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if isinstance(message, bytes):
-            return [Hear(message)]
+            return [Write(message)]
         match message:
             case "open":
                 return [Open(StreamStart(language="en"))]
             case "flush":
                 return [Say("will flush"), Do("flush")]
             case "change":
-                return [Change(SessionOptions(language="de"))]
+                return [Change({"language": "de"})]
             case "finish":
                 return [Finish()]
-            case "wake me":
-                self.wake_s = now_s + 0.05
-            case "hold me":
-                self.wake_s = now_s
-                return [Hear(b"\1\2")]
             case "fail":
                 raise ValueError(message)
         return [Say(message)]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Final():
                 return [Say(event.text)]
@@ -57,12 +51,11 @@ class Parrot:
                 return [Say("bye"), Hangup()]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         return [Say(f"no: {error}"), *([Hangup(1013, "full")] if isinstance(error, BusyError) else [])]
 
-    def wake(self, now_s: float) -> Sequence[Action]:
-        self.wake_s = None
-        return [Say("awake")]
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
+        return [Say(f"no: {error}")]
 
 
 def make(query: Query, headers: Mapping[str, str]) -> Parrot:
@@ -73,7 +66,7 @@ def make(query: Query, headers: Mapping[str, str]) -> Parrot:
 
 @pytest.fixture(autouse=True)
 def parrot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WIRES, PATH, Wire(make, max_message_bytes=2_000_000))
+    monkeypatch.setitem(SOCKETS, PATH, Socket(make, max_message_bytes=2_000_000))
     monkeypatch.setitem(ERROR_BODIES, PATH, lambda status, message: {"squawk": message})
 
 
@@ -97,10 +90,10 @@ async def test_many_sessions_of_one_connection_leave_no_tasks_behind(
     class Lasting(Parrot):
         """Stays when a session ends."""
 
-        def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        def on_event(self, event: Event) -> Sequence[Action]:
             return [Say("bye")] if isinstance(event, End) else []
 
-    monkeypatch.setitem(WIRES, PATH, Wire(lambda query, headers: Lasting()))
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Lasting()))
     async with serving() as running, running.socket(PATH) as client:
         assert await within(client.recv()) == "hello"
         counts = set()
@@ -133,7 +126,7 @@ async def test_a_session_that_cannot_be_finished_closes_the_dialogue_as_internal
             await client.send("finish")
             assert await closing(client) == (1011, "internal")
             await within((await running.streams.first()).abandoned.wait())
-            assert caplog.messages.count("a dialogue failed") == 1
+            assert caplog.messages.count("serving a client failed") == 1
             await other.send("open")
             assert await within(other.recv()) == "hello"
             while len(running.streams.opened) < 2:
@@ -226,25 +219,54 @@ async def test_who_does_not_read_is_not_listened_to_and_closed_when_too_far_behi
         assert (await closing(client))[0] in (1013, 1006)  # the latter where it did not even read that
 
 
-async def test_it_is_woken_when_it_wants_to_be() -> None:
+class Hasty(Parrot):
+    """Waits no longer than this for its client."""
+
+    timeout_s: float | None = 0.2
+
+
+async def test_a_silent_client_is_refused_in_its_session_too_if_its_protocol_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Hasty()))
     async with serving() as running, running.socket(PATH) as client:
-        await client.send("wake me")
-        assert [await within(client.recv()) for _ in range(3)] == ["hello", "wake me", "awake"]
+        await client.send("open")
+        stream = await running.streams.first()
+        assert [await within(client.recv()) for _ in range(2)] == [
+            "hello",
+            "no: nothing came for 0.2 s (server.idle_s)",
+        ]
+        assert (await closing(client))[0] == 1008
+        await within(stream.abandoned.wait())
 
 
-async def test_it_is_not_woken_while_the_client_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.exchange.GRACE_S", 0.01)
+async def test_a_client_that_is_held_back_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Hasty()))
     async with serving() as running:
         running.streams.prepare = lambda stream: stream.room.clear()
         async with running.socket(PATH) as client:
             await client.send("open")
-            await client.send("hold me")
+            await client.send(b"\1\2")
             stream = await running.streams.first()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
             stream.log.append(final(1, "Heard meanwhile."))
             assert [await within(client.recv()) for _ in range(2)] == ["hello", "Heard meanwhile."]
             stream.room.set()
-            assert await within(client.recv()) == "awake"
+            assert await within(client.recv()) == "no: nothing came for 0.2 s (server.idle_s)"
+
+
+async def test_a_connection_is_closed_after_a_while_if_its_protocol_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Patient(Parrot):
+        def receive(self, message: str | bytes) -> Sequence[Action]:
+            return [Say("wait"), Hangup(1013, "full", after_s=0.2)]
+
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Patient()))
+    async with serving() as running, running.socket(PATH) as client:
+        await client.send("polly")
+        assert [await within(client.recv()) for _ in range(2)] == ["hello", "wait"]
+        before_s = time.monotonic()
+        assert await closing(client) == (1013, "full")
+        assert time.monotonic() - before_s > 0.1
 
 
 async def test_a_fault_ends_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
@@ -256,7 +278,7 @@ async def test_a_fault_ends_its_connection_alone(caplog: pytest.LogCaptureFixtur
         await within((await running.streams.first()).abandoned.wait())
         await other.send("polly")
         assert [await within(other.recv()) for _ in range(2)] == ["hello", "polly"]
-    assert "a dialogue failed" in caplog.messages
+    assert "serving a client failed" in caplog.messages
 
 
 async def test_when_the_daemon_stops_what_was_said_becomes_final() -> None:
@@ -274,9 +296,9 @@ async def test_when_the_daemon_stops_what_was_said_becomes_final() -> None:
 async def test_who_opens_nothing_is_ended() -> None:
     async with serving(idle_s=1.0, first_message_s=0.1) as running:
         async with running.socket(PATH) as client:
-            assert await closing(client) == (1008, "idle: nothing came for 1 s")
+            assert await closing(client) == (1008, "idle: nothing came for 1 s (server.idle_s)")
         async with running.socket("/vosk") as client:  # here the client speaks first
-            assert await closing(client) == (1008, "idle: nothing came for 0.1 s")
+            assert await closing(client) == (1008, "nothing came for 0.1 s (server.first_message_s)")
 
 
 async def test_messages_may_be_as_long_as_the_protocol_wants_them() -> None:

@@ -1,7 +1,8 @@
 """CAM++ in OpenVINO: a vector for a second and a half of speech, near those of the same person.
 
 Source: Wang et al., "CAM++: A Fast and Efficient Network for Speaker Verification Using Context-Aware Masking" (2023),
-https://arxiv.org/abs/2303.00332, and the names of the tensors in the weights that 3D-Speaker published.
+https://arxiv.org/abs/2303.00332, and the names of the tensors in the weights that 3D-Speaker published. They are not
+published as ONNX in a package, so the graph is built here.
 """
 
 import itertools
@@ -17,15 +18,15 @@ from streamer.speakers.fbank import N_BANDS, N_FRAMES, WINDOW_SAMPLES, log_mel
 
 _EPSILON = 1e-5
 
-# How far apart the frames are that the layers of each block look at.
+# Distance in frames between the inputs of a layer, block by block.
 _DILATIONS = (1, 2, 2)
 
 
-class SpeakerVectors:
+class SpeakerEncoder:
     """The compiled network. One thread at a time may use it."""
 
     def __init__(self, weights: Mapping[str, FloatArray], core: ov.Core) -> None:
-        """Build and compile it for the processor. Raises ModelError where these are not the weights of a CAM++."""
+        """Build and compile it for the processor. Raises ModelError if these are not the weights of a CAM++."""
         try:
             model = _Network(weights).build()
         except (KeyError, IndexError, ValueError, RuntimeError) as error:
@@ -33,10 +34,10 @@ class SpeakerVectors:
         hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
         self._request = core.compile_model(model, "CPU", hints).create_infer_request()
 
-    def of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of what is said in `samples`, shape (n,), of length 1; None where that is nothing.
+    def encode(self, samples: Float32Array) -> Float32Array | None:
+        """Return the vector of the speaker of `samples`, of length 1; None if the network finds no direction.
 
-        Samples are 16 kHz mono, at most WINDOW_SAMPLES; shorter ones are repeated.
+        samples : 16 kHz mono, shape (n,), at most WINDOW_SAMPLES; shorter ones are repeated
         """
         frames = log_mel(np.resize(samples, WINDOW_SAMPLES))
         frames -= frames.mean(axis=0)
@@ -57,16 +58,15 @@ class _Network:
         x = self._relu_norm(self._convolve(x, "xvector.tdnn.linear", stride=2), "xvector.tdnn.nonlinear.batchnorm")
         for i, dilation in enumerate(_DILATIONS, start=1):
             x = self._block(x, f"xvector.block{i}", dilation)
-            x = self._convolve(
-                self._relu_norm(x, f"xvector.transit{i}.nonlinear.batchnorm"), f"xvector.transit{i}.linear"
-            )
+            x = self._relu_norm(x, f"xvector.transit{i}.nonlinear.batchnorm")
+            x = self._convolve(x, f"xvector.transit{i}.linear")
         x = self._statistics(self._relu_norm(x, "xvector.out_nonlinear.batchnorm"))
         x = self._norm(self._convolve(x, "xvector.dense.linear"), "xvector.dense.nonlinear.batchnorm")
         return ov.Model([ops.squeeze(x, [2])], [frames], "speakers")
 
     def _head(self, x: ov.Node) -> ov.Node:
         """Two-dimensional convolutions over bands and frames; the bands that are left become channels."""
-        x = self._relu_norm(self._convolve(x, "head.conv1", stride=1), "head.bn1")
+        x = self._relu_norm(self._convolve(x, "head.conv1"), "head.bn1")
         for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
             x = self._residual(x, f"head.{name}", stride)
         x = self._relu_norm(self._convolve(x, "head.conv2", stride=2), "head.bn2")
@@ -80,15 +80,15 @@ class _Network:
         return ops.relu(ops.add(inner, x))
 
     def _block(self, x: ov.Node, name: str, dilation: int) -> ov.Node:
-        """Layers each of which sees what all before it have found."""
+        """Densely connected layers: the input of each is the output of all before it."""
         for i in itertools.count(1):
             layer = f"{name}.tdnnd{i}"
             if f"{layer}.linear1.weight" not in self._weights:
-                return x
+                break
             inner = self._convolve(self._relu_norm(x, f"{layer}.nonlinear1.batchnorm"), f"{layer}.linear1")
             inner = self._relu_norm(inner, f"{layer}.nonlinear2.batchnorm")
             x = ops.concat([x, self._masked(inner, f"{layer}.cam_layer", dilation)], 1)
-        raise AssertionError
+        return x
 
     def _masked(self, x: ov.Node, name: str, dilation: int) -> ov.Node:
         """Weigh the channels by their context: the mean of all frames, and that of a hundred, which are all here."""
@@ -119,10 +119,7 @@ class _Network:
         return ops.relu(self._norm(x, name))
 
     def _norm(self, x: ov.Node, name: str) -> ov.Node:
-        """Batch normalisation: a factor and a summand for each channel."""
         mean, variance = (self._weights[f"{name}.running_{moment}"] for moment in ("mean", "var"))
-        factor = self._weights.get(f"{name}.weight", np.float32(1.0)) / np.sqrt(variance + _EPSILON)
-        summand = self._weights.get(f"{name}.bias", np.float32(0.0)) - mean * factor
-        shape = (1, len(mean)) + (1,) * (len(x.get_output_shape(0)) - 2)
-        factor, summand = (values.reshape(shape).astype(np.float32) for values in (factor, summand))
-        return ops.add(ops.multiply(x, ops.constant(factor)), ops.constant(summand))
+        scale = self._weights.get(f"{name}.weight", np.ones_like(mean))
+        shift = self._weights.get(f"{name}.bias", np.zeros_like(mean))
+        return ops.batch_norm_inference(x, scale, shift, mean, variance, _EPSILON)

@@ -1,0 +1,152 @@
+"""Our own protocol, version 1: events go out as they are. `/v1/captions` only reads, `/v1/stream` sends audio.
+
+docs/protocol.md describes it; `native` reads the messages.
+"""
+
+import functools
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from streamer.errors import BusyError, ProtocolError, StoppingError, StreamerError
+from streamer.events import End, Error, Event
+from streamer.protocols.adapter import (
+    Action,
+    Adapter,
+    Change,
+    Do,
+    Finish,
+    Follow,
+    Hangup,
+    Open,
+    Query,
+    Report,
+    Resume,
+    Say,
+    Write,
+)
+from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_message
+
+logger = logging.getLogger(__name__)
+
+MAX_BAD_MESSAGES = 100  # on one connection; then the stream ends
+MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to say
+
+# A sequence number in a query.
+_SEQ = re.compile(r"\d{1,15}", re.ASCII)
+
+
+class Captions(Adapter):
+    """A subscriber of the daemon's own captions."""
+
+    def __init__(self, query: Query) -> None:
+        """Follow the input from the place that the address names. Raises ProtocolError."""
+        self._after, self._session = _position(query)
+
+    def begin(self) -> Sequence[Action]:
+        return [Follow(self._after, self._session)]
+
+    def receive(self, message: str | bytes) -> Sequence[Action]:
+        if len(message) > MAX_IGNORED_BYTES:
+            return [Hangup(1009, "subscribers only read; audio goes to /v1/stream")]
+        return []
+
+    def on_event(self, event: Event) -> Sequence[Action]:
+        said = Say(event.to_json())
+        match event:
+            case Error(fatal=True, code=code):
+                self.fail(event)
+                self.hangup = Hangup(1003 if code == ProtocolError.code else self.hangup.code, code)
+            case End():
+                return [said, self.hangup]
+        return [said]
+
+
+class Stream(Captions):
+    """A client's audio in, its session's events out, over as many connections as that takes."""
+
+    resumable = True
+
+    def __init__(self, query: Query) -> None:
+        super().__init__(query)
+        # Whether a session was asked for, and whether its audio is complete.
+        self._opened = self._finished = False
+        self._n_bad = 0
+
+    def begin(self) -> Sequence[Action]:
+        if self._session is None:
+            return []
+        warn_of_address()
+        self._opened = True
+        return [Resume(StreamResume(session=self._session, after=self._after or 0))]
+
+    def receive(self, message: str | bytes) -> Sequence[Action]:
+        if self._finished:
+            return []
+        try:
+            kind, values = parse_message(message) if isinstance(message, str) else (None, {})
+            if not self._opened:
+                return self._open(message, kind, values)
+            return [Write(message)] if isinstance(message, bytes) else self._obey(kind, values)
+        except ProtocolError as error:
+            if not self._opened:
+                raise
+            return self.unchanged(error)
+
+    def refused(self, error: StreamerError) -> Sequence[Action]:
+        again = isinstance(error, BusyError | StoppingError)  # the client reads in the reason when it may try again
+        event = Error(seq=1, code=error.code, message=str(error), fatal=True)
+        return [Say(event.to_json()), Hangup(error.close_code, f"{error.code}: {error}" if again else error.code)]
+
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
+        self._n_bad += 1
+        if self._n_bad < MAX_BAD_MESSAGES:
+            return [Report(Error(code=error.code, message=str(error), fatal=False))]
+        self._finished = True
+        text = f"{error} (bad message number {self._n_bad}: the stream ends)"
+        return [Report(Error(code=ProtocolError.code, message=text, fatal=True)), Finish()]
+
+    def _open(self, message: str | bytes, kind: Kind | None, values: Mapping[str, Any]) -> Sequence[Action]:
+        self._opened = True
+        if kind == "start":
+            return [Open(StreamStart(**values))]
+        if kind == "resume" and values:
+            return [Resume(StreamResume(**values))]
+        first = [Write(message)] if isinstance(message, bytes) else self._obey(kind, values)
+        return [Open(StreamStart()), *first]
+
+    def _obey(self, kind: Kind | None, values: Mapping[str, Any]) -> Sequence[Action]:
+        match kind:
+            case "finish":
+                self._finished = True
+                return [Finish()]
+            case "start":
+                raise ProtocolError("start message is out of place: expected it first, and once; set changes options")
+            case "resume" if values:
+                raise ProtocolError("resume message with a session is out of place: expected it first, without start")
+            case "set":
+                return [Change(values)]
+            case None:
+                return []
+        return [Do(kind)]
+
+
+def _position(query: Query) -> tuple[int | None, str | None]:
+    """Return the last event that a client has, and its session, as its address says. Raises ProtocolError."""
+    after = query.getlist("after")[-1:]
+    if after and _SEQ.fullmatch(after[0]) is None:
+        raise ProtocolError(
+            f"after is {after[0]!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
+        )
+    return int(after[0]) if after else None, query.get("session", "") or None
+
+
+@functools.cache
+def warn_of_address() -> None:
+    """Warn, once, of clients that resume by their address."""
+    logger.warning(
+        "a client resumes its stream with ?session= in the address of /v1/stream, which proxies write into their logs:"
+        ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'
+        " address, so update the client"
+    )

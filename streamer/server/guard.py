@@ -1,0 +1,143 @@
+"""Middleware that admits requests: what they may look like, whose they are, and which token they need."""
+
+import asyncio
+import dataclasses
+import time
+from collections.abc import Callable
+
+from starlette.datastructures import Headers
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from streamer.server import tokens
+from streamer.server.access import Refusal, client_address, shown_token
+from streamer.server.interfaces import Context
+from streamer.server.responses import respond_error
+
+MAX_HEAD_BYTES = 16 * 1024  # of a request's target and headers
+
+# What a browser asked a proxy for, by the X-Forwarded-Proto of proxies.
+_SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
+
+# Reasons of refusals that pages must not read: those of another site, or under another host's name.
+_FOREIGN = ("host", "origin")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Guard:
+    """Turns away what has no business here, whatever it asks for; behind a proxy it finds out who that is."""
+
+    app: ASGIApp
+    context: Context
+    max_body_bytes: Callable[[Scope], int]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on, with its client's address in `scope`."""
+        headers = Headers(scope=scope)
+        proxies = self.context.access.proxies
+        peer = scope["client"][0] if scope.get("client") else ""
+        proxied = proxies.trust(peer)
+        address = client_address(peer, _only(headers, "x-forwarded-for"), proxies)
+        scope["client"] = (address, scope["client"][1] if not proxied and scope.get("client") else 0)
+        refusal = self._refusal(scope, headers, proxied=proxied)
+        if refusal is None and proxied:
+            refusal = self.context.limits.enter_address(address)
+        if refusal is not None:
+            self.context.metrics.refused(refusal.reason)
+            answer: ASGIApp = respond_refusal(refusal, scope["path"])
+            await (answer if refusal.reason in _FOREIGN else Cors(answer))(scope, receive, send)
+            return
+        try:
+            await self.app(scope, receive, send)
+        finally:
+            if proxied:
+                self.context.limits.leave_address(address)
+
+    def _refusal(self, scope: Scope, headers: Headers, *, proxied: bool) -> Refusal | None:
+        n_bytes = len(scope["raw_path"]) + len(scope["query_string"])
+        n_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
+        if n_bytes > MAX_HEAD_BYTES:
+            text = f"the head of the request has {n_bytes} bytes: expected no more than {MAX_HEAD_BYTES}"
+            return Refusal(431, text, "head")
+        # Of several proxies the last is the one that we trust.
+        forwarded = (_only(headers, "x-forwarded-host") or "").rpartition(",")[2].strip() if proxied else ""
+        scheme = (_only(headers, "x-forwarded-proto") or "").rpartition(",")[2].strip() if proxied else ""
+        access = self.context.access
+        if scope["server"] is not None and scope["server"][1] is None:  # a Unix socket is as near as loopback
+            access = dataclasses.replace(access, host="localhost")
+        refusal = access.check_peer(
+            _only(headers, "host"),
+            _only(headers, "origin"),
+            forwarded_host=forwarded or None,
+            scheme=_SCHEMES.get(scheme.lower()) or ("https" if scope["scheme"] in ("https", "wss") else None),
+        )
+        if refusal is not None:
+            return refusal
+        if "content-length" in headers and "transfer-encoding" in headers:
+            # Who stands between may have read the other one, and so another request (RFC 9112, 6.3).
+            text = "the request has a Content-Length and a Transfer-Encoding: expected one of them"
+            return Refusal(400, text, "http", {"Connection": "close"})
+        length = headers.get("content-length", "0")
+        most = self.max_body_bytes(scope)
+        if len(length) > 15 or int(length) > most:
+            return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}", "body")
+        return None
+
+
+class Cors(CORSMiddleware):
+    """Lets pages of other origins read answers. It stands behind `Guard`, which admits those of `server.origins` only.
+
+    No cookies are involved: a page shows its token in a header, which the answer to its preflight request allows.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        methods = ("GET", "HEAD", "POST", "DELETE")
+        expose = ("Retry-After", "WWW-Authenticate")
+        super().__init__(app, (), methods, ("*",), allow_private_network=True, expose_headers=expose)
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        return True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RequireToken:
+    """Turns away who shows no token with a scope, where one is asked for, or only finds out whether it does."""
+
+    app: ASGIApp
+    needs: tokens.Scope
+    context: Context
+    required: bool = True
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on, with its token, if any, as `caller` in its state."""
+        connection = HTTPConnection(scope)
+        shown = shown_token(
+            connection.headers.getlist("authorization"),
+            scope.get("subprotocols", ()),
+            connection.query_params.getlist("token"),
+        )
+        access, headers = self.context.access, connection.headers
+        caller = access.check_site(headers.get("origin"), headers.get("sec-fetch-site")) or access.check_token(
+            shown, self.needs, scope["client"][0], time.time()
+        )
+        if not isinstance(caller, Refusal):
+            scope.setdefault("state", {})["caller"] = caller
+        else:
+            await asyncio.sleep(caller.delay_s)
+            if self.required:
+                self.context.metrics.refused(caller.reason)
+                await respond_refusal(caller, scope["path"])(scope, receive, send)
+                return
+        await self.app(scope, receive, send)
+
+
+def respond_refusal(refusal: Refusal, path: str) -> Response:
+    """Build the response that says why a request is turned away."""
+    return respond_error(refusal.status, refusal.message, refusal.headers, path=path)
+
+
+def _only(headers: Headers, name: str) -> str | None:
+    values = headers.getlist(name)
+    return ", ".join(values) if values else None  # two of them match nothing

@@ -1,0 +1,86 @@
+"""Publishes the events of a session, under its lock."""
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import msgspec
+
+from streamer.events import Event, Final, Gap, Partial
+from streamer.languages import name_of
+from streamer.stream.host import EngineStats
+from streamer.stream.settings import SessionSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Output:
+    """Who receives a session's events. They are called under its lock, from the engine's threads: they return at once.
+
+    on_event : is called with each event
+    on_finished : is called when everything is final
+    label : returns an event as it is to be published; it sees the words of a text even if they are not published
+    name : of the session, for the log
+    """
+
+    on_event: Callable[[Event], object]
+    on_finished: Callable[[], object] = lambda: None
+    label: Callable[[Event], Event] = lambda event: event
+    name: str = ""
+
+
+class Publisher:
+    """Publishes events, counts what the metrics need, and logs languages."""
+
+    def __init__(self, output: Output, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+        self._output, self._logger = output, logger
+        # Time in the audio up to which partials have shown words.
+        self._shown_s = 0.0
+        # Of the newest final; languages that are not allowed and that the log has warned of.
+        self._language = ""
+        self._outside: set[str] = set()
+
+    def publish(
+        self,
+        events: Iterable[Event],
+        settings: SessionSettings,
+        stats: EngineStats,
+        age_s: Callable[[float], float | None],
+    ) -> None:
+        """Publish events.
+
+        age_s : returns how long ago live audio came, by its time in the session; None if that is not known
+        """
+        for event in events:
+            if isinstance(event, Gap):
+                stats.gap_s[event.reason] += event.end - event.start
+            if isinstance(event, Partial | Final) and event.words:
+                end_s = event.words[-1].end
+                # Of a partial only if it shows more than those before.
+                if (isinstance(event, Final) or end_s > self._shown_s) and (event_age_s := age_s(end_s)) is not None:
+                    stats.on_delay(event.type, event_age_s)
+                self._shown_s = max(self._shown_s, end_s)
+            if isinstance(event, Final) and event.text and event.language != self._language:
+                self._language = event.language
+                if settings.language == "auto":
+                    self._logger.info("language: %s", name_of(event.language))
+            try:
+                event = self._output.label(event)
+                if isinstance(event, Partial | Final) and not settings.words:
+                    event = msgspec.structs.replace(event, words=())
+                self._output.on_event(event)
+            except Exception:
+                self._logger.exception("a session's listener failed")
+
+    def finish(self) -> None:
+        self._output.on_finished()
+
+    def warn_of_language(self, language: str, settings: SessionSettings) -> None:
+        """Say once in the log that a language is spoken which the session does not allow: its text will be wrong."""
+        if language and language not in self._outside:
+            self._outside.add(language)
+            self._logger.warning(
+                "%s is spoken, which the session does not allow (only %s): its text is wrong; add %s to `languages`",
+                name_of(language),
+                ", ".join(settings.languages),
+                language,
+            )
