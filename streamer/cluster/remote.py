@@ -358,7 +358,10 @@ class Remote:
         while not self.closed:
             await self._changed.wait()
             self._changed.clear()
-            await self._reconcile()
+            try:
+                await self._reconcile()
+            except Exception:
+                self.logger.exception("a report of a worker is left out, or a move is tried again")
 
     async def _reconcile(self) -> None:
         """Do what there is to do: nothing that fails is lost, `watch` has it tried again."""
@@ -371,15 +374,15 @@ class Remote:
         """Take in what was reported, in order; what is missing before is read from the log."""
         while self._reports and not self.closed:
             told = self._reports[0]
-            if told.epoch == self.epoch:
-                n_before = told.number - told.stored
-                if self._number < n_before:
-                    if not await self._read_log(self.feed.last_seq):
-                        return
-                    self._number = max(self._number, n_before)  # what is no longer there cannot be waited for
-                    continue
-                self._take_report(told)
+            n_before = told.number - told.stored
+            if told.epoch == self.epoch and self._number < n_before:
+                if not await self._read_log(self.feed.last_seq):
+                    return
+                self._number = max(self._number, n_before)  # what is no longer there cannot be waited for
+                continue
             self._reports.popleft()
+            if told.epoch == self.epoch:
+                self._take_report(told)
 
     def _take_report(self, told: Told) -> None:
         now_s, head, progress = self._cluster.now_s(), self.ring.head, self._progress
@@ -454,8 +457,8 @@ class Remote:
             if self.worker:
                 self.logger.info("the session moved from %s to %s (%s)", old, self.worker, reason)
         except Exception:
-            self.logger.exception("a session could not be moved: it is tried again")
             self.worker = old
+            raise
         finally:
             if not self.closed:
                 self.state = State.SERVED

@@ -327,19 +327,18 @@ class Worker:
 
     async def _beat(self) -> None:
         await self._say_alive()
-        for session in self._to_give():
-            why = "drain" if self.draining else "failing" if self._failing() else "load"
-            await self._owned[session].report(move=why)
+        for owned in self._to_give():
+            await owned.report(move="drain" if self.draining else "failing" if self._failing() else "load")
         self._leave_orphans()
 
     async def _say_alive(self) -> None:
         await self._place.bus.publish(f"{ALIVE_WORKERS}.{self._place.worker}", self.alive)
 
-    def _to_give(self) -> list[str]:
+    def _to_give(self) -> list[Owned]:
         """Return the sessions that another worker should take: all that are left, or the one that is moved easiest."""
         now_s, own = asyncio.get_running_loop().time(), self.alive
         if self.draining:
-            return list(self._owned)
+            return list(self._owned.values())
         if self._offered in self._owned and now_s < self._offered_until_s:
             return []
         if own.failing:
@@ -350,7 +349,7 @@ class Worker:
             return []
         self._offered = min(self._owned, key=lambda session: self._owned[session].n_replayed)
         self._offered_until_s = now_s + GIVE_S
-        return [self._offered]
+        return [self._owned[self._offered]]
 
     def _leave_orphans(self) -> None:
         """Wait for those whose gateway is not heard, and end sessions for which no other has come in time."""
