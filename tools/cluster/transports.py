@@ -215,6 +215,7 @@ class Worker:
         )
         told = Told(
             session=name,
+            worker="none",
             epoch=1,
             number=number,
             stored=False,
