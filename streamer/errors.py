@@ -114,22 +114,17 @@ class AudioDeviceError(StreamerError):
 class TruncatedAudioError(StreamerError):
     code: ClassVar[str] = "truncated"
 
-    def __init__(self, path: str, found_s: float, expected_s: float | None) -> None:
+    def __init__(self, path: str, found_s: float, expected_s: float) -> None:
         super().__init__(path, found_s, expected_s)
         self.path = path
         self.found_s = found_s
 
-        # What the header announces; None where the format has no such number (Ogg).
+        # What the header announces.
         self.expected_s = expected_s
 
     def __str__(self) -> str:
-        expected = (
-            "without the mark that ends such a file"
-            if self.expected_s is None
-            else f"its header announces {self.expected_s:.2f} s"
-        )
         return (
-            f"{self.path} ends after {self.found_s:.2f} s, {expected}:"
+            f"{self.path} ends after {self.found_s:.2f} s, its header announces {self.expected_s:.2f} s:"
             " the file is truncated; what it holds was transcribed, copy it again for the rest"
         )
 

@@ -27,5 +27,8 @@ MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 32
 
+# A file counts as truncated if more than this is missing: encoders of lossy formats round to their own frames.
+TRUNCATED_S = 0.2
+
 # Samples as bytes: 16-bit integers, or 32-bit floats from -1 to 1, little-endian.
 PcmFormat = Literal["s16le", "f32le"]

@@ -1,21 +1,17 @@
 """Audio as clients of other protocols send it, in pieces that are cut anywhere: raw samples, or a file as it is."""
 
-import io
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.audio.containers import ContainerStream
-from streamer.audio.g711 import decode_alaw, decode_mulaw
-from streamer.audio.wav import FORMAT_FLOAT, FORMAT_PCM, read_wav_header
+from streamer.audio.wav import FORMAT_ALAW, FORMAT_FLOAT, FORMAT_MULAW, FORMAT_PCM, MAX_HEADER_BYTES, read_wav_header
 from streamer.errors import AudioFileError
-
-FORMAT_ALAW, FORMAT_MULAW = 6, 7  # in a WAV header
-
-# Within so many bytes a WAV file's audio has to begin; one in which it does not is left to FFmpeg.
-MAX_HEADER_BYTES = 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +35,25 @@ def _from_unsigned(data: bytes) -> bytes:
     return ((np.frombuffer(data, np.uint8).astype("<i2") - 128) * 256).tobytes()
 
 
+@functools.cache
+def _g711_table(codec: str) -> NDArray[np.int16]:
+    """Return the 16-bit sample of each code of G.711, from FFmpeg's decoder `codec`, shape (256,)."""
+    import av  # late: it takes 20 MB and a tenth of a second
+
+    decoder: Any = av.CodecContext.create(codec, "r")
+    decoder.sample_rate, decoder.layout = 8_000, "mono"
+    [frame] = decoder.decode(av.Packet(bytes(range(256))))
+    return np.asarray(frame.to_ndarray(), "<i2").ravel()
+
+
+def _from_g711(codec: str) -> Callable[[bytes], bytes]:
+    return lambda data: _g711_table(codec)[np.frombuffer(data, np.uint8)].tobytes()
+
+
 LINEAR16 = Encoding(2)
 FLOAT32 = Encoding(4, "f32le")
-MULAW = Encoding(1, decode=decode_mulaw)
-ALAW = Encoding(1, decode=decode_alaw)
+MULAW = Encoding(1, decode=_from_g711("pcm_mulaw"))
+ALAW = Encoding(1, decode=_from_g711("pcm_alaw"))
 
 # Integers by the bytes of a sample; those of one byte are unsigned.
 PCM = {
@@ -74,14 +85,18 @@ class AudioReader:
     """Bytes of audio to samples that a session takes."""
 
     def __init__(self, format: AudioFormat | None) -> None:
-        """Read raw samples, or, where no format is given, a file that says it itself."""
-        # None until that is known.
+        """Read raw samples in `format`; without one, a file that says it itself."""
+        # None until it is known.
         self.format = format
+        # Seconds of audio that a WAV file's header announces; None if unknown.
+        self.announced_s: float | None = None
         # Frames read so far.
         self._n_frames = 0
         # The beginning of a header, or of a frame, whose rest is still to come.
         self._rest = b""
-        # What decodes a file that is not simply samples behind a header.
+        # Bytes of audio to come before a WAV file's next chunk; None if there is no end.
+        self._left: int | None = None
+        # Decodes a file that is not simply samples behind a header.
         self._container: ContainerStream | None = None
 
     @property
@@ -101,13 +116,17 @@ class AudioReader:
         if self.format is None:
             self._rest = data
             return b""
-        n_frames, n_rest = divmod(len(data), self.format.encoding.width * self.format.channels)
+        frame_bytes = self.format.encoding.width * self.format.channels
+        n_frames = len(data[: self._left]) // frame_bytes
         self._n_frames += n_frames
-        self._rest = data[len(data) - n_rest :]
-        return self.format.encoding.decode(data[: len(data) - n_rest])
+        end = n_frames * frame_bytes
+        self._rest = data[: self._left][end:]
+        if self._left is not None:
+            self._left -= end
+        return self.format.encoding.decode(data[:end])
 
     def finish(self) -> bytes:
-        """Return the last frames. Raises AudioFileError where what came is no audio."""
+        """Return the last frames. Raises AudioFileError if there was no audio."""
         if self._container is not None:
             return self._decode(b"")
         if self.format is None and self._rest:
@@ -115,18 +134,17 @@ class AudioReader:
         return b""
 
     def _read_header(self, data: bytes) -> bytes:
-        """Look for the format in the first bytes; return those behind the header, or all while that is not whole."""
-        wav = any(magic.startswith(data[:4]) for magic in (b"RIFF", b"RF64", b"BW64")) and len(data) <= MAX_HEADER_BYTES
-        stream = io.BytesIO(data)
-        header = read_wav_header(stream) if wav else None
-        if wav and header is None:
+        """Find the format in the first bytes; return the bytes behind the header, or all until it is complete."""
+        header = read_wav_header(data)
+        if header is None and b"RIFF".startswith(data[:4]) and len(data) < MAX_HEADER_BYTES:
             return data
         encoding = _OF_WAV.get((header.format, header.bits_per_sample)) if header is not None else None
         if header is None or encoding is None:
             self._container = ContainerStream()
             return data
         self.format = _checked(AudioFormat(encoding, header.sample_rate, header.channels))
-        return data[stream.tell() :]
+        self.announced_s, self._left = header.announced_s, header.data_bytes
+        return data[header.start_bytes :]
 
     def _decode(self, data: bytes) -> bytes:
         assert self._container is not None

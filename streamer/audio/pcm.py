@@ -17,7 +17,7 @@ class PcmDecoder:
     """Bytes to samples, cut anywhere; what is wrong with them is collected in words, each kind once a stream.
 
     Codes of problems: `odd_bytes` (a chunk, or the stream, is not a whole number of frames), `bad_samples` (NaN or
-    infinite, heard as silence), `out_of_range` (beyond -1 to 1, clipped).
+    infinite, taken as silence), `out_of_range` (beyond -1 to 1, clipped).
     """
 
     def __init__(self, format: str, sample_rate: int, channels: int, *, whole_chunks: bool = True) -> None:
@@ -26,7 +26,7 @@ class PcmDecoder:
         `whole_chunks` says whether each chunk should be a whole number of frames, as messages are, or may be cut
         anywhere, as reads from a pipe are.
 
-        Raises ProtocolError where a number is not one we accept.
+        Raises ProtocolError for a number out of range.
         """
         if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
             expected = f"expected {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}"
@@ -53,9 +53,9 @@ class PcmDecoder:
         # The beginning of a frame whose rest is still to come, less than one frame.
         self._carried = b""
 
-        # Problems not taken yet, and the kinds that were ever told.
+        # Problems not taken yet, and the kinds that were ever reported.
         self._problems: list[tuple[str, str]] = []
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
 
     def decode(self, data: bytes | memoryview) -> Float32Array:
         """Return the 16 kHz mono samples, shape (m,), that further bytes complete."""
@@ -64,7 +64,7 @@ class PcmDecoder:
         n_frames, n_rest = divmod(len(data), self.frame_bytes)
         self._carried = bytes(data[len(data) - n_rest :])
         if n_rest and self._whole_chunks:
-            self._tell(
+            self._report(
                 "odd_bytes",
                 f"a chunk of {self.format} audio ends {n_rest} bytes into a frame: expected a multiple of"
                 f" {self.frame_bytes} bytes; the rest was joined to the next chunk, send whole frames",
@@ -79,7 +79,7 @@ class PcmDecoder:
     def finish(self) -> Float32Array:
         """Return the last samples, shape (m,): the stream is over."""
         if self._carried:
-            self._tell(
+            self._report(
                 "odd_bytes",
                 f"the audio ends {len(self._carried)} bytes into a frame of {self.frame_bytes}: they were dropped;"
                 f" expected {self.format} with {self.channels} channel(s), check format and channel count",
@@ -109,14 +109,14 @@ class PcmDecoder:
         n_bad = silence_bad_samples(samples)
         if n_bad:
             self.bad_samples += n_bad
-            self._tell(
+            self._report(
                 "bad_samples",
-                f"{self.bad_samples} audio samples are NaN or infinite: expected -1 to 1; they were heard as silence,"
+                f"{self.bad_samples} audio samples are NaN or infinite: expected -1 to 1; they were taken as silence,"
                 " check the sender's conversion to float",
             )
         peak = float(np.abs(samples).max(initial=0.0))
         if peak > 1.0:
-            self._tell(
+            self._report(
                 "out_of_range",
                 f"audio samples reach {peak:.6g}: expected -1 to 1; they were clipped, divide integer samples by"
                 " their full scale before sending them as float",
@@ -124,9 +124,9 @@ class PcmDecoder:
             np.clip(samples, -1.0, 1.0, out=samples)
         return samples
 
-    def _tell(self, code: str, message: str) -> None:
-        if code not in self._told:
-            self._told.add(code)
+    def _report(self, code: str, message: str) -> None:
+        if code not in self._reported:
+            self._reported.add(code)
             self._problems.append((code, message))
 
 

@@ -1,30 +1,27 @@
-"""The header of a RIFF/WAVE file or stream, as far as it concerns us.
+"""The header of a RIFF/WAVE file or stream.
 
-Source: Microsoft, "Multimedia Programming Interface and Data Specifications 1.0" (1991); for RF64, EBU Tech 3306.
-Needed beside libsndfile because that mends the header of a truncated file without a word, and cannot read a pipe.
+Source: Microsoft, "Multimedia Programming Interface and Data Specifications 1.0" (1991).
+Needed beside FFmpeg, which reads 64 KiB of a stream before it decodes any, and ignores the length that a header of
+16-bit audio announces.
 """
 
 import struct
 from dataclasses import dataclass
-from typing import BinaryIO
 
-FORMAT_PCM = 1
-FORMAT_FLOAT = 3
-FORMAT_EXTENSIBLE = 0xFFFE
+FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 
-# Programs that write to a pipe do not know the length: they leave 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
+# Programs that write to a pipe do not know the length: they write 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
 UNKNOWN_LENGTH_FROM = 0x7FFF_0000
 
-MAX_FORMAT_BYTES = 4096  # a format chunk has 16, 18 or 40 bytes
-MAX_CHUNKS = 1000  # chunks before the audio; more is no sound file
-SKIP_BYTES = 65_536
+# A header is searched for up to here.
+MAX_HEADER_BYTES = 16_384
 
 
 @dataclass(frozen=True, slots=True)
 class WavHeader:
-    """Format and length of the audio that follows."""
+    """Format and length of the audio."""
 
-    # One of the FORMAT_ numbers, or another's.
+    # One of the FORMAT_ numbers, or another.
     format: int
     channels: int
     sample_rate: int
@@ -33,66 +30,38 @@ class WavHeader:
     # Bytes of one frame, all channels.
     frame_bytes: int
 
-    # Bytes of audio that the header announces; None where it does not know. A 0 may mean that, too, or no audio.
+    # Where the audio begins.
+    start_bytes: int
+
+    # Bytes of audio that the header announces; None if that is unknown.
     data_bytes: int | None
 
-
-def read_wav_header(stream: BinaryIO) -> WavHeader | None:
-    """Read up to the first byte of audio; None where this is no RIFF/WAVE (some bytes are consumed then, too).
-
-    Lengths in the header are never trusted: chunks we do not need are skipped in small reads, wherever they claim to
-    end.
-    """
-    riff = _read(stream, 12)
-    if len(riff) < 12 or riff[:4] not in (b"RIFF", b"RF64", b"BW64") or riff[8:] != b"WAVE":
-        return None
-    return read_wav_chunks(stream)
-
-
-def read_wav_chunks(stream: BinaryIO) -> WavHeader | None:
-    """Go on after the 12 bytes that say RIFF/WAVE; None where no audio follows."""
-    format_fields: tuple[int, int, int, int, int] | None = None
-    data_bytes_64: int | None = None
-    for _ in range(MAX_CHUNKS):
-        chunk = _read(stream, 8)
-        if len(chunk) < 8:
+    @property
+    def announced_s(self) -> float | None:
+        """Seconds of audio that the header announces; None if unknown, or if the audio is compressed (ADPCM, GSM)."""
+        compressed = self.frame_bytes * 8 != self.channels * self.bits_per_sample
+        if compressed or not (self.data_bytes and self.frame_bytes and self.sample_rate):
             return None
-        kind, length = chunk[:4], int.from_bytes(chunk[4:], "little")
-        if kind == b"data":
-            if format_fields is None:
-                return None
-            if length == 0xFFFF_FFFF and data_bytes_64 is not None:
-                return WavHeader(*format_fields, data_bytes=data_bytes_64)
-            known = length < UNKNOWN_LENGTH_FROM
-            return WavHeader(*format_fields, data_bytes=length if known else None)
-        padded = length + length % 2
-        if kind in (b"fmt ", b"ds64") and length <= MAX_FORMAT_BYTES:
-            body = _read(stream, padded)
-            if kind == b"fmt " and len(body) >= 16:
-                format_fields = _format_fields(body)
-            elif kind == b"ds64" and len(body) >= 16:
-                data_bytes_64 = int.from_bytes(body[8:16], "little")
-        else:
-            while padded > 0:
-                skipped = stream.read(min(padded, SKIP_BYTES))
-                if not skipped:
-                    return None
-                padded -= len(skipped)
+        return self.data_bytes / self.frame_bytes / self.sample_rate
+
+
+def read_wav_header(data: bytes) -> WavHeader | None:
+    """Return the header that `data` begins with; None if `data` is not RIFF/WAVE, or ends before the audio."""
+    if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+        return None
+    fields: tuple[int, ...] | None = None
+    position = 12
+    while len(chunk := data[position : position + 8]) == 8:
+        kind, length = struct.unpack("<4sI", chunk)
+        position += 8
+        if kind == b"data" and fields is not None:
+            format, channels, sample_rate, _, frame_bytes, bits = fields
+            known = length if 0 < length < UNKNOWN_LENGTH_FROM else None
+            return WavHeader(format, channels, sample_rate, bits, frame_bytes, position, known)
+        if kind == b"fmt " and len(body := data[position : position + min(length, 26)]) >= 16:
+            fields = struct.unpack("<HHIIHH", body[:16])
+            if fields[0] == FORMAT_EXTENSIBLE and len(body) == 26:
+                # The first two bytes of the sub-format's GUID are the format proper.
+                fields = (int.from_bytes(body[24:], "little"), *fields[1:])
+        position += length + length % 2
     return None
-
-
-def _format_fields(body: bytes) -> tuple[int, int, int, int, int]:
-    kind, channels, sample_rate, _, frame_bytes, bits = struct.unpack("<HHIIHH", body[:16])
-    if kind == FORMAT_EXTENSIBLE and len(body) >= 26:
-        # The first two bytes of the sub-format's GUID are the format proper.
-        kind = int.from_bytes(body[24:26], "little")
-    return kind, channels, sample_rate, bits, frame_bytes
-
-
-def _read(stream: BinaryIO, n_bytes: int) -> bytes:
-    """Read `n_bytes`, less at the end of the stream; a pipe gives them in pieces."""
-    pieces = []
-    while n_bytes > 0 and (piece := stream.read(n_bytes)):
-        pieces.append(piece)
-        n_bytes -= len(piece)
-    return b"".join(pieces)

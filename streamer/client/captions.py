@@ -3,8 +3,6 @@
 from collections.abc import AsyncGenerator, Callable
 
 from streamer.client.connection import (
-    FIRST_DELAY_S,
-    MAX_DELAY_S,
     DaemonAddress,
     Events,
     GoneError,
@@ -25,16 +23,16 @@ def listen(
     fingerprint: str = "",
     on_notice: Callable[[str], None] = log_notice,
 ) -> Events:
-    """Follow the captions of a daemon's own input, until it says that nothing follows.
+    """Follow the captions of a daemon's own input, until they end.
 
     address : HOST, HOST:PORT, an http(s):// or ws(s):// address, or unix:///PATH
-    token : what the daemon asks for
-    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
-    on_notice : told when the daemon goes away after having been there, and when it is back
+    token : bearer token, if the daemon requires one
+    fingerprint : SHA-256 of the daemon's certificate; empty: the certificate must be one that this machine trusts
+    on_notice : called with a line when the daemon goes away, and when it is back
 
-    Returns its events, to be read with `for` or `async for`. What is missed while the daemon is away comes when it is
-    back; no event comes twice. Raises UsageError where the address is none; the loop raises PeerError where the daemon
-    was never there, refuses us, or sends what is no event.
+    Returns its events, to be read with `for` or `async for`. Events missed while the daemon was away are sent when it
+    is back; no event comes twice. Raises UsageError for an invalid address; the loop raises PeerError if there is no
+    daemon at the start, if it refuses the connection, or if it sends a malformed event.
 
         for event in listen("localhost:8765"):
             if event.type == "final":
@@ -45,20 +43,14 @@ def listen(
     return Events(lambda: captions(address, on_notice=on_notice))
 
 
-async def captions(
-    address: DaemonAddress,
-    *,
-    on_notice: Callable[[str], None],
-    first_delay_s: float = FIRST_DELAY_S,
-    max_delay_s: float = MAX_DELAY_S,
-) -> AsyncGenerator[Event, None]:
-    """Yield a daemon's events; see `listen`. When the daemon goes away it is asked again, ever more slowly."""
+async def captions(address: DaemonAddress, *, on_notice: Callable[[str], None]) -> AsyncGenerator[Event, None]:
+    """Yield a daemon's events; see `listen`."""
     place = Place()
-    reconnection = Reconnection(address, on_notice, first_delay_s, max_delay_s)
+    reconnection = Reconnection(address, on_notice)
     while True:
         try:
             async with await connected(address, place) as connection:
-                reconnection.came()
+                reconnection.connected()
                 async for event in events_of(address, connection):
                     reconnection.works()
                     if place.moved(event):

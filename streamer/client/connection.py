@@ -1,17 +1,16 @@
 """A connection to a running daemon: its address, what can be wrong with it, and its events."""
 
 import asyncio
-import contextlib
 import hashlib
 import logging
 import os
-import queue
 import random
 import re
 import ssl
 import threading
 import urllib.parse
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,7 +39,6 @@ CLOSE_TIMEOUT_S = 2.0  # for a daemon that goes on sending to take note that we 
 FIRST_DELAY_S = 0.25  # before the first attempt to reach the daemon again; doubled after each that fails
 MAX_DELAY_S = 10.0
 KEEPALIVE_S = 20.0  # from one ping to the next
-AHEAD = 16  # events that a thread has read and nobody has taken yet
 
 # Close codes after which coming back is of no use: the daemon did not understand or does not want us (RFC 6455, 7.4.1).
 _REFUSALS = (1002, 1003, 1007, 1008, 1009, 1010)
@@ -141,57 +139,42 @@ class Events:
 def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
     """Yield what an asynchronous generator yields. A thread runs it, so that it also works within a running loop."""
     over = object()
-    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
-    room = asyncio.Semaphore(AHEAD)
-    stop = asyncio.Event()
     loop = asyncio.new_event_loop()
-    failures: list[BaseException] = []
-
-    async def read() -> None:
-        async for event in events:
-            await room.acquire()
-            found.put(event)
-
-    async def run() -> None:
-        reading, stopping = asyncio.create_task(read()), asyncio.create_task(stop.wait())
-        await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if reading.done():
-            reading.result()
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-        await events.aclose()
+    stop = asyncio.Event()
+    lock = asyncio.Lock()  # a generator must not be closed while it runs
 
     def work() -> None:
-        try:
-            with asyncio.Runner(loop_factory=lambda: loop) as runner:
-                runner.run(run())
-        except BaseException as error:  # noqa: BLE001 - raised by the thread that reads
-            failures.append(error)
-        found.put(over)
+        with asyncio.Runner(loop_factory=lambda: loop) as runner:
+            runner.run(stop.wait())
 
-    def tell(callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # it is over, and its loop closed
-            loop.call_soon_threadsafe(callback)
+    async def read() -> Any:  # noqa: ANN401 - an event or `over`
+        async with lock:
+            return await anext(events, over)
+
+    async def close() -> None:
+        async with lock:
+            await events.aclose()
+
+    def result(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
+        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        try:
+            while not future.done():
+                wait([future], timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
+            return future.result()
+        finally:
+            future.cancel()
 
     thread = threading.Thread(target=work, name="streamer-client", daemon=True)
     thread.start()
     try:
-        while (event := _next(found)) is not over:
-            tell(room.release)
+        while (event := result(read())) is not over:
             yield event
-        if failures:
-            raise failures[0]
     finally:
-        tell(stop.set)
-        thread.join()
-
-
-def _next(found: queue.SimpleQueue[Any]) -> Any:  # noqa: ANN401 - what is in there
-    """Wait for the next item, in steps, so that Ctrl-C gets through on every system."""
-    while True:
-        with contextlib.suppress(queue.Empty):
-            return found.get(timeout=0.2)
+        try:
+            result(close())
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join()
 
 
 class GoneError(Exception):
@@ -199,44 +182,40 @@ class GoneError(Exception):
 
 
 class Reconnection:
-    """How a daemon that went away is waited for: ever more slowly, and told of once."""
+    """Waits for a daemon that went away, longer after each attempt."""
 
-    def __init__(
-        self, address: DaemonAddress, on_notice: Callable[[str], None], first_delay_s: float, max_delay_s: float
-    ) -> None:
-        """Tell `on_notice` when the daemon goes away, and when it is back."""
+    def __init__(self, address: DaemonAddress, on_notice: Callable[[str], None]) -> None:
+        """Call `on_notice` once when the daemon goes away, and when it is back."""
         self._address = address
         self._on_notice = on_notice
-        self._first_delay_s = self._delay_s = first_delay_s
-        self._max_delay_s = max_delay_s
-        # Whether the daemon has been there.
-        self.known = False
-        # Whether it is not there now, and `on_notice` knows.
-        self._away = False
+        self._delay_s = FIRST_DELAY_S
+        # Whether there has been a connection, and whether a notice said that it is lost.
+        self._known = self._away = False
 
-    def came(self) -> None:
+    def connected(self) -> None:
+        """Note a new connection."""
         if self._away:
             self._on_notice(f"{self._address} is back")
-        self.known, self._away = True, False
+        self._known, self._away = True, False
 
     def works(self) -> None:
-        """The connection is of use: to be accepted just to be sent away again is none."""
-        self._delay_s = self._first_delay_s
+        """Note that an event arrived: only then the next delay is short again, not after a refused connection."""
+        self._delay_s = FIRST_DELAY_S
 
     async def wait(self, gone: GoneError) -> None:
-        """Wait before the next attempt. Raises PeerError where the daemon was never there."""
-        if not self.known:
+        """Wait before the next attempt. Raises PeerError if there never was a connection."""
+        if not self._known:
             raise PeerError(
                 f"no daemon at {self._address} ({gone}): start one with `streamer run`, or name another address"
             ) from None
         if not self._away:
             self._away = True
             self._on_notice(f"{self._address} went away ({gone}): waiting for it to come back")
-        # Many lose a daemon at once, and shall not all come back at once.
+        # Jitter, so that clients of one daemon do not all return at the same moment.
         delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         logger.debug("trying again in %.1f s: %s", delay_s, gone)
         await asyncio.sleep(delay_s)
-        self._delay_s = min(self._max_delay_s, 2 * self._delay_s)
+        self._delay_s = min(MAX_DELAY_S, 2 * self._delay_s)
 
 
 class Place:
@@ -260,9 +239,9 @@ class Place:
 async def connected(
     address: DaemonAddress, place: Place | None = None, *, answer_s: float | None = KEEPALIVE_S
 ) -> ClientConnection:
-    """Connect, to read captions on from a place if there is one. A daemon that answers no ping for `answer_s` is gone.
+    """Connect; with a place, to read captions from there on. A daemon that answers no ping for `answer_s` is gone.
 
-    Raises GoneError where the daemon cannot be reached now, PeerError or UsageError where it never will be.
+    Raises GoneError if the daemon cannot be reached now, PeerError or UsageError if a retry cannot help.
     """
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
@@ -286,40 +265,47 @@ async def connected(
             proxy=None if is_loopback(host) else True,  # a proxy cannot reach this machine's own ports
             **how,
         )
-    except InvalidURI as error:
-        if error.uri != url:
-            raise PeerError(f"{address} sends us to {one_line(error.uri):.200}: name that address") from None
-        raise UsageError(f"{address} is no daemon's address: expected HOST:PORT or ws://HOST:PORT") from None
-    except InvalidStatus as error:
-        status = error.response.status_code
-        said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
-        if status >= 500:
-            raise GoneError(f"HTTP status {status}{f', {said}' if said else ''}") from None
-        remedy = ": give its token with --token-file FILE" if status in (401, 403) else ""
-        raise PeerError(f"{address} answered HTTP status {status}{f' ({said})' if said else ''}{remedy}") from None
-    except TimeoutError:
-        raise GoneError("no answer") from None
-    except ssl.SSLCertVerificationError as error:
-        raise PeerError(
-            f"{address} has a certificate that is not trusted ({one_line(error.verify_message)}): give its fingerprint,"
-            " which the daemon prints at its start, with --fingerprint"
-        ) from None
-    except ssl.SSLEOFError:
-        raise GoneError("it closed the connection") from None
-    except ssl.SSLError as error:
-        raise PeerError(f"{address} does not speak TLS ({one_line(error.reason)}): is it a ws:// address?") from None
-    except (OSError, EOFError) as error:
-        raise GoneError(_why(error)) from None
-    except InvalidHandshake as error:
-        if isinstance(error.__cause__, EOFError | OSError):
+    except (OSError, EOFError, InvalidHandshake, InvalidURI, ValueError) as error:
+        raise _failure(error, address, url) from None
+
+
+def _failure(error: Exception, address: DaemonAddress, url: str) -> Exception:
+    """Return a GoneError, PeerError or UsageError for an error of `connect`."""
+    match error:
+        case InvalidURI() if error.uri == url:
+            return UsageError(f"{address} is no daemon's address: expected HOST:PORT or ws://HOST:PORT")
+        case InvalidURI():
+            return PeerError(f"{address} sends us to {one_line(error.uri):.200}: name that address")
+        case InvalidStatus():
+            status = error.response.status_code
+            said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
+            if status >= 500:
+                return GoneError(f"HTTP status {status}{f', {said}' if said else ''}")
+            remedy = ": give its token with --token-file FILE" if status in (401, 403) else ""
+            return PeerError(f"{address} answered HTTP status {status}{f' ({said})' if said else ''}{remedy}")
+        case InvalidHandshake() if isinstance(error.__cause__, EOFError | OSError):
             hint = ": does it speak TLS, at wss://?" if str(address).startswith("ws://") else ""
-            raise GoneError(f"it closed the connection{hint}") from None
-        said = one_line(error)
-        raise PeerError(f"{address} does not speak WebSocket ({said:.300}): is a daemon there?") from None
-    except ValueError as error:  # of a redirect that leads nowhere
-        raise PeerError(
-            f"{address} answered with a wrong address ({one_line(error):.300}): is a daemon there?"
-        ) from None
+            return GoneError(f"it closed the connection{hint}")
+        case InvalidHandshake():
+            return PeerError(f"{address} does not speak WebSocket ({one_line(error):.300}): is a daemon there?")
+        case TimeoutError():
+            return GoneError("no answer")
+        case ssl.SSLCertVerificationError():
+            return PeerError(
+                f"{address} has a certificate that is not trusted ({one_line(error.verify_message)}): give its"
+                " fingerprint, which the daemon prints at its start, with --fingerprint"
+            )
+        case ssl.SSLEOFError():
+            return GoneError("it closed the connection")
+        case ssl.SSLError():
+            return PeerError(f"{address} does not speak TLS ({one_line(error.reason)}): is it a ws:// address?")
+        case OSError(errno=int(number)) if number:
+            # asyncio writes the address into strerror of positive numbers.
+            return GoneError(error.strerror if number < 0 and error.strerror else os.strerror(number))
+        case OSError() | EOFError():  # asyncio names no reason if it tried several addresses
+            return GoneError(one_line(error) or "it closed the connection")
+        case _:  # a redirect to a malformed address
+            return PeerError(f"{address} answered with a wrong address ({one_line(error):.300}): is a daemon there?")
 
 
 def unverified() -> ssl.SSLContext:
@@ -383,10 +369,3 @@ def _farewell(closed: ConnectionClosed) -> str:
     if frame is None:
         return "the connection broke"
     return f"close code {frame.code}{f', {one_line(frame.reason)}' if frame.reason else ''}"
-
-
-def _why(error: OSError | EOFError) -> str:
-    # asyncio writes the address into strerror, and names no reason where it tried several addresses.
-    if isinstance(error, OSError) and error.errno:
-        return error.strerror if error.errno < 0 and error.strerror else os.strerror(error.errno)
-    return one_line(error) or "it closed the connection"

@@ -1,4 +1,4 @@
-"""A client's own audio through a running daemon: sent, and sent again where a connection broke; events come back.
+"""Sends a client's own audio to a running daemon and reads its events, across broken connections.
 
 The rules are docs/protocol.md's, *When the connection breaks* and *When the daemon stops*.
 """
@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -22,8 +22,6 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.audio.constants import SAMPLE_RATE, PcmFormat
 from streamer.client.connection import (
-    FIRST_DELAY_S,
-    MAX_DELAY_S,
     STREAM_PATH,
     DaemonAddress,
     Events,
@@ -57,7 +55,7 @@ Audio = bytes | bytearray | memoryview | NDArray[np.int16] | NDArray[np.floating
 
 
 class Options(TypedDict, total=False):
-    """What a session may choose; docs/protocol.md says what each is. None: what the daemon is set to."""
+    """Options of a session, described in docs/protocol.md. None: the daemon's setting."""
 
     language: str | None
     languages: Sequence[str] | None
@@ -71,22 +69,34 @@ class Options(TypedDict, total=False):
     pace_s: float | None
 
 
+class StreamOptions(Options, total=False):
+    """What is chosen at the start of a session. Defaults: 16 kHz, one channel, "s16le", not kept."""
+
+    sample_rate: int
+    channels: int
+    format: PcmFormat
+    keep: bool
+
+
 # What may stand in a stream: audio, a command, or options that hold from there on.
 Item = Audio | Command | Options
 Source = Audio | str | Path | Iterable[Item] | AsyncIterable[Item]
 
-KEPT_S = 120.0  # of audio that was sent, and would be sent again
-MAX_KEPT_ITEMS = 20_000  # pieces of audio and commands among it
-PING_S = 2.0  # of audio, from one question to the daemon whether it has read it to the next
-MAX_PINGS = 5  # not answered: so much of the audio may be under way, and no more than is kept
-ANSWER_S = 60.0  # for a ping behind audio, on a daemon that is busy with the audio
+# Audio, or a message of the protocol.
+Message = bytes | dict[str, Any]
+
+KEPT_S = 120.0  # of sent audio that is kept to be sent again
+MAX_KEPT_ITEMS = 20_000  # kept pieces of audio and commands
+PING_S = 2.0  # of audio between two pings, whose answers show what the daemon has read
+MAX_PINGS = 5  # unanswered; they bound the audio under way, to less than is kept
+ANSWER_S = 60.0  # for a ping behind audio that the daemon has yet to read
 MESSAGE_BYTES = 1 << 16
-BLOCK = 1 << 15  # samples, or bytes, of what is given as a whole
+BLOCK = 1 << 15  # samples, or bytes, into which a whole recording is cut
 
 _ERRORS = {
     cls.code: cls for cls in (BusyError, ConfigError, IdleError, ProtocolError, StoppingError, UnknownSessionError)
 }
-_FINISH: dict[str, object] = {"type": "finish"}
+_FINISH: dict[str, Any] = {"type": "finish"}
 
 
 def stream(
@@ -95,31 +105,27 @@ def stream(
     *,
     token: str = "",
     fingerprint: str = "",
-    sample_rate: int = SAMPLE_RATE,
-    channels: int = 1,
-    format: PcmFormat = "s16le",
-    keep: bool = False,
     on_notice: Callable[[str], None] = log_notice,
-    **options: Unpack[Options],
+    **options: Unpack[StreamOptions],
 ) -> Events:
-    """Send audio to a daemon and read what is said in it.
+    """Send audio to a daemon and read its text as events.
 
     audio : the path of a file; samples or bytes; or an iterable, which may block, or asynchronous iterable of pieces:
         samples, bytes, the commands "flush", "pause", "resume" and "clear", and mappings of options that hold from
-        there on. It is asked for more only when the daemon has room
+        there on. It is read only as fast as the daemon takes the audio
     address, token, fingerprint, on_notice : see `listen`
-    sample_rate, channels : of the audio; a file brings its own
-    format : how bytes are written, and what is sent: "s16le" or "f32le". Floats are rounded to 16 bits for the former
-    keep : whether the daemon keeps the text in its history
     options : of the session, such as language="en"
+        sample_rate, channels : of samples and bytes; default: 16000 Hz, one channel
+        format : encoding of bytes, and of what is sent: "s16le" (default; floats are rounded) or "f32le"
+        keep : whether the daemon keeps the text in its history
 
-    Returns its events, to be read with `for` or `async for`; the last one is `end`. Where the connection breaks, or the
-    daemon stops, what it has not heard is sent again when it is back: nothing is lost, and no final comes twice. A
+    Returns its events, to be read with `for` or `async for`; the last one is `end`. If the connection breaks or the
+    daemon restarts, the audio that it has not processed is sent again: nothing is lost, and no final comes twice. A
     daemon that has forgotten the session begins another, with a `ready` of its own; times are those of all the audio.
 
-    Raises UsageError where the address is none; the loop raises PeerError where there is no daemon, or it refuses us,
-    BusyError where it has no room, ConfigError or ProtocolError where it cannot do what the options ask for, IdleError
-    where nothing was sent for too long, AudioFileError where the file is none, and what `audio` raises.
+    Raises UsageError for an invalid address; the loop raises PeerError if there is no daemon or it refuses the client,
+    BusyError if it has no room, ConfigError or ProtocolError for options that it cannot satisfy, IdleError if nothing
+    was sent for too long, AudioFileError for an unreadable file, and what `audio` raises.
 
         for event in stream("speech.wav", language="en"):
             if event.type == "final":
@@ -127,40 +133,39 @@ def stream(
     """
     if isinstance(address, str):
         address = parse_address(address, token, fingerprint, path=STREAM_PATH)
+    start: dict[str, Any] = {"type": "start", "format": "s16le", "sample_rate": SAMPLE_RATE, "channels": 1, **options}
     if isinstance(audio, str | Path):
-        sample_rate, channels = SAMPLE_RATE, 1
+        start |= {"sample_rate": SAMPLE_RATE, "channels": 1}
     elif isinstance(audio, np.ndarray) and audio.ndim == 2:
-        channels = audio.shape[1]
-    start = {"type": "start", "format": format, "sample_rate": sample_rate, "channels": channels, **options}
-    if keep:
-        start["keep"] = True
-    if format not in get_args(PcmFormat) or not (sample_rate > 0 and channels > 0):
+        start["channels"] = audio.shape[1]
+    format, rate, channels = start["format"], start["sample_rate"], start["channels"]
+    if format not in get_args(PcmFormat) or not (rate > 0 and channels > 0):
         raise ProtocolError(
-            f"audio of {format!r:.20} at {sample_rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
+            f"audio of {format!r:.20} at {rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
             " and positive numbers"
         )
     return Events(lambda: StreamClient(address, audio, start, on_notice).events())
 
 
 class Sent:
-    """Audio and commands that may be sent again; bounded. Positions count samples of all channels together."""
+    """Audio and commands that may be sent again; bounded. Positions count frames."""
 
-    def __init__(self, start: Mapping[str, object], frame_bytes: int) -> None:
-        """Begin a stream with a `start` message, whose audio has `frame_bytes` a sample, of all channels together."""
+    def __init__(self, start: dict[str, Any], frame_bytes: int) -> None:
+        """Begin a stream with a `start` message; a frame, a sample of each channel, has `frame_bytes`."""
         self._frame_bytes = frame_bytes
-        self._kept_samples = KEPT_S * float(str(start["sample_rate"]))
-        # `start` as it would be in front of the first item: with what was set before, and whether it was paused.
+        self._kept_samples = KEPT_S * start["sample_rate"]
+        # The `start` message that would open a session at the first item, and whether the stream is paused there.
         self._start = dict(start)
         self._paused = False
-        # Each with the position it stands at; the first `_n_sent` were sent over the present connection.
-        self._items: list[tuple[int, bytes | dict[str, object]]] = []
+        # Each with its position; the first `_n_sent` were sent over the present connection.
+        self._items: list[tuple[int, Message]] = []
         self._n_sent = 0
-        # Behind the last audio.
+        # End of the last audio.
         self.position = 0
-        # Of what is forgotten, the end.
+        # End of the audio that is no longer kept.
         self.first = 0
 
-    def add(self, item: bytes | dict[str, object]) -> None:
+    def add(self, item: Message) -> None:
         self._items.append((self.position, item))
         self.position += self._length(item)
         while self._n_sent and (
@@ -171,15 +176,15 @@ class Sent:
             self._n_sent -= 1
             self.first = position + self._length(item)
 
-    def take(self) -> bytes | dict[str, object] | None:
-        """Return what is to be sent next; None: all is sent."""
+    def take(self) -> Message | None:
+        """Return the next item to send; None if all is sent."""
         if self._n_sent == len(self._items):
             return None
         self._n_sent += 1
         return self._items[self._n_sent - 1][1]
 
     def rewind(self, position: int) -> None:
-        """Send again the audio from a position on, with the commands that stand there or later."""
+        """Send again the audio from a position on, with the commands at it or later."""
         self._n_sent = sum(start < position for start, _ in self._items)
         if self._n_sent:
             start, item = self._items[self._n_sent - 1]
@@ -187,8 +192,8 @@ class Sent:
             if isinstance(item, bytes) and cut < len(item):
                 self._items[self._n_sent - 1 : self._n_sent] = [(start, item[:cut]), (position, item[cut:])]
 
-    def opening(self) -> list[dict[str, object]]:
-        """Return the messages that open a session which goes on where we are."""
+    def opening(self) -> list[dict[str, Any]]:
+        """Return the messages that open a session that continues at the next item."""
         start, paused = self._start, self._paused
         for _, item in self._items[: self._n_sent]:
             start, paused = _obeyed(item, start, paused)
@@ -197,50 +202,52 @@ class Sent:
     def is_finished(self) -> bool:
         return bool(self._items) and self._items[-1][1] is _FINISH
 
-    def _length(self, item: bytes | dict[str, object]) -> int:
+    def _length(self, item: Message) -> int:
         return len(item) // self._frame_bytes if isinstance(item, bytes) else 0
 
 
-def _obeyed(item: bytes | dict[str, object], start: dict[str, object], paused: bool) -> tuple[dict[str, object], bool]:
+def _obeyed(item: Message, start: dict[str, Any], paused: bool) -> tuple[dict[str, Any], bool]:
     """Return the `start` message that would do what a command did, and whether the stream is paused behind it."""
-    kind = None if isinstance(item, bytes) else item["type"]
+    if isinstance(item, bytes):
+        return start, paused
+    kind = item["type"]
     if kind == "set":
-        return {**start, **cast(dict[str, object], item), "type": "start"}, paused
+        return {**start, **item, "type": "start"}, paused
     return start, kind == "pause" if kind in ("pause", "resume") else paused
 
 
 class _ForgottenError(Exception):
-    """The daemon has lost the session, and is there for another."""
+    """The daemon has lost the session, and accepts another."""
 
 
 class StreamClient:
-    """One stream, over as many connections and sessions as that takes."""
+    """One stream, over any number of connections and sessions."""
 
     def __init__(
         self,
         address: DaemonAddress,
         audio: Source,
-        start: dict[str, object],
+        start: dict[str, Any],
         on_notice: Callable[[str], None],
     ) -> None:
         """Send `audio` behind a `start` message."""
         self._address = address
         self._audio = audio
         self._on_notice = on_notice
-        self._reconnection = Reconnection(address, on_notice, FIRST_DELAY_S, MAX_DELAY_S)
-        self._pieces = _Pieces(str(start["format"]), int(str(start["channels"])))
-        self._rate = int(str(start["sample_rate"]))
+        self._reconnection = Reconnection(address, on_notice)
+        self._pieces = _Pieces(start["format"], start["channels"])
+        self._rate = start["sample_rate"]
         self._sent = Sent(start, self._pieces.frame_bytes)
-        # What was given and is not sent yet; an exception is what `audio` raised.
-        self._given: asyncio.Queue[bytes | dict[str, object] | Exception] = asyncio.Queue(maxsize=1)
+        # The next item to send, or the exception that `audio` raised.
+        self._given: asyncio.Queue[Message | Exception] = asyncio.Queue(maxsize=1)
         self._failure: Exception | None = None
         # Whether there ever was a session.
         self._opened = False
-        # How far into the session we are; where it began in all the audio; and up to where its text is known.
+        # Newest event of the session; where the session begins in all the audio; up to where its text is final.
         self._place = Place()
         self._base = 0
         self._settled = 0
-        # What ends the session: a fatal error, or where a daemon that stops ceased to hear.
+        # What ends the session: a fatal error, or the end of the audio that a stopping daemon processed.
         self._fatal: Error | None = None
         self._heard: int | None = None
 
@@ -250,7 +257,7 @@ class StreamClient:
             while True:
                 try:
                     connection = await connected(self._address, answer_s=ANSWER_S)
-                    self._reconnection.came()
+                    self._reconnection.connected()
                     async with contextlib.aclosing(self._converse(connection)) as events:
                         async for event in events:
                             yield event
@@ -269,7 +276,7 @@ class StreamClient:
             pumping.cancel()
 
     async def _converse(self, connection: ClientConnection) -> AsyncGenerator[Event, None]:
-        """Send and read over one connection. Raises GoneError where there is to be another."""
+        """Send and read over one connection. Raises GoneError if another is needed."""
         sending: asyncio.Task[None] | None = None
         try:
             if not self._place.session:
@@ -307,7 +314,7 @@ class StreamClient:
             await connection.close()  # with the code that gives up the stream, where it is open still
 
     def _note(self, event: Event) -> None:
-        """Keep in mind what matters when the connection breaks."""
+        """Remember what is needed when the connection breaks."""
         self._opened = True
         match event:
             case Final() | Gap():
@@ -318,7 +325,7 @@ class StreamClient:
                 self._heard = heard if isinstance(heard, int) else self._settled - self._base
 
     def _refused(self, error: Error) -> None:
-        """There is no session: begin another, try again, or raise what the daemon says."""
+        """Handle a refused session: begin another, try again, or raise the daemon's error."""
         if error.code == UnknownSessionError.code and self._place.session:
             self._begin_anew(self._settled)
             text_s = self._base / self._rate
@@ -329,7 +336,7 @@ class StreamClient:
         raise _error(error)
 
     def _begin_anew(self, position: int) -> None:
-        """Have another session go on at a position."""
+        """Continue in another session at a position."""
         self._rewind(position)
         self._place = Place()
         self._base = self._settled = min(max(position, self._sent.first), self._sent.position)
@@ -343,7 +350,7 @@ class StreamClient:
             )
         self._sent.rewind(position)
 
-    async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, object]]) -> None:
+    async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, Any]]) -> None:
         pongs: deque[Awaitable[float]] = deque()
         n_bytes = 0
         try:
@@ -365,34 +372,34 @@ class StreamClient:
                     if len(pongs) > MAX_PINGS:
                         await pongs.popleft()
         except ConnectionClosed:
-            pass  # who reads finds out, too
-        except Exception as error:  # noqa: BLE001 - raised by who reads
+            pass  # the reader notices, too
+        except Exception as error:  # noqa: BLE001 - raised by the reader
             self._failure = error
             await connection.close()
 
     async def _pump(self) -> None:
-        """Have `audio` give one piece after another, each when the one before is on its way."""
+        """Read `audio` piece by piece, each when the one before is on its way."""
         try:
             async for item in _items(self._audio, self._on_notice):
                 for piece in self._pieces.of(item):
                     await self._given.put(piece)
             await self._given.put(_FINISH)
-        except Exception as error:  # noqa: BLE001 - raised by who reads
+        except Exception as error:  # noqa: BLE001 - raised by the reader
             await self._given.put(error)
 
 
 class _Pieces:
-    """What is given, as messages."""
+    """Converts items of a stream to messages."""
 
     def __init__(self, format: str, channels: int) -> None:
         self.frame_bytes = (2 if format == "s16le" else 4) * channels
         self._format = format
         self._channels = channels
-        # The beginning of a sample whose rest is still to come.
+        # Beginning of an incomplete frame.
         self._carried = b""
 
-    def of(self, item: object) -> Iterator[bytes | dict[str, object]]:
-        """Yield messages: audio in whole samples, and commands. Raises UsageError where it is neither."""
+    def of(self, item: object) -> Iterator[Message]:
+        """Yield messages: audio in whole frames, and commands. Raises UsageError for anything else."""
         match item:
             case str() if item in get_args(Command):
                 yield {"type": item}
@@ -432,7 +439,7 @@ class _Pieces:
 
 
 async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenerator[object, None]:
-    """Yield what is given, piece by piece; what is given as a whole, in blocks."""
+    """Yield the items of a source; a whole recording in blocks."""
     pieces: Iterable[object]
     match audio:
         case str() | Path():
@@ -453,7 +460,7 @@ async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenera
 
 
 def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object]:
-    """Yield a file's audio, 16 kHz mono. Of one that is cut off, what there is."""
+    """Yield a file's audio, 16 kHz mono; of a truncated file, what can be read."""
     # Late, as few need it.
     from streamer.audio.sources.file import read_audio
 
@@ -464,7 +471,7 @@ def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object
 
 
 async def _pulled(pieces: Iterator[object]) -> AsyncGenerator[object, None]:
-    """Yield what an iterator gives, which may block: a thread asks it, and is not waited for at the end."""
+    """Yield the items of an iterator that may block: a thread reads it, and is not joined at the end."""
     wanted: queue.SimpleQueue[Future[object] | None] = queue.SimpleQueue()
     over = object()
 
@@ -494,7 +501,7 @@ def _error(event: Error) -> StreamerError:
 
 def _shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
     """Return an event, or a word, with times that are later."""
-    changes: dict[str, object] = {
+    changes: dict[str, Any] = {
         name: round(getattr(value, name) + by_s, 3)
         for name in ("time", "start", "end")
         if name in value.__struct_fields__

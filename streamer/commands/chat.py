@@ -1,6 +1,7 @@
 """`streamer chat`: talks to a chatbot through a running daemon."""
 
 import asyncio
+import contextlib
 
 from rich.console import Console
 from rich.text import Text
@@ -34,24 +35,8 @@ def chat(settings: Settings, url: str | None, *, token: str, fingerprint: str) -
 
 async def _converse(address: DaemonAddress, settings: ChatSettings) -> None:
     printer = _Printer(make_console())
-    conversation = Conversation(
-        settings.url,
-        model=settings.model,
-        system=settings.system,
-        api_key=settings.api_key,
-        timeout_s=settings.timeout_s,
-        history_turns=settings.history_turns,
-    )
-    bot = Chatbot(
-        conversation,
-        pause_s=settings.pause_s,
-        on_question=printer.question,
-        on_piece=printer.piece,
-        on_interrupt=printer.interrupt,
-        on_end=printer.end,
-        on_error=printer.error,
-    )
-    async with conversation:
+    async with contextlib.aclosing(Conversation(settings)) as conversation:
+        bot = Chatbot(conversation, printer, pause_s=settings.pause_s)
         following = asyncio.create_task(follow(address, bot, tell_trouble=True))
         following.add_done_callback(lambda _: bot.close())
         try:

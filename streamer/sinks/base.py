@@ -1,17 +1,26 @@
-"""What a sink is."""
+"""Interfaces of sinks."""
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from streamer.events import Event
 
 
 class Sink(Protocol):
-    """Takes the events of one session in order and does something with them. Called from one thread at a time."""
+    """Takes the events of one session in order. Called from one thread at a time."""
 
     def handle(self, event: Event) -> None:
-        """Take the next event."""
+        """Take the next event. One that raised may be passed again: what is done is then not done twice."""
         ...
 
     def close(self) -> None:
-        """Write what is still held back. What the sink was given to write to stays open. May be called again."""
+        """Write what is still held back. The stream it writes to stays open. May be called again."""
+        ...
+
+
+@runtime_checkable
+class TickingSink(Sink, Protocol):
+    """A sink that also acts when time passes."""
+
+    def tick(self) -> None:
+        """Do what is due. Called about once a second while no event comes. May raise OSError."""
         ...

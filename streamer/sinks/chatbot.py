@@ -1,15 +1,15 @@
-"""What was said, sent to a chat endpoint, and its replies as they come."""
+"""Sends what was said to a chat endpoint and passes on its replies as they arrive."""
 
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
-from types import TracebackType
-from typing import Self
+from collections.abc import AsyncGenerator
+from typing import Protocol
 
 from streamer.errors import PeerError
 from streamer.events import Event
 from streamer.outside import printable
+from streamer.settings.table import ChatSettings
 from streamer.sinks.completions import ChatEndpoint, Names
 from streamer.sinks.turn import Turn
 
@@ -17,36 +17,21 @@ NAMES = Names(flag="--to", model_flag="--model", section="chat", timeout="chat.t
 
 
 class Conversation:
-    """A conversation with a chat endpoint, which it remembers."""
+    """A conversation with a chat endpoint. The model is sent the newest `history_turns` questions and answers again."""
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str = "default",
-        system: str = "",
-        api_key: str = "",
-        timeout_s: float = 60.0,
-        history_turns: int = 20,
-    ) -> None:
-        """Prepare a conversation with the API at `url`, up to and including /v1; nothing is sent yet.
+    def __init__(self, settings: ChatSettings) -> None:
+        """Prepare; nothing is sent yet. Raises ConfigError for an invalid address or key."""
+        self._endpoint = ChatEndpoint(
+            settings.url,
+            model=settings.model,
+            api_key=settings.api_key,
+            timeout_s=settings.timeout_s,
+            names=NAMES,
+        )
+        self._system = settings.system
 
-        `timeout_s` is the silence after which a reply is given up, `history_turns` how many questions with their
-        answers the model is reminded of. Raises ConfigError where the address or the key cannot be one.
-        """
-        self._endpoint = ChatEndpoint(url, model=model, api_key=api_key, timeout_s=timeout_s, names=NAMES)
-        self._system = system
-
-        # Questions and answers that the model is reminded of, the oldest first.
-        self._turns: deque[tuple[str, str]] = deque(maxlen=history_turns)
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.aclose()
+        # Questions and answers, oldest first.
+        self._turns: deque[tuple[str, str]] = deque(maxlen=settings.history_turns)
 
     async def aclose(self) -> None:
         """Close the connection."""
@@ -55,8 +40,8 @@ class Conversation:
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send what was said and yield the reply in pieces.
 
-        However the reply ends, what was said of it is kept in the conversation; a question without any answer is
-        not. Raises PeerError where the endpoint cannot be reached, refuses, or stops in the middle.
+        A reply that is cut off stays in the conversation; a question without any answer does not. Raises PeerError if
+        the endpoint cannot be reached, refuses, or stops in the middle.
         """
         text = printable(text)
         answer: list[str] = []
@@ -77,40 +62,42 @@ class Conversation:
         return [*messages, {"role": "user", "content": text}]
 
 
+class ChatView(Protocol):
+    """Shows a conversation. Each question is followed by pieces of its reply, then by `interrupt`, `end` or `error`."""
+
+    def question(self, text: str) -> None:
+        """A question was sent."""
+
+    def piece(self, text: str) -> None:
+        """More of the reply arrived."""
+
+    def interrupt(self) -> None:
+        """The speaker interrupted the reply."""
+
+    def end(self) -> None:
+        """The reply is complete."""
+
+    def error(self, error: PeerError) -> None:
+        """The endpoint failed."""
+
+
 class Chatbot:
     """A sink that asks a conversation what was said, one question at a time (see `Turn`).
 
-    Who speaks while a reply comes interrupts it. Of a reply that had not begun, the question goes on.
+    Speech interrupts a reply. A question whose reply had not begun is continued.
     """
 
-    def __init__(
-        self,
-        conversation: Conversation,
-        *,
-        pause_s: float,
-        on_question: Callable[[str], None],
-        on_piece: Callable[[str], None],
-        on_interrupt: Callable[[], None],
-        on_end: Callable[[], None],
-        on_error: Callable[[PeerError], None],
-    ) -> None:
-        """Make a sink that tells a question when it is sent, its reply in pieces, and how that ends: one of three ways.
-
-        pause_s : silence behind a text that ends no sentence, before it is a question
-        """
+    def __init__(self, conversation: Conversation, view: ChatView, *, pause_s: float) -> None:
+        """Make a sink; `pause_s` is the silence after which a text that ends no sentence is sent, too."""
         self._conversation = conversation
-        self._on_question = on_question
-        self._on_piece = on_piece
-        self._on_interrupt = on_interrupt
-        self._on_end = on_end
-        self._on_error = on_error
+        self._view = view
 
         self._turn = Turn(pause_s)
 
-        # The reply that comes; None where none does.
+        # The reply under way, if any.
         self._replying: asyncio.Task[None] | None = None
 
-        # Whether any endpoint has ever answered; whether a piece of this reply has come.
+        # Whether the endpoint has ever answered; whether a piece of the present reply has arrived.
         self._answered = self._begun = False
 
         # Set whenever there is something to do for run(): an event, or the end.
@@ -127,18 +114,18 @@ class Chatbot:
         self._wake.set()
 
     def close(self) -> None:
-        """Say that nothing follows: run() returns when everything has been answered."""
+        """End: run() returns when everything has been answered."""
         self._closed = True
         self._wake.set()
 
     async def run(self) -> None:
         """Ask and answer until close() and the last reply.
 
-        An endpoint that fails once is told and asked again with the next words. Raises PeerError where it fails at
-        the first question: then it was never there.
+        A failure of the endpoint is shown, and the next question is sent again. Raises PeerError if the first question
+        fails: then there is no endpoint.
         """
         while question := await self._question():
-            self._on_question(question)
+            self._view.question(question)
             self._begun = False
             replying = self._replying = asyncio.create_task(self._reply(question))
             try:
@@ -148,14 +135,14 @@ class Chatbot:
                 replying.cancel()
                 await asyncio.gather(replying, return_exceptions=True)
             if replying.cancelled():
-                self._on_interrupt()
+                self._view.interrupt()
                 if not self._begun:
                     self._turn.put_back(question)
             else:
                 replying.result()
 
     async def _question(self) -> str:
-        """Wait for the next question; empty where none follows."""
+        """Wait for the next question; empty after the last one."""
         loop = asyncio.get_running_loop()
         while not self._closed:
             due_s = self._turn.due_s
@@ -172,10 +159,10 @@ class Chatbot:
             async with contextlib.aclosing(self._conversation.reply(question)) as pieces:
                 async for piece in pieces:
                     self._answered = self._begun = True
-                    self._on_piece(piece)
+                    self._view.piece(piece)
             self._answered = True
-            self._on_end()
+            self._view.end()
         except PeerError as error:
             if not self._answered:
                 raise
-            self._on_error(error)
+            self._view.error(error)

@@ -6,7 +6,6 @@ OpenVINO Model Server speak the same.
 
 import contextlib
 import json
-import urllib.parse
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 from streamer.errors import ConfigError, PeerError
 from streamer.outside import is_loopback, one_line
 from streamer.sinks.sse import ServerSentEvents
+from streamer.sinks.web import web_url
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_CHARS = 200_000  # a reply that goes on beyond a book's chapter does not end
@@ -102,7 +102,10 @@ class ChatEndpoint:
                 async for piece in _pieces(response, self._max_reply_chars):
                     yield piece
         except httpx.TimeoutException as error:
-            raise PeerError(f"{self.name} {_silence(error)}: is the model loaded? See {self._names.timeout}") from None
+            silence = (
+                "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent too long"
+            )
+            raise PeerError(f"{self.name} {silence}: is the model loaded? See {self._names.timeout}") from None
         except httpx.ConnectError as error:
             raise PeerError(
                 f"{self.name} cannot be reached ({_reason(error)}): start the chat endpoint or correct"
@@ -130,16 +133,13 @@ class ChatEndpoint:
 
 
 def completions_url(url: str) -> httpx.URL:
-    """Return where an endpoint is asked. Raises ConfigError where its address cannot be one."""
+    """Return the address of an endpoint's completions. Raises ConfigError for an invalid address."""
     try:
-        _ = urllib.parse.urlsplit(url).port  # it refuses brackets and port numbers that httpx lets through
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError) as error:
+        parsed = web_url(url)
+    except ValueError as error:
         raise ConfigError(
-            f"chat endpoint {url!r:.80} is no address ({one_line(error):.80}): expected http://HOST:PORT/v1"
+            f"chat endpoint {url!r:.80} is no web address ({one_line(error):.80}): expected http://HOST:PORT/v1"
         ) from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"chat endpoint {url!r:.80} is no web address: expected http://HOST:PORT/v1")
     path = parsed.path.rstrip("/")
     return parsed if path.endswith("/chat/completions") else parsed.copy_with(path=f"{path}/chat/completions")
 
@@ -149,8 +149,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
     said_chars = 0
     finished = False
     half = ""
-    events = ServerSentEvents()
-    async with contextlib.aclosing(_messages(response, events, MAX_BYTES_PER_CHAR * max_chars)) as messages:
+    async with contextlib.aclosing(_messages(response, MAX_BYTES_PER_CHAR * max_chars)) as messages:
         async for message in messages:
             if message.strip() == "[DONE]":
                 return
@@ -166,7 +165,8 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
         raise PeerError("the reply was cut off before its end: what was said is kept; ask again")
 
 
-async def _messages(response: httpx.Response, events: ServerSentEvents, max_bytes: int) -> AsyncGenerator[str, None]:
+async def _messages(response: httpx.Response, max_bytes: int) -> AsyncGenerator[str, None]:
+    events = ServerSentEvents()
     n_bytes = 0
     async for data in response.aiter_bytes():
         n_bytes += len(data)
@@ -235,10 +235,6 @@ def _error_message(value: dict[str, Any]) -> str:
     inner = value.get("error")
     texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
     return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]
-
-
-def _silence(error: httpx.TimeoutException) -> str:
-    return "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent for too long"
 
 
 def _reason(error: httpx.HTTPError) -> str:

@@ -4,11 +4,9 @@ Source: RFC 8216, 3.5 (WebVTT) and 6.2 (what a server does). `captions.m3u8` is 
 a video names it as `EXT-X-MEDIA` of `TYPE=SUBTITLES`.
 """
 
-import contextlib
 import io
 import math
 import re
-import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -24,12 +22,11 @@ from streamer.sinks.subtitles.timed import VttWriter
 PLAYLIST = "captions.m3u8"
 SEGMENT_S = 6  # as Apple's authoring specification has it
 N_SEGMENTS = 20  # in the playlist; as many older ones stay for players that have its last version
-MARGIN_S = 2.0  # after so long it is known that nobody began to speak
-MAX_WAIT_S = 30.0  # longer than an utterance takes to become final; what comes later still is shown late
-TICK_S = 1.0
+MARGIN_S = 2.0  # delay after which a beginning of speech is known
+MAX_WAIT_S = 30.0  # longer than an utterance takes to become final; later finals are shown late
 CLOCK_EVENTS = 64
 
-# The first sample is the first moment of the video's clock; nobody tells us another relation.
+# The first sample is the first moment of the video's clock: no other relation is known.
 _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
@@ -43,9 +40,8 @@ class Hls:
         said_at: Callable[[float], float],
         *,
         clock: Callable[[], float] = time.monotonic,
-        tick_s: float = TICK_S,
     ) -> None:
-        """Begin; `said_at` tells the Unix time of a second of the audio. Raises ConfigError without a directory."""
+        """Begin; `said_at` returns the Unix time of a second of the audio. Raises ConfigError without a directory."""
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -55,51 +51,37 @@ class Hls:
         self._clock = clock
         self._writer = _Cues(options)
 
-        # By how much the audio is ahead of the clock, as the newest events have it; the most prompt is right.
+        # By how much the audio is ahead of the clock according to each of the newest events; the most prompt is right.
         self._ahead: deque[float] = deque(maxlen=CLOCK_EVENTS)
 
-        # Whether somebody speaks; and behind which second what was said may still become final, None where nothing may.
+        # Whether there is speech now; the second after which speech may still become final, if there is any.
         self._speaking = False
         self._open_s: float | None = None
 
-        # Segments published, and the number of the first, from the clock on the wall: they go on after a restart.
+        # Segments published; the number of the first, from the wall clock, so that numbers grow across restarts.
         self._n_segments = 0
         self._first = 0
 
-        # The event that was taken last.
+        # The newest event.
         self._taken: Event | None = None
 
-        # Held while anything of these is looked at.
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
-        threading.Thread(target=self._work, args=(tick_s,), name="hls", daemon=True).start()
-
     def handle(self, event: Event) -> None:
-        """Take an event. Raises OSError where a file cannot be written now; the event may be handed over again."""
-        with self._lock:
-            if event is not self._taken:
-                self._take(event)
-                self._taken = event
-            self._publish(self._settled_s())
-
-    def close(self) -> None:
-        """Publish what is left, and say that nothing follows."""
-        self._closed.set()
-        with self._lock:
-            self._writer.close()
-            self._publish(max((end_ms / 1000 + SEGMENT_S for _, end_ms, _ in self._writer.cues), default=0.0))
-            if self._n_segments:
-                self._write_playlist(self._n_segments, "#EXT-X-ENDLIST\n")
+        """Take an event. Raises OSError if a file cannot be written now; the event may be passed again."""
+        if event is not self._taken:
+            self._take(event)
+            self._taken = event
+        self.tick()
 
     def tick(self) -> None:
-        """Publish what is due though nothing happens."""
-        with self._lock, contextlib.suppress(OSError):  # told at the next event
-            if not self._closed.is_set():
-                self._publish(self._settled_s())
+        """Publish the segments that are due. Raises OSError."""
+        self._publish(self._settled_s())
 
-    def _work(self, tick_s: float) -> None:
-        while not self._closed.wait(tick_s):
-            self.tick()
+    def close(self) -> None:
+        """Publish the rest, and mark the end of the playlist."""
+        self._writer.close()
+        self._publish(max((end_ms / 1000 + SEGMENT_S for _, end_ms, _ in self._writer.cues), default=0.0))
+        if self._n_segments:
+            self._write_playlist(self._n_segments, "#EXT-X-ENDLIST\n")
 
     def _take(self, event: Event) -> None:
         match event:
@@ -116,7 +98,7 @@ class Hls:
                 self._writer.handle(event)
 
     def _settled_s(self) -> float:
-        """Return the second of the audio before which nothing more becomes final."""
+        """Return the second of the audio before which all speech is final."""
         now_s = self._clock() + max(self._ahead, default=-math.inf)
         return now_s - MARGIN_S if self._open_s is None else max(self._open_s, now_s - MAX_WAIT_S)
 
@@ -148,7 +130,7 @@ class Hls:
 
 
 class _Cues(VttWriter):
-    """WebVTT whose cues are kept until their segments are published."""
+    """WebVTT cues that are kept until their segments are published."""
 
     def __init__(self, options: SubtitleOptions) -> None:
         super().__init__(io.StringIO(), options)
@@ -156,7 +138,7 @@ class _Cues(VttWriter):
         # Start, end and text.
         self.cues: list[tuple[int, int, str]] = []
 
-        # Where the first segment begins that is not published.
+        # Start of the first segment that is not published.
         self._first_ms = 0
 
     def segment(self, begin_ms: int) -> str:
@@ -165,7 +147,7 @@ class _Cues(VttWriter):
         return _HEADER + "".join(f"{self._time(a)} --> {self._time(b)}\n{text}\n\n" for a, b, text in shown)
 
     def forget(self, end_ms: int) -> None:
-        """Drop what was shown before a time."""
+        """Drop the cues that end before a time."""
         self._first_ms = end_ms
         self.cues = [cue for cue in self.cues if cue[1] > end_ms]
 

@@ -42,21 +42,21 @@ class Obs:
         self._password = password
         self._text_source = text_source
 
-        # Identified and ready for requests; None before the first, and after one that failed.
+        # Identified and ready for requests; None before the first request, and after one that failed.
         self._connection: ClientConnection | None = None
         self._n_requests = 0
 
-        # The final that OBS is told, and how many of its pieces it was told.
+        # The newest final, and how many pieces of it OBS has taken.
         self._final: Final | None = None
-        self._n_told = 0
+        self._n_sent = 0
 
     def handle(self, event: Event) -> None:
-        """Tell OBS a final. Raises PeerError; the next call goes on with what OBS was not told."""
+        """Send a final to OBS. Raises PeerError; a second call with the same final sends the rest of it."""
         try:
             if isinstance(event, Ready):
-                self._connected()  # so that what is wrong is told before anybody speaks
+                self._connected()  # so that errors are reported before anyone speaks
             elif isinstance(event, Final) and event.text.strip():
-                self._tell(event)
+                self._show(event)
             return
         except PeerError:
             raise
@@ -81,18 +81,18 @@ class Obs:
             with contextlib.suppress(Exception):
                 connection.close()
 
-    def _tell(self, final: Final) -> None:
+    def _show(self, final: Final) -> None:
         if final is not self._final:
-            self._final, self._n_told = final, 0
-        if self._text_source and self._n_told == 0:
+            self._final, self._n_sent = final, 0
+        if self._text_source and self._n_sent == 0:
             settings = {"text": one_line(final.text)}
             self._request("SetInputSettings", {"inputName": self._text_source, "inputSettings": settings})
-        for _, text in pieces(final, MAX_CAPTION_BYTES)[self._n_told :]:
-            if self._n_told:
+        for _, text in pieces(final, MAX_CAPTION_BYTES)[self._n_sent :]:
+            if self._n_sent:
                 time.sleep(PAUSE_S)
             if not self._request("SendStreamCaption", {"captionText": text}) and not self._text_source:
                 raise RefusalError(f"{self._name} is not streaming: captions begin with the stream")
-            self._n_told += 1
+            self._n_sent += 1
 
     def _request(self, name: str, data: dict[str, Any]) -> bool:
         """Make a request; return whether it was carried out: not where OBS does not stream. Raises RefusalError."""

@@ -1,11 +1,10 @@
-"""Where `--to` sends captions: each output behind a queue and a thread of its own, so that none holds up captions."""
+"""`--to`: each output has a bounded queue and a thread, so that none delays captions."""
 
 import logging
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,31 +12,32 @@ from streamer.errors import ConfigError, RefusalError, StreamerError
 from streamer.events import Event, Final, Partial, Speech
 from streamer.outside import one_line, printable
 from streamer.settings.table import OutputsSettings
-from streamer.sinks.base import Sink
+from streamer.sinks.base import Sink, TickingSink
+from streamer.sinks.files import FORMATS, GrowingFile
 from streamer.sinks.subtitles.cues import SubtitleOptions
 
 logger = logging.getLogger(__name__)
 
 KINDS = ("obs", "zoom", "youtube", "webhook", "hls", "file")
-FILE_ENDINGS = (".srt", ".vtt", ".txt", ".jsonl")  # a path that ends so needs no `file:`
 
-MAX_WAITING = 1000  # events that wait for an output; beyond them the oldest are dropped
-MAX_WAITING_LIVE = 100  # some minutes: who watches live has no use for older ones
-FIRST_DELAY_S = 0.5  # before an event is tried again; doubled after each attempt that fails
+MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
+MAX_WAITING_LIVE = 100  # some minutes: live viewers have no use for older ones
+FIRST_DELAY_S = 0.5  # before an event is retried; doubled after each failure
 MAX_DELAY_S = 30.0
-MAX_REFUSALS = 5  # attempts with one event where the other side answers that it does not take it
-CLOSE_TIMEOUT_S = 5.0  # at the end, for what still waits
+TICK_S = 1.0
+MAX_REFUSALS = 5  # attempts with one event that the other side refuses
+CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
 MAX_SECRET_BYTES = 65_536
-CLOCK_EVENTS = 64  # the newest so many tell at which time of the clock the audio was heard
+CLOCK_EVENTS = 64  # newest events that relate the audio to the clock
 
 
 class Outputs:
     """All outputs of the daemon's own input."""
 
     def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
-        """Prepare what the settings name, subtitles as `lines` say. Nothing is sent yet. Raises ConfigError."""
-        # At which time of the clock the audio began, as each of the newest events has it, and as the most prompt of
-        # them does: what a computer slept is left out of the audio, so that it changes.
+        """Prepare what the settings name, subtitles with the options `lines`; nothing is sent. Raises ConfigError."""
+        # Unix time at which the audio began according to each of the newest events, and to the most prompt of them. It
+        # changes, since the audio leaves out the time that the computer slept.
         self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
         self._began = time.time()
 
@@ -49,11 +49,11 @@ class Outputs:
             counts[name] += 1
             name += f" ({counts[name]})" if counts[name] > 1 else ""
             limit = MAX_WAITING_LIVE if kind in ("obs", "zoom", "youtube") else MAX_WAITING
-            sink = _make_sink(kind, argument, settings, lines or SubtitleOptions(), self.said_at)
+            sink = self._make_sink(kind, argument, settings, lines or SubtitleOptions())
             self.all.append(Output(name, sink, limit=limit))
 
     def handle(self, event: Event) -> None:
-        """Hand the next event to all outputs, but for partials. Never waits, so that an event log may call it."""
+        """Pass the next event to all outputs, except partials. Never blocks, so that an event log may call it."""
         if isinstance(event, Partial | Final | Speech):
             self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
             self._began = min(self._beginnings)
@@ -62,46 +62,68 @@ class Outputs:
                 output.handle(event)
 
     def said_at(self, position_s: float) -> float:
-        """Return when (Unix time) a second of the session's audio was heard; where it is live, to some 0.2 s."""
+        """Return the Unix time at which a second of the session's live audio was recorded, to some 0.2 s."""
         return self._began + position_s
 
     def close(self) -> None:
-        """Let what waits be sent, for `CLOSE_TIMEOUT_S` at most."""
+        """Send queued events, for `CLOSE_TIMEOUT_S` at most."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
         with ThreadPoolExecutor(len(self.all) or 1) as pool:
             list(pool.map(lambda output: output.close(deadline), self.all))
+
+    def _make_sink(self, kind: str, argument: str, settings: OutputsSettings, lines: SubtitleOptions) -> Sink:
+        """Make the sink of one output; modules that few need are imported here."""
+        if kind == "file":
+            return GrowingFile(Path(argument), lines)
+        if kind == "hls":
+            from streamer.sinks.hls import Hls
+
+            return Hls(Path(argument), lines, self.said_at)
+        url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
+        if kind == "obs":
+            from streamer.sinks.obs import Obs
+
+            password = read_secret(settings.obs_password, "outputs.obs_password")
+            return Obs(url, password=password, text_source=settings.obs_text_source)
+        from streamer.sinks.web import Webhook, YouTube, Zoom
+
+        if kind == "zoom":
+            return Zoom(url)
+        if kind == "youtube":
+            return YouTube(url, self.said_at)
+        return Webhook(url, read_secret(settings.webhook_secret, "outputs.webhook_secret"))
 
 
 class Output:
     """A sink behind a queue.
 
-    A thread hands it event after event and may wait with it. An event at which the sink raises StreamerError or
-    OSError is tried again, until the sink takes it, has refused it `MAX_REFUSALS` times (RefusalError), or more than
-    `limit` events wait. What fails is told once, until it works again.
+    A thread passes it one event after another. An event at which the sink raises StreamerError or OSError is retried
+    until the sink takes it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A
+    failure is logged once, until the output works again.
     """
 
     def __init__(
         self, name: str, sink: Sink, *, limit: int = MAX_WAITING, first_delay_s: float = FIRST_DELAY_S
     ) -> None:
-        """Begin; `name` is what log and metrics call it."""
+        """Start the thread; `name` is the output's name in log and metrics."""
         self.name = name
         self._sink = sink
         self._limit = limit
         self._first_delay_s = first_delay_s
 
-        # Finals that the sink took, that are lost, and attempts that failed.
+        # Finals taken, finals dropped, failed attempts.
         self.n_sent = self.n_dropped = self.n_failures = 0
 
-        # Events that wait for the thread, oldest first; finals lost since the last taken. Guarded by the condition.
+        # Queued events, oldest first; finals dropped since the last one taken. Guarded by the condition.
         self._waiting: deque[Event] = deque()
         self._n_lost = 0
         self._changed = threading.Condition()
 
-        # Whether the last attempt failed, and whether an event was given up because the other side refused it.
+        # Whether the last attempt failed; whether the last event was given up because the other side refused it.
         self._failing = False
         self._refusing = False
 
-        # Set when nothing more comes; and until when (monotonic) what waits is tried.
+        # Set by close(), with the time (monotonic) until which queued events are tried.
         self._ending = threading.Event()
         self._deadline = float("inf")
 
@@ -109,7 +131,7 @@ class Output:
         self._thread.start()
 
     def handle(self, event: Event) -> None:
-        """Queue an event. Never waits; where too many wait, the oldest is dropped."""
+        """Queue an event. Never blocks; if the queue is full, the oldest event is dropped."""
         with self._changed:
             if self._ending.is_set():
                 return
@@ -119,7 +141,7 @@ class Output:
             self._changed.notify()
 
     def close(self, deadline: float) -> None:
-        """Wait until all is sent, until `deadline` (monotonic) and a moment at most, and say what was not."""
+        """Wait until all is sent, until `deadline` (monotonic) plus 0.5 s at most, and log what was not."""
         with self._changed:
             self._deadline = deadline
             self._ending.set()
@@ -134,14 +156,21 @@ class Output:
             logger.warning("output %s: the last %d finals were not sent", self.name, self._n_lost)
 
     def _work(self) -> None:
-        """Thread: hand the sink what waits, one after another."""
+        """Thread: deliver queued events, one after another."""
+        tick_s = TICK_S if isinstance(self._sink, TickingSink) else None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), tick_s)
+                event = self._waiting.popleft() if self._waiting else None
+            if event is None:
+                if self._ending.is_set():
                     break
-                event = self._waiting.popleft()
-            if self._deliver(event):
+                if isinstance(self._sink, TickingSink):
+                    try:
+                        self._sink.tick()
+                    except Exception as error:  # noqa: BLE001 - it is tried again
+                        self._failed(error)
+            elif self._deliver(event):
                 self._taken(event)
             else:
                 with self._changed:
@@ -152,7 +181,7 @@ class Output:
             logger.warning("output %s: %s", self.name, one_line(error))
 
     def _deliver(self, event: Event) -> bool:
-        """Hand the sink an event until it takes it; return whether it did."""
+        """Try an event until the sink takes it; return whether it did."""
         delay_s = self._first_delay_s
         n_attempts = 0
         while True:
@@ -162,15 +191,15 @@ class Output:
             except (StreamerError, OSError) as error:
                 self._failed(error)
                 if isinstance(error, RefusalError) and (self._refusing or n_attempts == MAX_REFUSALS):
-                    # What follows is tried once each: what it refuses one after another must not pile up.
+                    # The following events are tried once each, so that refused ones do not pile up.
                     self._refusing = True
                     return False
-            except Exception as error:  # noqa: BLE001 - a bug; what follows may go through
+            except Exception as error:  # noqa: BLE001 - a bug; the next event may succeed
                 self._failed(error)
                 return False
             else:
                 return True
-            # Jitter: those who lost the same server do not come back to it at one moment.
+            # Jitter, so that clients of one server do not all return at the same moment.
             wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
             if self._ending.wait(wait_s):
                 left_s = self._deadline - time.monotonic()
@@ -201,7 +230,7 @@ class Output:
             self.n_sent += 1
 
     def _drop(self, event: Event) -> None:
-        """Count an event that is given up, and say so at the first. The condition is held."""
+        """Count a dropped event, and log the first. The condition is held."""
         if not isinstance(event, Final):
             return
         self.n_dropped += 1
@@ -217,11 +246,11 @@ def parse_target(text: str) -> tuple[str, str]:
     kind, _, argument = text.partition(":")
     if kind in KINDS:
         return kind, argument
-    if text.lower().endswith(FILE_ENDINGS) and "://" not in text:
+    if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
         return "file", text
     raise ConfigError(
         f"--to {kind!r:.60} is no output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file that ends with"
-        f" {', '.join(FILE_ENDINGS)}"
+        f" {', '.join(FORMATS)}"
     )
 
 
@@ -237,34 +266,3 @@ def read_secret(text: str, name: str) -> str:
         raise ConfigError(
             f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
         ) from None
-
-
-def _make_sink(
-    kind: str, argument: str, settings: OutputsSettings, lines: SubtitleOptions, said_at: Callable[[float], float]
-) -> Sink:
-    """Make what takes the events of one output; its module is loaded only where it is asked for."""
-    if kind == "file":
-        from streamer.sinks.files import GrowingFile
-
-        return GrowingFile(Path(argument), lines)
-    if kind == "hls":
-        from streamer.sinks.hls import Hls
-
-        return Hls(Path(argument), lines, said_at)
-    url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
-    if kind == "obs":
-        from streamer.sinks.obs import Obs
-
-        password = read_secret(settings.obs_password, "outputs.obs_password")
-        return Obs(url, password=password, text_source=settings.obs_text_source)
-    if kind == "zoom":
-        from streamer.sinks.zoom import Zoom
-
-        return Zoom(url)
-    if kind == "youtube":
-        from streamer.sinks.youtube import YouTube
-
-        return YouTube(url, said_at)
-    from streamer.sinks.webhook import Webhook
-
-    return Webhook(url, read_secret(settings.webhook_secret, "outputs.webhook_secret"))

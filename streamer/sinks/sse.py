@@ -4,58 +4,38 @@ Source: WHATWG HTML Living Standard, section 9.2.6, "Interpreting an event strea
 that chat endpoints send.
 """
 
-import codecs
+import re
 
 from streamer.errors import PeerError
 
-MAX_MESSAGE_CHARS = 1 << 20  # an endpoint's message is a few words; beyond this it is no event stream
+MAX_MESSAGE_BYTES = 1 << 20  # a chat endpoint's message is a few words
+
+# Only these end a line; str.splitlines would also cut at U+2028, which JSON may contain.
+_BLANK_LINE = re.compile(rb"\r?\n\r?\n|\r\r")
+_LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 class ServerSentEvents:
-    """Takes an event stream in pieces, cut anywhere, and gives the data of its messages."""
+    """Takes an event stream in pieces, cut anywhere, and returns the data of its messages."""
 
     def __init__(self) -> None:
-        # Bytes of a character that is not complete yet; it drops a byte order mark.
-        self._decoder = codecs.getincrementaldecoder("utf-8-sig")(errors="replace")
-
-        # The line that is not complete yet.
-        self._line = ""
-
-        # Whether the last piece ended with a carriage return, whose line feed may be the first of the next.
-        self._after_return = False
-
-        # The `data` lines of the message that is not complete yet, and their length.
-        self._data: list[str] = []
-        self._data_chars = 0
+        # The message that is not complete yet.
+        self._rest = b""
 
     def feed(self, data: bytes) -> list[str]:
-        """Take the next bytes and return the messages that they complete. Raises PeerError where one is endless."""
-        return self._take(self._decoder.decode(data))
+        """Take the next bytes and return the messages that they complete. Raises PeerError for an endless one."""
+        *messages, self._rest = _BLANK_LINE.split(self._rest + data)
+        if len(self._rest) > MAX_MESSAGE_BYTES:
+            raise PeerError(f"the reply has a message of more than {MAX_MESSAGE_BYTES} bytes: expected a few words")
+        found = [_data(message.decode("utf-8-sig", "replace")) for message in messages]
+        return ["\n".join(lines) for lines in found if lines]
 
     def finish(self) -> list[str]:
-        """Take the end of the stream. A last message without the blank line that should end it is returned too."""
-        return self._take(self._decoder.decode(b"", final=True) + "\n\n")
+        """Take the end of the stream. A last message without the blank line that should end it is returned, too."""
+        return self.feed(b"\n\n")
 
-    def _take(self, text: str) -> list[str]:
-        if self._after_return and text:
-            text = text.removeprefix("\n")
-            self._after_return = False
-        self._after_return = self._after_return or text.endswith("\r")
-        # Only these end a line; str.splitlines would also cut at U+2028, which JSON may contain.
-        *lines, self._line = (self._line + text.replace("\r\n", "\n").replace("\r", "\n")).split("\n")
-        messages = [message for line in lines if (message := self._take_line(line)) is not None]
-        if len(self._line) + self._data_chars > MAX_MESSAGE_CHARS:
-            raise PeerError(
-                f"the reply has a message of more than {MAX_MESSAGE_CHARS} characters: expected a few words"
-            )
-        return messages
 
-    def _take_line(self, line: str) -> str | None:
-        if line == "":
-            message, self._data, self._data_chars = self._data, [], 0
-            return "\n".join(message) if message else None
-        field, _, value = line.partition(":")
-        if field == "data":  # a comment has an empty field name; `event`, `id` and `retry` mean nothing here
-            self._data.append(value.removeprefix(" "))
-            self._data_chars += len(value) + 1
-        return None
+def _data(message: str) -> list[str]:
+    """Return the values of a message's `data` lines."""
+    fields = (line.partition(":") for line in _LINE_END.split(message))
+    return [value.removeprefix(" ") for name, _, value in fields if name == "data"]

@@ -73,9 +73,7 @@ async def received(address: str | DaemonAddress) -> tuple[list[Event], list[str]
     if isinstance(address, str):
         address = parse_address(address)
     async with asyncio.timeout(90):
-        events = [
-            event async for event in captions(address, on_notice=notices.append, first_delay_s=0.01, max_delay_s=0.05)
-        ]
+        events = [event async for event in captions(address, on_notice=notices.append)]
     return events, notices
 
 

@@ -42,13 +42,6 @@ def host(running: Running) -> str:
     return f"127.0.0.1:{running.port}"
 
 
-@pytest.fixture(autouse=True)
-def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Come back soon."""
-    monkeypatch.setattr("streamer.client.stream.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("streamer.client.stream.MAX_DELAY_S", 0.05)
-
-
 async def collected(events: AsyncIterator[Event] | Any) -> list[Event]:  # noqa: ANN401 - Events
     async with asyncio.timeout(90):
         return [event async for event in events]

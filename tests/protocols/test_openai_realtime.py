@@ -13,7 +13,7 @@ from openai.types.realtime import RealtimeServerEvent
 from pydantic import TypeAdapter
 from starlette.datastructures import Headers, QueryParams
 
-from streamer.audio.g711 import decode_alaw, decode_mulaw
+from streamer.audio.encodings import ALAW, MULAW
 from streamer.errors import BusyError, ConfigError, InferenceError, StoppingError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Speech, Word
 from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write
@@ -200,7 +200,7 @@ def test_a_change_in_mid_stream_goes_to_the_session_but_not_the_same_again() -> 
     assert [(options["vad_threshold"], options["min_silence_s"]) for options in changes] == [(None, 1.5), (None, None)]
 
 
-@pytest.mark.parametrize(("name", "decode"), [("audio/pcmu", decode_mulaw), ("audio/pcma", decode_alaw)])
+@pytest.mark.parametrize(("name", "decode"), [("audio/pcmu", MULAW.decode), ("audio/pcma", ALAW.decode)])
 def test_g711_is_heard_at_8_khz(name: str, decode: Any) -> None:  # noqa: ANN401 - a function
     talk = Talk()
     talk.update(format={"type": name}, turn_detection=None)

@@ -11,6 +11,7 @@ import pytest
 
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final, Partial, Speech
+from streamer.settings.table import ChatSettings
 from streamer.sinks.chatbot import Chatbot, Conversation
 from streamer.sinks.completions import MAX_REPLY_CHARS
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
@@ -19,6 +20,10 @@ from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message,
 def final(text: str, segment: int = 0) -> Final:
     kinds: dict[str, Any] = {"words": (), "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
     return Final(segment=segment, start=0.0, end=1.0, text=text, **kinds)
+
+
+def conversing(url: str, **settings: Any) -> contextlib.aclosing[Conversation]:  # noqa: ANN401
+    return contextlib.aclosing(Conversation(ChatSettings(url=url, **settings)))
 
 
 async def pieces(conversation: Conversation, text: str) -> list[str]:
@@ -35,7 +40,7 @@ async def collect(conversation: Conversation, came: list[str]) -> None:
 async def failure(script: Script, **settings: Any) -> tuple[str, list[str], Conversation]:  # noqa: ANN401
     """Ask an endpoint that fails by script; return the message, what came before, and the conversation."""
     came: list[str] = []
-    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url, **settings) as conversation:
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url, **settings) as conversation:
         with pytest.raises(PeerError) as caught:
             await collect(conversation, came)
     text = str(caught.value)
@@ -45,7 +50,7 @@ async def failure(script: Script, **settings: Any) -> tuple[str, list[str], Conv
 
 
 async def test_a_reply_comes_in_pieces() -> None:
-    async with chat_endpoint(saying("Hel", "lo", " you.")) as endpoint, Conversation(endpoint.url) as conversation:
+    async with chat_endpoint(saying("Hel", "lo", " you.")) as endpoint, conversing(endpoint.url) as conversation:
         assert await pieces(conversation, "hi") == ["Hel", "lo", " you."]
         assert endpoint.bodies == [
             {"model": "default", "messages": [{"role": "user", "content": "hi"}], "stream": True}
@@ -64,7 +69,7 @@ async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
         await reply.say("two")
         await reply.end()
 
-    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
         came = []
         async for piece in conversation.reply("hi"):
             came.append(piece)
@@ -76,7 +81,7 @@ async def test_the_conversation_is_kept_up_to_its_limit_with_the_system_message_
     scripts = [saying(f"answer {i}") for i in range(4)]
     async with (
         chat_endpoint(*scripts) as endpoint,
-        Conversation(endpoint.url, model="m", system="Be brief.", history_turns=2) as conversation,
+        conversing(endpoint.url, model="m", system="Be brief.", history_turns=2) as conversation,
     ):
         for i in range(4):
             await pieces(conversation, f"question {i}")
@@ -94,7 +99,7 @@ async def test_the_conversation_is_kept_up_to_its_limit_with_the_system_message_
 async def test_without_history_every_question_stands_alone() -> None:
     async with (
         chat_endpoint(saying("a"), saying("b")) as endpoint,
-        Conversation(endpoint.url, history_turns=0) as conversation,
+        conversing(endpoint.url, history_turns=0) as conversation,
     ):
         await pieces(conversation, "one")
         await pieces(conversation, "two")
@@ -105,7 +110,7 @@ async def test_the_key_is_a_bearer_token_and_never_logged(caplog: pytest.LogCapt
     caplog.set_level(logging.DEBUG, "streamer")
     async with (
         chat_endpoint(saying("a")) as endpoint,
-        Conversation(endpoint.url, api_key="sk-secret") as conversation,
+        conversing(endpoint.url, api_key="sk-secret") as conversation,
     ):
         await pieces(conversation, "one")
     assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
@@ -115,7 +120,7 @@ async def test_the_key_is_a_bearer_token_and_never_logged(caplog: pytest.LogCapt
 @pytest.mark.parametrize("key", ["a\nb", "ключ", "a\r\nX-Evil: 1"])
 def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        Conversation("http://h/v1", api_key=key)
+        Conversation(ChatSettings(url="http://h/v1", api_key=key))
     assert key not in str(caught.value)
 
 
@@ -124,13 +129,13 @@ def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key: str) -> Non
 )
 def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="expected http://HOST:PORT/v1"):
-        Conversation(url)
+        Conversation(ChatSettings(url=url))
 
 
 async def test_an_address_with_slash_or_with_the_whole_path_works() -> None:
     async with chat_endpoint(saying("a"), saying("b")) as endpoint:
         for url in (endpoint.url + "/", endpoint.url + "/chat/completions"):
-            async with Conversation(url) as conversation:
+            async with conversing(url) as conversation:
                 assert await pieces(conversation, "x") in (["a"], ["b"])
 
 
@@ -150,7 +155,7 @@ async def test_comments_carriage_returns_and_cuts_anywhere_do_not_matter() -> No
             await reply.send(stream[i : i + 7])
         await reply.finish()  # without [DONE]: the reason for which it finished was given
 
-    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
         assert "".join(await pieces(conversation, "x")) == "fünf\u2028 six"
 
 
@@ -161,7 +166,7 @@ async def test_an_emoji_in_two_halves_is_one_and_can_be_sent_back() -> None:
             await reply.send('data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % half)  # noqa: UP031
         await reply.end()
 
-    async with chat_endpoint(script, saying("ok")) as endpoint, Conversation(endpoint.url) as conversation:
+    async with chat_endpoint(script, saying("ok")) as endpoint, conversing(endpoint.url) as conversation:
         assert "".join(await pieces(conversation, "x")) == "a😀b\ufffd"
         assert await pieces(conversation, "y\ud800") == ["ok"]
         assert endpoint.bodies[1]["messages"][1]["content"] == "a😀b\ufffd"
@@ -172,7 +177,7 @@ async def test_an_endpoint_that_does_not_stream_is_understood() -> None:
         await reply.start(content_type="application/json")
         await reply.end(json.dumps({"choices": [{"message": {"role": "assistant", "content": "at once"}}]}))
 
-    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
         assert await pieces(conversation, "x") == ["at once"]
 
 
@@ -274,7 +279,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
 async def test_an_endpoint_that_is_not_there_is_told() -> None:
     async with chat_endpoint() as endpoint:
         url = endpoint.url
-    async with Conversation(url) as conversation:
+    async with conversing(url) as conversation:
         with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
             await pieces(conversation, "x")
 
@@ -288,29 +293,36 @@ async def test_a_server_of_another_kind_is_told() -> None:
 
     async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
-        async with Conversation(url) as conversation:
+        async with conversing(url) as conversation:
             with pytest.raises(PeerError, match="broke off"):
                 await pieces(conversation, "x")
 
 
 class Transcript:
-    """A chatbot and what it told."""
+    """A chatbot and what it shows."""
 
     def __init__(self, endpoint: Endpoint, *, pause_s: float = 1.5) -> None:
-        self.conversation = Conversation(endpoint.url)
+        self.conversation = Conversation(ChatSettings(url=endpoint.url))
         self.lines: list[str] = []
-        self.bot = Chatbot(
-            self.conversation,
-            pause_s=pause_s,
-            on_question=lambda text: self.lines.append(f"you: {text}"),
-            on_piece=lambda text: self.lines.append(text),
-            on_interrupt=lambda: self.lines.append("..."),
-            on_end=lambda: self.lines.append("."),
-            on_error=lambda error: self.lines.append(f"error: {error}"),
-        )
+        self.bot = Chatbot(self.conversation, self, pause_s=pause_s)
+
+    def question(self, text: str) -> None:
+        self.lines.append(f"you: {text}")
+
+    def piece(self, text: str) -> None:
+        self.lines.append(text)
+
+    def interrupt(self) -> None:
+        self.lines.append("...")
+
+    def end(self) -> None:
+        self.lines.append(".")
+
+    def error(self, error: PeerError) -> None:
+        self.lines.append(f"error: {error}")
 
     async def run(self) -> None:
-        async with self.conversation, asyncio.timeout(90):
+        async with contextlib.aclosing(self.conversation), asyncio.timeout(90):
             await self.bot.run()
 
 

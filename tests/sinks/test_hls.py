@@ -25,9 +25,7 @@ class Show:
     def __init__(self, directory: Path, began: float = BEGAN) -> None:
         self.directory = directory
         self.now = 1000.0
-        self.output = Hls(
-            directory, SubtitleOptions(), lambda position_s: began + position_s, clock=lambda: self.now, tick_s=3600
-        )
+        self.output = Hls(directory, SubtitleOptions(), lambda position_s: began + position_s, clock=lambda: self.now)
         self.output.handle(READY)
 
     def at(self, position_s: float, *events: Event) -> None:
@@ -173,11 +171,12 @@ def test_a_final_that_could_not_be_written_is_there_once(
     event = final((" Once.", 1.0, 2.0))
     with monkeypatch.context() as patched:
         patched.setattr(hls, "replace", lambda path, text: (_ for _ in ()).throw(OSError(28, "No space left")))
-        playing.now = 1020.0
+        playing.now = 1021.0
         for _ in range(2):
             with pytest.raises(OSError, match="No space"):
                 playing.output.handle(event)
-        playing.at(21.0)
+        with pytest.raises(OSError, match="No space"):
+            playing.output.tick()
     playing.output.handle(event)
     assert [texts(segment) for segment in playing.segments] == [["Once."], [], []]
 

@@ -14,9 +14,7 @@ from streamer.settings.table import OutputsSettings
 from streamer.sinks import outputs as module
 from streamer.sinks.obs import Obs
 from streamer.sinks.outputs import Output, Outputs, parse_target, read_secret
-from streamer.sinks.webhook import Webhook
-from streamer.sinks.youtube import YouTube
-from streamer.sinks.zoom import Zoom
+from streamer.sinks.web import Webhook, YouTube, Zoom
 from tests.sinks.stand_ins import LONG_S, final, warnings
 
 
@@ -188,7 +186,7 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
         return peers[-1]
 
     now_s = [1000.0]
-    monkeypatch.setattr(module, "_make_sink", make)
+    monkeypatch.setattr(module.Outputs, "_make_sink", make)
     monkeypatch.setattr("streamer.sinks.outputs.time.time", lambda: now_s[0])
     made = Outputs(OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt")))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
@@ -202,6 +200,28 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
     assert made.said_at(3.0) == pytest.approx(1003.2)
     made.close()
     assert [[event.type for event in peer.taken] for peer in peers] == [["ready", "final", "speech"]] * 3
+
+
+def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ticking(Peer):
+        n_ticks = 0
+
+        def tick(self) -> None:
+            with self.changed:
+                self.n_ticks += 1
+                self.changed.notify_all()
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(module, "TICK_S", 0.001)
+    peer = Ticking()
+    made = output(peer)
+    peer.wait_for(lambda: peer.n_ticks == 3)
+    made.handle(final(1))
+    finish(made)
+    assert peer.taken == [final(1)]
+    assert warnings(caplog)[0] == "output peer: the disk is full; captions go on, and it is tried again"
 
 
 def test_settings_make_each_kind() -> None:

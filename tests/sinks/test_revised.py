@@ -10,7 +10,7 @@ from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
 from streamer.sinks.files import GrowingFile
 from streamer.sinks.subtitles import SubtitleOptions, open_writer
 from streamer.sinks.subtitles.revised import SpeakerNames, speaker_of, turns
-from streamer.sinks.webhook import Webhook
+from streamer.sinks.web import Webhook
 from tests.sinks.finals import final, labelled, spaced, written
 from tests.sinks.test_terminal import show
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import PeerError
-from streamer.sinks.sse import MAX_MESSAGE_CHARS, ServerSentEvents
+from streamer.sinks.sse import MAX_MESSAGE_BYTES, ServerSentEvents
 
 STREAM = (
     "\ufeff: a comment\n\ndata: one\n\ndata:two\r\ndata:  three\r\n\r\nevent: x\rid: 7\rdata: fünf\u2028😀\r\r"
@@ -51,4 +51,4 @@ def test_bytes_that_are_no_text_are_replaced() -> None:
 @pytest.mark.parametrize("piece", [b"x" * 65_536, b"data: " + b"x" * 65_530, b"data: x\n" * 8192, b"data\n" * 8192])
 def test_an_endless_message_is_refused(piece: bytes) -> None:
     with pytest.raises(PeerError, match="more than"):
-        decoded(*[piece] * (20 * MAX_MESSAGE_CHARS // len(piece)))
+        decoded(*[piece] * (20 * MAX_MESSAGE_BYTES // len(piece)))

@@ -115,7 +115,7 @@ def _audio(folder: Path) -> list[Parser]:
 
     return [
         Parser("audio files", list(samples.values()), read, (StreamerError,)),
-        Parser("WAV header", wavs, lambda data: read_wav_header(io.BytesIO(data)), ()),
+        Parser("WAV header", wavs, lambda data: read_wav_header(data), ()),
         Parser("standard input", [*wavs, bytes(100)], piped, (StreamerError,)),
     ]
 

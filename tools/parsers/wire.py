@@ -18,6 +18,7 @@ from streamer.protocols.native import parse_message
 from streamer.server.access import Access, Proxies, client_address, shown_token
 from streamer.server.guesses import Guesses
 from streamer.server.tokens import TokenFile, Tokens, parse_scopes
+from streamer.settings.table import ChatSettings
 from streamer.sinks.chatbot import Conversation
 from streamer.sinks.sse import ServerSentEvents
 from tools.parsers.table import Parser, makes_parsers, text, written
@@ -93,7 +94,9 @@ def make_parsers(folder: Path) -> list[Parser]:
         Parser(
             "a chatbot's refusal", WHOLE, lambda data: asyncio.run(_reply(data, "application/json", 500)), (PeerError,)
         ),
-        Parser("a chatbot's address", ADDRESSES, lambda data: Conversation(text(data)), (ConfigError,)),
+        Parser(
+            "a chatbot's address", ADDRESSES, lambda data: Conversation(ChatSettings(url=text(data))), (ConfigError,)
+        ),
         Parser("a language model's answer", EDITS, _check_edits, (RefusedError,)),
         Parser("PCM", (bytes(range(256)) * 8, b"\x00\x00\xc0\x7f\x00\x00\x80\x3f" * 100), _pcm, ()),
         Parser("text from outside", ADDRESSES, _shown, ()),
@@ -197,11 +200,11 @@ def _check_edits(data: bytes) -> None:
 
 
 async def _reply(data: bytes, content_type: str, status: int) -> None:
-    conversation = Conversation("http://127.0.0.1:1/v1")
+    conversation = Conversation(ChatSettings(url="http://127.0.0.1:1/v1"))
     response = httpx.Response(status, headers={"content-type": content_type}, content=data)
     await conversation._endpoint._client.aclose()
     conversation._endpoint._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
-    async with conversation:
+    async with contextlib.aclosing(conversation):
         async for piece in conversation.reply("what?"):
             piece.encode("utf-8")
 

@@ -30,9 +30,6 @@ LOOK_S = 0.1  # how often that is looked at
 RETRY_S = 0.5  # before the first attempt to connect again; each further one waits twice as long, up to:
 MAX_RETRY_S = 30.0
 
-# A longer jump of the clock is a computer that slept. See `microphone.MAX_HOLE_S`.
-MAX_HOLE_S = 30.0
-
 # What FFmpeg may open for an address, for what a playlist or a redirection there names too. No files.
 _HTTP = "http,https,tcp,tls,crypto,httpproxy"
 _RTSP = "rtsp,rtsps,rtp,srtp,udp,tcp,tls"
@@ -134,35 +131,24 @@ class Address(ThreadedSource):
                 return
 
     def _run(self, callbacks: SourceCallbacks) -> None:
-        due_s: float | None = None  # the end of what was delivered, by the monotonic clock; None before there was any
         while not self._stopping.is_set():
             try:
                 item = self._items.get(timeout=LOOK_S)
             except queue.Empty:
-                if due_s is not None and self.speed:
-                    due_s = self._bridge(due_s, callbacks)
+                now_s = time.monotonic()
+                late = self.failure or now_s - self._accounted_until_s >= STALL_S
+                if late and self._accounted_until_s and self.speed:
+                    self._announce_lost(now_s, callbacks, self.speed)
                 continue
             if item is None:
                 return
             if isinstance(item, str):
                 self._begin_outage(item, "it is tried again until there is some", callbacks)
             elif len(item):
-                if self.failure:
-                    self.failure = ""
-                    self._back_s = time.monotonic()
+                self._end_outage()
                 if self.speed:
-                    due_s = (time.monotonic() if due_s is None else due_s) + len(item) / SAMPLE_RATE / self.speed
-                    self._stopping.wait(max(0.0, due_s - time.monotonic()))
+                    self._accounted_until_s = self._accounted_until_s or time.monotonic()
+                    self._accounted_until_s += len(item) / SAMPLE_RATE / self.speed
+                    self._stopping.wait(max(0.0, self._accounted_until_s - time.monotonic()))
                 if not self._stopping.is_set():
                     callbacks.on_audio(item)
-
-    def _bridge(self, due_s: float, callbacks: SourceCallbacks) -> float:
-        """Announce what is missing where nothing comes; return up to when that is done."""
-        now_s = time.monotonic()
-        due_s = max(due_s, now_s - MAX_HOLE_S)
-        if not self.failure and now_s - due_s < STALL_S:
-            return due_s
-        n_missing = int((now_s - due_s) * SAMPLE_RATE * self.speed)
-        if n_missing > 0:
-            callbacks.on_gap(n_missing, "device")
-        return due_s + max(0, n_missing) / SAMPLE_RATE / self.speed

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, StreamerError
 
 log = logging.getLogger(__name__)
@@ -18,6 +19,10 @@ log = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 
 STEADY_S = 10.0  # what was back for less than this is still in the same outage: no further error
+
+# A longer jump of a clock is one that was set, or a computer that slept: nobody lost that much speech. With the 30 s
+# that an open segment may still need, so much silence fits into the smallest input.buffer_s.
+MAX_HOLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,9 @@ class ThreadedSource:
         # When it came back last, on the monotonic clock.
         self._back_s = -math.inf
 
+        # Up to when audio was delivered or announced as lost, on the same clock; 0 before there was any.
+        self._accounted_until_s = 0.0
+
         # Set by stop(): the thread returns as soon as it can.
         self._stopping = threading.Event()
 
@@ -120,6 +128,21 @@ class ThreadedSource:
             callbacks.on_error(AudioDeviceError(f"{self.name} {fact}: expected audio; {remedy}"))
         except Exception:
             log.exception("%s: its error could not be published", self.name)
+
+    def _end_outage(self) -> None:
+        """Note that audio comes."""
+        if self.failure:
+            log.info("%s: back", self.name)
+            self.failure, self._back_s = "", time.monotonic()
+
+    def _announce_lost(self, until_s: float, callbacks: SourceCallbacks, speed: float = 1.0) -> None:
+        """Announce the audio that is missing up to `until_s`, on the monotonic clock."""
+        # The clock has jumped if the computer slept, or a driver stood still.
+        self._accounted_until_s = max(self._accounted_until_s, until_s - MAX_HOLE_S)
+        n_missing = int((until_s - self._accounted_until_s) * SAMPLE_RATE * speed)
+        if n_missing > 0:
+            callbacks.on_gap(n_missing, "device")
+            self._accounted_until_s += n_missing / SAMPLE_RATE / speed
 
     def _main(self, callbacks: SourceCallbacks) -> None:
         failure: StreamerError | None = None

@@ -81,23 +81,16 @@ class AudioTrack:
             )
         except (av.FFmpegError, OSError) as error:
             raise ValueError(_reason(error)) from None
-        # What ended it before its end; empty where nothing did.
+        # What ended it before its end; empty if nothing did.
         self.failure = ""
         self._frames = self._decode(number)
         try:
-            first: Any = next(self._frames, None)
-            if first is None:
-                raise ValueError(self.failure or "it has no audio that can be decoded")
-            # Those of the first frame; others are made the same.
-            self.sample_rate, self.channels = first.sample_rate, first.layout.nb_channels
-            if not MIN_SAMPLE_RATE <= self.sample_rate <= MAX_SAMPLE_RATE:
-                raise ValueError(f"{self.sample_rate} samples a second, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}")
-            if self.channels > MAX_CHANNELS:
-                raise ValueError(f"{self.channels} channels, more than {MAX_CHANNELS}")
+            self._first = self._first_frame()
         except BaseException:
             self.close()
             raise
-        self._first = first
+        # Those of the first frame; others are made the same.
+        self.sample_rate, self.channels = self._first.sample_rate, self._first.layout.nb_channels
         self._block_frames = round(block_s * self.sample_rate)
         # FFmpeg's name of the format, how long the audio is as far as that is known, and whether a header says so.
         self.format: str = self._container.format.name.partition(",")[0]
@@ -109,6 +102,16 @@ class AudioTrack:
         self.is_file = self.duration_s is not None or (self.format != "hls" and 0 < size < 1 << 60)
         alone = len(self._container.streams) == 1
         self.is_announced = self.format in _SAY_EACH or (alone and self.format in _SAY_LONGEST)
+
+    def _first_frame(self) -> Any:  # noqa: ANN401 - PyAV's
+        first = next(self._frames, None)
+        if first is None:
+            raise ValueError(self.failure or "it has no audio that can be decoded")
+        if not MIN_SAMPLE_RATE <= first.sample_rate <= MAX_SAMPLE_RATE:
+            raise ValueError(f"{first.sample_rate} samples a second, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}")
+        if first.layout.nb_channels > MAX_CHANNELS:
+            raise ValueError(f"{first.layout.nb_channels} channels, more than {MAX_CHANNELS}")
+        return first
 
     def blocks(self) -> Iterator[Float32Array]:
         """Yield the audio, shape (n, channels), up to the end or to where it cannot be read any more."""

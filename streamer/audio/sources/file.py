@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import BinaryIO
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE, TRUNCATED_S
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
@@ -29,9 +30,6 @@ BLOCK_S = 0.1  # audio read, and delivered, at a time
 # A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept.
 MAX_LATE_S = 5.0
 
-# A file counts as truncated where more than this is missing: encoders of lossy formats round to their own frames.
-TOLERANCE_S = 0.2
-
 SPOOL_BYTES = 16 << 20  # standard input is kept in memory up to here, beyond it in a temporary file
 
 # Float files may go a little over full scale, and decoders of lossy formats do; beyond this it is another scale.
@@ -39,9 +37,6 @@ MAX_PEAK = 16.0
 
 # The frame at the beginning of an MP3 that says how many follow it. Without one, its length is an estimate.
 _MP3_LENGTH = re.compile(rb"\xff[\xe2-\xff].{2,40}(Xing|Info|VBRI)", re.DOTALL)
-
-OGG_MAX_PAGE_BYTES = 65_307
-OGG_END_OF_STREAM = 0x04
 
 OnError = Callable[[StreamerError], None]
 
@@ -128,8 +123,8 @@ class AudioFile:
         # The bytes; open until the last block was read or close() was called.
         self._stream: BinaryIO = _spooled(standard_input()) if str(path) == "-" else _opened(Path(path))
         try:
-            # Seconds that the file's own header announces; None where it does not say.
-            self._announced_s, is_counted_mp3 = self._read_header()
+            head = self._stream.read(1 << 16)
+            self._stream.seek(0)
             self._track = AudioTrack(_Searched(self._stream), track, block_s=BLOCK_S)
         except BaseException as error:
             self._stream.close()
@@ -139,39 +134,30 @@ class AudioFile:
                 f"{self.path} is not audio that can be read ({error}):"
                 " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or the like; convert it first"
             ) from None
-        self.sample_rate, self.channels = self._track.sample_rate, self._track.channels
+        self.sample_rate = self._track.sample_rate
+        # Seconds that the file's own header announces; None if it does not say.
+        wav = read_wav_header(head)
+        self._announced_s = wav.announced_s if wav is not None else None
         # How long it is, as far as that is known before it is read, and how much was read.
         self.duration_s = self._announced_s or self._track.duration_s
         self._n_frames = 0
-        if self._announced_s is None and (self._track.is_announced or is_counted_mp3):
+        if self._announced_s is None and (self._track.is_announced or _MP3_LENGTH.search(head)):
             self._announced_s = self._track.duration_s
 
     def blocks(self, on_error: OnError | None = None) -> Generator[Float32Array, None, None]:
         """Yield the audio in 16 kHz mono, shape (n,), and close the file.
 
-        `on_error` hears of what is wrong but does not stop the reading: NaN or infinite samples, taken as silence, and
-        samples far out of range, clipped; each once.
+        `on_error` is called, once for each, with what is wrong but does not stop the reading: NaN or infinite samples,
+        taken as silence, and samples far out of range, clipped.
 
-        Raises TruncatedAudioError after the last block, where the file ends before its header says.
+        Raises TruncatedAudioError after the last block, if the file ends before its header says.
         """
-        resampler = Resampler(self.sample_rate, self.channels)
-        try:
-            for frames in self.frames(on_error):
-                if len(block := resampler.process(frames)):
-                    yield block
-            if len(block := resampler.flush()):
-                yield block
-            self._check_complete(self._n_frames / self.sample_rate)
-        finally:
-            self.close()
+        resampler = Resampler(self.sample_rate, self._track.channels)
+        reported: set[str] = set()
 
-    def frames(self, on_error: OnError | None = None) -> Iterator[Float32Array]:
-        """Yield the audio as it is, shape (n, channels), up to where it can be read."""
-        told: set[str] = set()
-
-        def tell(fact: str, remedy: str) -> None:
-            if on_error is not None and fact not in told:
-                told.add(fact)
+        def report(fact: str, remedy: str) -> None:
+            if on_error is not None and fact not in reported:
+                reported.add(fact)
                 on_error(
                     AudioFileError(
                         f"{self.path} holds {fact}, the first within {self._n_frames / self.sample_rate:.1f} s:"
@@ -179,45 +165,28 @@ class AudioFile:
                     )
                 )
 
-        for frames in self._track.blocks():
-            self._n_frames += len(frames)
-            if silence_bad_samples(frames):
-                tell("NaN or infinite samples", "they were heard as silence")
-            if np.abs(frames).max() > MAX_PEAK:
-                tell(f"samples beyond {MAX_PEAK:g}", "they were clipped")
-                np.clip(frames, -1.0, 1.0, out=frames)
-            yield frames
+        try:
+            for frames in self._track.blocks():
+                self._n_frames += len(frames)
+                if silence_bad_samples(frames):
+                    report("NaN or infinite samples", "they were taken as silence")
+                if np.abs(frames).max() > MAX_PEAK:
+                    report(f"samples beyond {MAX_PEAK:g}", "they were clipped")
+                    np.clip(frames, -1.0, 1.0, out=frames)
+                if len(block := resampler.process(frames)):
+                    yield block
+            if len(block := resampler.flush()):
+                yield block
+            found_s = self._n_frames / self.sample_rate
+            if self._announced_s is not None and self._announced_s - found_s > TRUNCATED_S:
+                raise TruncatedAudioError(self.path, found_s, self._announced_s)
+        finally:
+            self.close()
 
     def close(self) -> None:
         """Let go of the file."""
         self._track.close()
         self._stream.close()
-
-    def _check_complete(self, found_s: float) -> None:
-        if self._announced_s is not None:
-            exact = self._track.format in ("wav", "flac", "aiff")
-            if self._announced_s - found_s > (0.5 / self.sample_rate if exact else TOLERANCE_S):
-                raise TruncatedAudioError(self.path, found_s, self._announced_s)
-        elif self._track.format == "ogg" and not _ogg_is_complete(self._stream):
-            raise TruncatedAudioError(self.path, found_s, None)
-
-    def _read_header(self) -> tuple[float | None, bool]:
-        """Return the seconds that a WAV file announces, and whether an MP3 says how long it is.
-
-        Where a WAV file is cut off, FFmpeg tells how long the rest is.
-        Raises AudioFileError where there is a header and nothing else.
-        """
-        counted = _MP3_LENGTH.search(self._stream.read(1 << 16)) is not None
-        self._stream.seek(0)
-        header = read_wav_header(self._stream)
-        if header is not None and header.data_bytes == 0 and not _is_audio(self._stream):
-            raise AudioFileError(f"{self.path} holds no audio: expected at least one frame")
-        self._stream.seek(0)
-        # Compressed WAV (ADPCM, GSM) has several frames a block: leave that to FFmpeg's own count.
-        plain = header is not None and header.frame_bytes * 8 == header.channels * header.bits_per_sample
-        if header is None or not (plain and header.data_bytes and header.frame_bytes and header.sample_rate):
-            return None, counted
-        return header.data_bytes // header.frame_bytes / header.sample_rate, counted
 
 
 class _Searched:
@@ -256,34 +225,9 @@ def _opened(path: Path) -> BinaryIO:
 def _spooled(stream: BinaryIO) -> BinaryIO:
     """Copy a stream that cannot be searched to one that can."""
     spool = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - closed by the reader
-    while data := stream.read(1 << 16):
-        spool.write(data)
+    shutil.copyfileobj(stream, spool)
     if spool.tell() == 0:
         spool.close()
         raise AudioFileError("standard input is empty: expected an audio file; check the command before the pipe")
     spool.seek(0)
     return spool  # type: ignore[return-value]  # has all of BinaryIO that is used
-
-
-def _is_audio(stream: BinaryIO) -> bool:
-    """Say whether what follows an empty data chunk is audio: not nothing, and not a chunk that ends with the file."""
-    start = stream.tell()
-    beginning = stream.read(8)
-    end = stream.seek(0, 2)
-    stream.seek(start)
-    length = int.from_bytes(beginning[4:], "little")
-    return len(beginning) == 8 and start + 8 + length + length % 2 != end
-
-
-def _ogg_is_complete(stream: BinaryIO) -> bool:
-    """Say whether the last page of an Ogg file is whole and marked as the last (RFC 3533, section 6)."""
-    end = stream.seek(0, 2)
-    stream.seek(max(0, end - 2 * OGG_MAX_PAGE_BYTES))
-    tail = stream.read(2 * OGG_MAX_PAGE_BYTES)
-    start = tail.rfind(b"OggS")
-    if start < 0 or len(tail) < start + 27:
-        return False
-    n_segments = tail[start + 26]
-    segments = tail[start + 27 : start + 27 + n_segments]
-    page_bytes = 27 + n_segments + sum(segments)
-    return bool(tail[start + 5] & OGG_END_OF_STREAM) and len(tail) - start >= page_bytes

@@ -15,7 +15,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
-from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.audio.sources.base import MAX_HOLE_S, SourceCallbacks, ThreadedSource
 from streamer.errors import AudioDeviceError
 from streamer.outside import one_line
 
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 MAX_CAPTURE_CHANNELS = 2  # ALSA's plug-ins offer 32 or more, all but the first two made up
 FALLBACK_SAMPLE_RATE = 48_000  # for a device that names none that makes sense
 
-NATIVE_QUEUE_S = 10.0  # audio between the PortAudio callback and the capture thread
+NATIVE_QUEUE_S = 10.0  # audio between the PortAudio callback and the consumer
 LOOK_S = 0.1  # how often the capture thread looks at the device while no audio comes
 STALL_S = 2.0  # without audio for so long, the device counts as gone
 FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
@@ -34,10 +34,6 @@ REMEDY = f"plug it in again or check the sound settings, it is tried every {REOP
 CLOCK_RETURN_S = 2.0  # stamps that go back by no more come forward again; by more: the clock was set
 CLOCK_PATIENCE = 0.05  # seconds that are given up in each second of waiting for that
 CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
-
-# A longer jump of a clock is one that was set, or a computer that slept: nobody lost that much speech. With the 30 s
-# that an open segment may still need, so much silence fits into the smallest input.buffer_s.
-MAX_HOLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +89,7 @@ class Microphone(ThreadedSource):
         # The open device; None while there is none.
         self._stream: CaptureStream | None = None
 
-        # While there is none: up to when audio was delivered or announced as lost, on the monotonic clock.
-        self._accounted_until_s = 0.0
-
-        # When the device may be opened again, on the same clock.
+        # When the device may be opened again, on the monotonic clock.
         self._next_attempt_s = -math.inf
 
     def check(self) -> None:
@@ -132,13 +125,13 @@ class Microphone(ThreadedSource):
             self._close()
 
     def _capture(self, callbacks: SourceCallbacks) -> None:
-        """Deliver what the open device hears until it fails or the source stops; close it."""
+        """Deliver what the open device records until it fails or the source stops; close it."""
         stream = self._stream
         assert stream is not None
         try:
             resampler = Resampler(stream.sample_rate, stream.channels)
             while not self._stopping.is_set():
-                # First asked, then taken: what came before the end is heard.
+                # First asked, then taken: what came before the end is delivered.
                 fact = stream.failure()
                 item = stream.take(LOOK_S)
                 if isinstance(item, int):
@@ -146,15 +139,16 @@ class Microphone(ThreadedSource):
                     if n_lost := round(item * SAMPLE_RATE / stream.sample_rate):
                         log.warning("%s: about %.3f s of audio were lost", self.name, n_lost / SAMPLE_RATE)
                         callbacks.on_gap(n_lost, "overrun")
+                    stream.n_delivered += item
                 elif item is not None:
                     if len(samples := resampler.process(item)):
                         callbacks.on_audio(samples)
-                        self.failure = ""
+                        self._end_outage()
+                    stream.n_delivered += len(item)
                 elif fact:
                     self._deliver_rest(resampler, callbacks)
                     self._begin_outage(fact, REMEDY, callbacks)
                     return
-                stream.taken = None
         finally:
             self._close()
             self._accounted_until_s = stream.last_audio_s - stream.undelivered_s()
@@ -165,19 +159,10 @@ class Microphone(ThreadedSource):
 
     def _bridge(self, callbacks: SourceCallbacks) -> None:
         """Announce lost audio, at the pace of real time, until the device gives audio again or the source stops."""
-        started_s = self._accounted_until_s
         while not self._stopping.is_set():
-            buffered_s = self._stream.buffered_s() if self._stream is not None else 0.0
-            until_s = time.monotonic() - buffered_s
-            # The clock has jumped where the computer slept, or a driver stood still.
-            self._accounted_until_s = max(self._accounted_until_s, until_s - MAX_HOLE_S)
-            n_missing = int((until_s - self._accounted_until_s) * SAMPLE_RATE)
-            if n_missing > 0:
-                callbacks.on_gap(n_missing, "device")
-                self._accounted_until_s += n_missing / SAMPLE_RATE
-            if buffered_s:
-                self._back_s = time.monotonic()
-                log.info("%s: back after %.1f s", self.name, until_s - started_s)
+            waiting_s = self._stream.undelivered_s() if self._stream is not None else 0.0
+            self._announce_lost(time.monotonic() - waiting_s, callbacks)
+            if waiting_s:
                 return
             if self._stream is not None and self._stream.failure():
                 self._close()
@@ -270,15 +255,12 @@ class CaptureStream:
         self._losses = LossEstimator(sample_rate)
         self._capacity = int(sample_rate * NATIVE_QUEUE_S)
 
-        # What was heard, shape (n, channels), at most NATIVE_QUEUE_S of it, and how many frames were lost in between.
+        # What was recorded, shape (n, channels), at most NATIVE_QUEUE_S of it, and how many frames were lost between.
         self._queue: queue.SimpleQueue[Float32Array | int] = queue.SimpleQueue()
 
-        # Frames put there by the callback, and taken out by the capture thread; each is set by one thread only.
+        # Frames, with those lost, put there by the callback, and delivered by the capture thread. Each thread sets one.
         self._n_queued = 0
-        self._n_taken = 0
-
-        # What was taken last, until it is delivered.
-        self.taken: Float32Array | int | None = None
+        self.n_delivered = 0
 
         # Frames lost since the last block that was put into the queue. The callback's own.
         self._n_lost = 0
@@ -306,24 +288,18 @@ class CaptureStream:
 
     def take(self, timeout_s: float) -> Float32Array | int | None:
         """Return the next frames, shape (n, channels), or how many were lost before them; None where nothing comes."""
-        with contextlib.suppress(queue.Empty):
-            self.taken = self._queue.get(timeout=timeout_s)
-        if isinstance(self.taken, np.ndarray):
-            self._n_taken += len(self.taken)
-            silence_bad_samples(self.taken)
-            np.clip(self.taken, -1.0, 1.0, out=self.taken)
-        return self.taken
-
-    def buffered_s(self) -> float:
-        """Return how much audio waits to be taken."""
-        return (self._n_queued - self._n_taken) / self.sample_rate
+        try:
+            item = self._queue.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if isinstance(item, np.ndarray):
+            silence_bad_samples(item)
+            np.clip(item, -1.0, 1.0, out=item)
+        return item
 
     def undelivered_s(self) -> float:
-        """Return how much audio came and was not delivered, with what was lost of it; once the device is closed."""
-        items = [self.taken, self._n_lost]
-        while not self._queue.empty():
-            items.append(self._queue.get())
-        return sum(len(item) if isinstance(item, np.ndarray) else item or 0 for item in items) / self.sample_rate
+        """Return how much audio came, or was lost, and was not delivered."""
+        return (self._n_queued + self._n_lost - self.n_delivered) / self.sample_rate
 
     def failure(self) -> str:
         """Say in a few words what is wrong with the device; nothing where it works."""
@@ -347,12 +323,13 @@ class CaptureStream:
         # PortAudio's thread: nothing that can wait.
         self.last_audio_s = time.monotonic()
         self._n_lost += self._losses.lost_frames(times.inputBufferAdcTime, n_frames, overflowed=status.input_overflow)
-        if self._n_queued + n_frames - self._n_taken > self._capacity:
+        if self._n_queued + n_frames - self.n_delivered > self._capacity:
             # The capture thread is held up by its consumer; what waits is older and keeps its place.
             self._n_lost += n_frames
             return
         if self._n_lost:
             self._queue.put(self._n_lost)
+            self._n_queued += self._n_lost
             self._n_lost = 0
         self._n_queued += n_frames
         self._queue.put(indata.copy())

@@ -1,4 +1,4 @@
-"""Where lines and cues begin, and how long they stand: so that they can be read, or as openai-whisper's."""
+"""Division of finals into cues and lines: in a readable style, or as openai-whisper does."""
 
 import dataclasses
 import itertools
@@ -17,14 +17,14 @@ from streamer.sinks.subtitles.cues import (
     timed_words,
 )
 
-# What broadcasters' guides ask of cues. Characters of East Asian width count twice.
+# The readable style, as broadcasters' guides have it. Characters of East Asian width count twice.
 LINE_CHARS = 42
 MAX_CUE_LINES = 2
 CHARS_PER_S = 17
 MIN_CUE_MS = 700
 MAX_CUE_MS = 7000
 MIN_GAP_MS = 1000  # a shorter gap between two cues is closed
-MAX_PAUSE_MS = 1000  # a longer pause between two words begins a new cue: a text must not stand while nobody speaks
+MAX_PAUSE_MS = 1000  # a longer pause between two words begins a new cue
 
 _SENTENCE_ENDS = ".!?…。！？"
 _WIDE_CLAUSE_ENDS = "、，；：。！？"
@@ -32,23 +32,25 @@ _CLAUSE_ENDS = f",;:–—{_WIDE_CLAUSE_ENDS}"
 _CLAUSE_PAUSE_MS = 250
 _LINKING_CHARS = 3  # most words as short as that belong to the next one: articles, prepositions, conjunctions
 
-# In openai-whisper no limit is one of so many characters, words or lines, and a pause so long, from start to start.
+# openai-whisper's value for no limit of characters, words or lines, and its pause between two starts that ends a cue.
 _WHISPER_NO_LIMIT = 1000
 _WHISPER_PAUSE_S = 3.0
-
 
 # Words that no line break may stand between.
 _Piece = list[CueWord]
 
 
-class BroadcastLayout:
-    """Two lines a cue, divided where sentences and clauses end. A cue ends with its segment and where a pause begins.
+class ReadableLayout:
+    """Cues of at most two lines, divided at ends of sentences and clauses. A cue ends with its final and at a pause.
 
-    Words that are written without a space between them stay on one line; one longer than a line is divided.
+    Words that are written without a space between them stay on one line; a word longer than a line is divided.
     """
 
+    def __init__(self) -> None:
+        self._times = CueTimes()
+
     def add(self, final: Final) -> Iterator[Cue]:
-        """Yield the cues of the next final."""
+        """Yield the cues that the next final completes."""
         pieces = list(_pieces(final))
         for begin, end in itertools.pairwise(self._cuts(pieces)):
             cue = pieces[begin:end]
@@ -58,11 +60,12 @@ class BroadcastLayout:
                 if i in line_begins:
                     first = dataclasses.replace(first, text=line_begins[i] + first.text.removeprefix(" "))
                 words += [first, *others]
-            yield Cue(tuple(words), bool(final.words), words[0].start_ms, max(word.end_ms for word in words))
+            end_ms = max(word.end_ms for word in words)
+            yield from self._times.add(Cue(tuple(words), bool(final.words), words[0].start_ms, end_ms))
 
     def close(self) -> Iterator[Cue]:
-        """Yield nothing: nothing is held back."""
-        return iter(())
+        """Yield the last cue."""
+        return self._times.close()
 
     def _cuts(self, pieces: list[_Piece]) -> list[int]:
         """Return where cues begin and end, so that all their costs together are least."""
@@ -159,21 +162,21 @@ def _is_pause(last: CueWord, word: CueWord) -> bool:
 
 
 class CueTimes:
-    """Gives cues times in which they can be read. Each is held back until it is known when the next one begins.
+    """Gives cues time to be read. Each is held back until the start of the next one is known.
 
-    A cue begins when it is spoken, and stands until it can be read or the next one begins. It always stands for the
-    least time: where the next one comes earlier, the two become one of two lines, or the next one waits.
+    A cue begins when it is spoken, and ends when it has been readable for long enough or the next one begins. If the
+    next one begins before the least time is over, the two become one of two lines, or the next one is delayed.
     """
 
     def __init__(self) -> None:
-        # Told last; its end is not known yet.
+        # The last cue, whose end is not known yet.
         self._held: Cue | None = None
 
-        # Before which nothing may begin.
+        # End of the cue before it.
         self._free_ms = 0
 
     def add(self, cue: Cue) -> Iterator[Cue]:
-        """Yield the cue before, where there is one."""
+        """Yield the cue before, if there is one and its end is known now."""
         cue = dataclasses.replace(cue, start_ms=max(cue.start_ms, self._free_ms))
         held = self._held
         if held is not None and cue.start_ms - held.start_ms < MIN_CUE_MS:

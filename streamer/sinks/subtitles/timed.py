@@ -1,7 +1,7 @@
 """Subtitles: SubRip, which has no standard, and WebVTT, W3C's "WebVTT: The Web Video Text Tracks Format".
 
-Whatever times a model or another machine tells, a cue begins after the one before it and is there for a moment; and
-whatever text, it cannot end its cue, begin another, or become a tag.
+Whatever the times of the words, a cue begins after the one before it and lasts for a moment; whatever the text, it
+cannot end its cue, begin another, or become a tag.
 """
 
 import itertools
@@ -12,17 +12,16 @@ import msgspec
 
 from streamer.events import Final
 from streamer.sinks.subtitles.cues import Cue, SubtitleOptions, file_line, has_words
-from streamer.sinks.subtitles.layout import BroadcastLayout, CueTimes, WhisperLayout
+from streamer.sinks.subtitles.layout import ReadableLayout, WhisperLayout
 from streamer.sinks.subtitles.transcripts import Writer
 
 
 class CueWriter(Writer):
-    """What subtitle formats share: cues in order, none over another, each as long as the style asks."""
+    """Base of subtitle formats: cues in order that do not overlap."""
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
-        self._layout = WhisperLayout(options) if options.as_whisper else BroadcastLayout()
-        self._times = None if options.as_whisper else CueTimes()
+        self._layout = WhisperLayout(options) if options.as_whisper else ReadableLayout()
 
         # Where the last cue ends.
         self._last_ms = 0
@@ -30,26 +29,20 @@ class CueWriter(Writer):
     def close(self) -> None:
         for cue in self._layout.close():
             self._cue(cue)
-        for cue in self._times.close() if self._times else ():
-            self._timed(cue)
         super().close()
 
     def _final(self, final: Final) -> None:
         if not has_words(final):
-            final = msgspec.structs.replace(final, words=())  # its text is shown all the same
+            final = msgspec.structs.replace(final, words=())  # its text is used instead
         for cue in self._layout.add(final):
             self._cue(cue)
 
     def _cue(self, cue: Cue) -> None:
-        for timed in self._times.add(cue) if self._times else (cue,):
-            self._timed(timed)
-
-    def _timed(self, cue: Cue) -> None:
         start_ms = max(cue.start_ms, self._last_ms)
         end_ms = max(cue.end_ms, start_ms + 1)
         if self._options.highlight_words and cue.timed:
             self._highlight(cue, start_ms)
-            if self._times and self._last_ms < end_ms:
+            if not self._options.as_whisper and self._last_ms < end_ms:
                 self._place(self._last_ms, end_ms, self._text(cue))
         else:
             self._place(start_ms, end_ms, self._text(cue))

@@ -7,7 +7,6 @@ import os
 import struct
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -137,16 +136,6 @@ def test_a_replay_goes_on_at_its_pace_after_the_computer_slept(tmp_path: Path, m
     assert waits == pytest.approx([0.1] * 5 + [0.0] + [0.1] * 14)
 
 
-def test_a_replay_never_runs_ahead_of_its_clock(tmp_path: Path) -> None:
-    recorder = Recorder()
-    source = FileReplay(write(tmp_path / "a.wav", speech(1.0)), speed=1.0)
-    started_s = time.monotonic()
-    source.start(recorder.callbacks)
-    recorder.wait_for_end()
-    assert time.monotonic() - started_s >= 0.999
-    assert len(recorder.audio) == SAMPLE_RATE
-
-
 def test_a_slow_consumer_holds_the_replay_back(tmp_path: Path) -> None:
     recorder = Recorder()
     source = FileReplay(write(tmp_path / "a.wav", speech()), speed=0)
@@ -208,9 +197,8 @@ def test_a_truncated_flac_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     assert error.expected_s == pytest.approx(4.0)
 
 
-@pytest.mark.parametrize("name", ["a.ogg", "a.mp3"])
-def test_truncated_lossy_files_are_told(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path / name, speech())
+def test_a_truncated_mp3_is_reported(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.mp3", speech())
     audio, error = read_until_error(cut(path, path.stat().st_size // 2))
     assert len(audio) > SAMPLE_RATE / 2
     assert isinstance(error, TruncatedAudioError)
@@ -236,14 +224,6 @@ def test_a_wav_with_other_chunks_around_the_audio_is_whole(tmp_path: Path) -> No
     audio, error = read_until_error(tmp_path / "b.wav")
     assert error is None
     assert len(audio) == len(speech())
-
-
-def test_an_empty_wav_with_a_title_is_empty(tmp_path: Path) -> None:
-    data = bytearray(write(tmp_path / "a.wav", speech()).read_bytes()[:44])
-    data[40:44] = bytes(4)
-    (tmp_path / "a.wav").write_bytes(data + b"LIST" + struct.pack("<I", 8) + b"INFOabcd")
-    with pytest.raises(AudioFileError, match="holds no audio"):
-        read_audio(tmp_path / "a.wav")
 
 
 def test_nan_in_a_file_is_silence_and_told_once(tmp_path: Path) -> None:

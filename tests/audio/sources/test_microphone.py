@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
-from streamer.audio.sources.microphone import MAX_HOLE_S, LossEstimator, Microphone, list_microphones
+from streamer.audio.sources.base import MAX_HOLE_S
+from streamer.audio.sources.microphone import LossEstimator, Microphone, list_microphones
 from streamer.errors import AudioDeviceError, StreamerError
 from tests.audio.sources.recorder import LONG_S, Recorder
 from tests.virtual_mic import VirtualMicrophone
@@ -53,7 +54,7 @@ def on_gap(n_samples, reason):
     position += n_samples
     say("gap", position=position, n_samples=n_samples, reason=reason)
 
-microphone = Microphone(sys.argv[2])
+microphone = Microphone()
 try:
     say("listed", names=[info.name for info in list_microphones()])
     microphone.start(SourceCallbacks(
@@ -79,12 +80,12 @@ Event = dict[str, Any]
 class Capture:
     """A process that captures, and what it said so far."""
 
-    def __init__(self, env: dict[str, str], directory: Path, device: str = "") -> None:
+    def __init__(self, env: dict[str, str], directory: Path) -> None:
         self.events: list[Event] = []
         self._audio_path = directory / "captured.npy"
         self._lines: queue.Queue[str] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CAPTURE, str(self._audio_path), device],
+            [sys.executable, "-c", CAPTURE, str(self._audio_path)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -124,8 +125,8 @@ class Capture:
 
 
 @contextmanager
-def capturing(env: dict[str, str], directory: Path, device: str = "") -> Iterator[Capture]:
-    capture = Capture(env, directory, device)
+def capturing(env: dict[str, str], directory: Path) -> Iterator[Capture]:
+    capture = Capture(env, directory)
     try:
         yield capture
     finally:
@@ -186,14 +187,6 @@ def test_a_microphone_that_goes_away_and_comes_back(virtual_microphone: VirtualM
     assert not captured[start : hole[-1]["position"]].any()
     others = [event for event in capture.events[gone:] if event["event"] not in ("audio", "gap")]
     assert [event["event"] for event in others] == ["stopped"]
-
-
-def test_no_such_microphone(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
-    with capturing(virtual_microphone.env, tmp_path, "no such thing") as capture:
-        refused = capture.wait_for(lambda event: event["event"] in ("refused", "started"))
-    assert refused["event"] == "refused"
-    assert "'no such thing'" in refused["message"]
-    assert "'pulse'" in refused["message"]
 
 
 def test_a_microphone_that_is_not_plugged_in(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
@@ -414,17 +407,17 @@ def test_a_consumer_that_stands_still_loses_audio_but_not_the_clock(portaudio: F
     assert entered.wait(LONG_S)
     for _ in range(12):
         stream.hear(0.2, SAMPLE_RATE)
-    # Still there is no more than ten seconds between the two; the rest is counted.
+    # Ten seconds may wait, with the block that is being delivered; the rest is counted.
     go_on.set()
-    wait_until(lambda: len(recorder.audio) >= 160 + 10 * SAMPLE_RATE)
+    wait_until(lambda: len(recorder.audio) >= 160 + 9 * SAMPLE_RATE)
     stream.hear(0.3, 160)
     wait_until(lambda: len(recorder.audio) >= 160 + 12 * SAMPLE_RATE + 160)
     microphone.stop()
     audio = recorder.audio
     [(lost, reason)] = recorder.gaps
     assert reason == "overrun"
-    assert lost == 2 * SAMPLE_RATE
-    assert audio.tolist() == pytest.approx([0.1] * 160 + [0.2] * 10 * SAMPLE_RATE + [0.0] * lost + [0.3] * 160)
+    assert lost == 3 * SAMPLE_RATE
+    assert audio.tolist() == pytest.approx([0.1] * 160 + [0.2] * 9 * SAMPLE_RATE + [0.0] * lost + [0.3] * 160)
 
 
 def test_a_stereo_microphone_at_another_rate(portaudio: FakePortAudio) -> None:

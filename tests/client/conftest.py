@@ -1,0 +1,10 @@
+"""What the tests of the client share."""
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reconnect soon."""
+    monkeypatch.setattr("streamer.client.connection.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("streamer.client.connection.MAX_DELAY_S", 0.05)
