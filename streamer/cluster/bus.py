@@ -38,7 +38,7 @@ OLDEST_SERVER = (2, 12)
 
 CONNECT_TIMEOUT_S = 1.0
 PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
-RECONNECT_WAIT_S = (0.1, 1.0)  # between two tries at a server: the first, and the longest
+RECONNECT_WAIT_S = (0.2, 0.8)  # between two tries at a server: many machines lose one at once
 API_TIMEOUT_S = 2.0  # for one answer of JetStream
 PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost
 CLOSE_S = 0.5
@@ -69,22 +69,23 @@ def machine_name(settings: ClusterSettings) -> str:
 class Bus:
     """A connection to NATS that comes back by itself. All of it runs on one event loop."""
 
+    jetstream: JetStreamContext
+
     def __init__(self, client: "_Client", servers: list[SplitResult]) -> None:
-        """Take over a client that is connected; `servers` are those that were given. See `connect`."""
+        """Take over a client; `servers` are those that were given. See `connect`."""
         self._client = client
         self._n_given = len(servers)
         self._lost_at: float | None = None
-        self._absent = client.new_inbox()
+        # Of requests under way.
+        self._limits: set[asyncio.Timeout] = set()
         self._closing = False
 
-        # Called with a subject to which something was published although nobody subscribes to it, where set.
-        self.on_absent: Callable[[str], None] | None = None
+        # Subject in front of what is published, to which NATS answers if nobody subscribes; see `notice_absence`.
+        self._absent = ""
 
         # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
         self.on_trouble: Callable[[str], None] = logger.warning
         self.on_reconnected: Callable[[], None] = lambda: None
-
-        self.jetstream: JetStreamContext = client.jetstream(timeout=API_TIMEOUT_S)
 
     @classmethod
     async def connect(cls, settings: ClusterSettings, name: str) -> "Bus":
@@ -98,6 +99,7 @@ class Bus:
         if not servers:
             raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
         client = _Client(_tls(settings, servers))
+        bus = cls(client, servers)
         login = _login(settings, servers)
         try:
             await client.connect(
@@ -108,12 +110,15 @@ class Bus:
                 connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
                 ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
                 max_outstanding_pings=2,
-                reconnect_time_wait=RECONNECT_WAIT_S[0],  # type: ignore[arg-type]
+                reconnect_time_wait=random.uniform(*RECONNECT_WAIT_S),  # type: ignore[arg-type]  # noqa: S311
                 max_reconnect_attempts=1,
                 flush_timeout=CONNECT_TIMEOUT_S,
                 pending_size=BUFFER_BYTES,
                 tls=client.tls,
                 error_cb=client.on_error,
+                disconnected_cb=bus._disconnected,
+                reconnected_cb=bus._reconnected,
+                lame_duck_mode_cb=client.force_reconnect,
                 **login,
             )
         except (errors.Error, OSError, TimeoutError) as error:
@@ -123,8 +128,7 @@ class Bus:
                 " later, with JetStream, that takes this machine's login (docs/cluster.md)"
             ) from error
         client.options["max_reconnect_attempts"] = -1
-        bus = cls(client, servers)
-        client._disconnected_cb, client._reconnected_cb = bus._disconnected, bus._reconnected
+        bus.jetstream = client.jetstream(timeout=API_TIMEOUT_S)
         try:
             await bus.patiently(bus.jetstream.account_info, "JetStream")
         except BaseException:
@@ -139,22 +143,22 @@ class Bus:
 
     @property
     def n_servers(self) -> int:
-        """How many NATS servers there are: those given, or that tell of each other."""
-        client = self._client
-        return max(self._n_given, client.n_told) if client._server_info.get("cluster") else 1
+        """How many NATS servers there are: those given, or that know each other."""
+        return max(self._n_given, self._client.n_known) if self._client.clustered else 1
 
     async def publish(self, subject: str, message: Message) -> None:
         """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
-        await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self.on_absent else "")
+        await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self._absent else "")
 
     async def notice_absence(self, on_absent: Callable[[str], None]) -> None:
         """Have `on_absent(subject)` called where something is published and nobody is there: NATS says so at once."""
 
         async def absent(message: Msg) -> None:
-            on_absent(message.subject.removeprefix(f"{self._absent}."))
+            on_absent(message.subject.removeprefix(f"{inbox}."))
 
-        await self._client.subscribe(f"{self._absent}.>", cb=absent)
-        self.on_absent = on_absent
+        inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{inbox}.>", cb=absent)
+        self._absent = inbox
 
     @overload
     async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
@@ -169,12 +173,17 @@ class Bus:
         """
         if not self.connected:
             raise ClusterError(f"{subject} cannot be asked: the connection to NATS is lost")
+        limit = asyncio.timeout(timeout_s)
         try:
-            answer = await self._client.request(subject, encoded(message), timeout=timeout_s)
+            async with limit:
+                self._limits.add(limit)
+                answer = await self._client.request(subject, encoded(message), timeout=timeout_s + 1.0)
         except errors.NoRespondersError:
             raise ClusterError(f"{subject} cannot be asked: nobody is there") from None
         except (errors.Error, OSError, TimeoutError) as error:
             raise ClusterError(f"{subject} did not answer within {timeout_s:g} s: {one_line(error)}") from error
+        finally:
+            self._limits.discard(limit)
         return decoded(answer.data, kind)
 
     async def subscribe(self, subject: str, handle: Handler) -> None:
@@ -241,14 +250,13 @@ class Bus:
 
     async def _disconnected(self) -> None:
         self._lost_at = time.monotonic()
-        for answer in list(self._client._resp_map.values()):  # they are lost with it: who waits may ask again
-            if not answer.done():
-                answer.set_exception(errors.ConnectionReconnectingError())
+        for limit in self._limits:  # answers are lost with it: requests fail now, and may be made again
+            if not limit.expired():
+                limit.reschedule(0.0)
         if not self._closing:
             logger.warning("the connection to NATS is lost: trying until it is back")
 
     async def _reconnected(self) -> None:
-        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
         lost_s = time.monotonic() - (self._lost_at or time.monotonic())
         url = self._client.connected_url
         logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
@@ -278,9 +286,10 @@ class _Client(Client):
         self.tls = tls
         self._told: set[str] = set()
 
-        # What went wrong last; servers that the connected one told of, itself among them.
+        # What went wrong last; whether the connected server is in a cluster; servers that it knows, itself among them.
         self.reason = ""
-        self.n_told = 0
+        self.clustered = False
+        self.n_known = 0
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -295,9 +304,6 @@ class _Client(Client):
             return
         self.reason = text or type(error).__name__
         logger.debug("NATS: %s", self.reason)
-        if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
-            wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
-            self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
 
     async def _connect_to_server(self, s: Srv) -> None:
         self.abort()
@@ -331,9 +337,8 @@ class _Client(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
-        self.n_told = len(info.get("connect_urls") or ())
-        if info.get("ldm") and not initial_connection:  # it is about to stop
-            await self.force_reconnect()
+        self.clustered = bool(info.get("cluster")) if initial_connection else self.clustered
+        self.n_known = len(info.get("connect_urls") or ())
 
 
 def _server(url: str) -> SplitResult:

@@ -31,7 +31,6 @@ from streamer.cluster.messages import (
     Checkpoint,
     GatewayAlive,
     Leave,
-    ToGateway,
     Told,
     WorkerAlive,
     decoded,
@@ -63,7 +62,7 @@ SETTLE_S = 1.0  # that a gateway which has just begun waits for workers' signs o
 # Partials are numbered and not stored: a client may have seen so many behind what is. Who says more is mistaken.
 MAX_UNSTORED = 10_000
 
-# Sessions that were given up, of which a worker may not know yet.
+# Sessions whose clients have left, and which a worker may still have.
 MAX_LEFT = 10_000
 
 
@@ -88,7 +87,7 @@ async def run_gateway(settings: Settings) -> int:
             register_process(registry)
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
-            jobs = Jobs(bus, settings.cluster, streams.workers)
+            jobs = Jobs(bus, streams.workers)
             recordings = ClusterRecordings(jobs)
             services = Services(streams=streams, health=streams.health, recordings=recordings)
             server = Server(settings.server, services, registry, default_token_path())
@@ -139,17 +138,14 @@ class ClusterStreams:
         self._places = Places(settings.server)
         # Sessions that are open or being opened, by name.
         self._remotes: dict[str, Remote] = {}
-        # Sessions that nobody wants any more, the newest last, and from when on.
+        # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
         self._left: OrderedDict[str, float] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
         # Other gateways, and when they were heard.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
-        # Since when workers have been heard without a break; None while none is: we may be cut off ourselves.
-        self._whole_since_s: float | None = None
-        # Since when NATS has been there without a break; None while it is not. What was heard last of the workers that
-        # the log says are there.
-        self._connected_since_s: float | None = None
+        # When this gateway was cut off last, as far as is known: it or NATS was away; or no worker was there, either.
+        self._cut_off_s = self._alone_s = time.monotonic()
+        # What was known last of the workers that the log says are there.
         self._noted: dict[str, WorkerAlive] = {}
         # One client at a time that comes back to a session.
         self._coming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -172,18 +168,17 @@ class ClusterStreams:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for remote in tuple(self._remotes.values()):
-            remote.close(leave=False)
+            remote.close()
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         """Open a session at a worker.
 
-        Raises BusyError where there is no worker, none has room, or the caller's token has its share; what a worker
+        Raises BusyError where there is no worker, or none has room; what a worker
         says of options that its model cannot follow; ConfigError where it asks for a history.
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
         await self._settle()
-        self._check_share(tenant)
         spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
@@ -257,18 +252,6 @@ class ClusterStreams:
         if remote.closed:
             raise BusyError("another client has come back to the session: try again in a moment")
 
-    def _check_share(self, tenant: str) -> None:
-        """Raise BusyError where a token has all the streams that it may have, in the whole cluster."""
-        most = self._settings.cluster.max_streams_per_token
-        if not most or not tenant:
-            return
-        n_open = sum(other.sessions.get(tenant, 0) for other in self.gateways())
-        if n_open >= most:
-            raise BusyError(
-                f"token {tenant} has {n_open} streams open in all, and may have {most}"
-                " (cluster.max_streams_per_token): end one first"
-            )
-
     def _add(self, feed: EventLog, checkpoint: Checkpoint, *, epoch: int = 0) -> Remote:
         name = feed.session
         remote = Remote(self._cluster, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(name, remote))
@@ -280,7 +263,7 @@ class ClusterStreams:
         name = remote.session
 
         def leave() -> None:
-            remote.close(leave=True)
+            remote.close()
             self._forget(name, remote)
 
         stream = ClientStream(
@@ -304,7 +287,7 @@ class ClusterStreams:
         try:
             await opening
         except BaseException:
-            remote.close(leave=not keep_s)
+            remote.close()
             self._forget(remote.session, remote, keep_s)
             raise
 
@@ -325,26 +308,11 @@ class ClusterStreams:
     # What is heard.
 
     async def _hear(self, data: bytes, _reply: Reply) -> None:
-        message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
-        remote = self._remotes.get(message.session)
-        if remote is None:
-            left_s = self._left.get(message.session, math.inf)
-            if left_s <= self._cluster.now_s() and isinstance(message, Told):
-                leaving = asyncio.create_task(self._leave(message))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
-        elif isinstance(message, Told):
-            remote.told(message)
-        elif message.epoch == remote.epoch:
-            remote.move(message.why)
-
-    async def _leave(self, told: Told) -> None:
-        """Tell whoever has it that nobody wants a session any more: it was being opened as its client left."""
-        with contextlib.suppress(ClusterError):
-            last = await self._log.last(told.session)
-            if last is not None and last.record.epoch == told.epoch:
-                leave = Leave(session=told.session, epoch=told.epoch)
-                await self._bus.publish(f"{WORKERS}.{last.record.worker}", leave)
+        told = decoded(data, Told)
+        if (remote := self._remotes.get(told.session)) is not None:
+            remote.told(told)
+        elif self._left.get(told.session, math.inf) <= self._cluster.now_s():
+            await self._bus.publish(f"{WORKERS}.{told.worker}", Leave(session=told.session, epoch=told.epoch))
 
     async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())
@@ -376,7 +344,7 @@ class ClusterStreams:
         return GatewayAlive(
             gateway=self._gateway,
             version=VERSION,
-            sessions=dict(Counter(remote.checkpoint.tenant for remote in self._remotes.values())),
+            sessions=len(self._remotes),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},
         )
@@ -412,21 +380,17 @@ class ClusterStreams:
         while True:
             now_s = self._cluster.now_s()
             stalled = now_s - before_s > BEAT_S + LOOK_S  # this process was stopped: what was said waits to be read
-            if stalled or not (self._bus.connected and self._workers.heard_any(now_s)):
-                self._whole_since_s = None
-            elif self._whole_since_s is None:
-                self._whole_since_s = now_s
-            whole = self._whole_since_s is not None and now_s - self._whole_since_s > LOST_S
             if stalled or not self._bus.connected:
-                self._connected_since_s = None
-            elif self._connected_since_s is None:
-                self._connected_since_s = now_s
-            elif now_s - self._connected_since_s > LOST_S:
+                self._cut_off_s = now_s
+            if not self._workers.heard_any(now_s):
+                self._alone_s = now_s
+            if now_s - self._cut_off_s > LOST_S:
                 self._note_workers(now_s)
+            whole = now_s - max(self._cut_off_s, self._alone_s) > LOST_S
             for remote in tuple(self._remotes.values()):
-                remote.watch(now_s) if whole else remote.excuse(now_s)
+                remote.watch(now_s, whole=whole)
                 if not stalled:
-                    remote.tell_wait(now_s)
+                    remote.warn_of_wait(now_s)
             before_s = now_s
             await asyncio.sleep(LOOK_S)
 
@@ -446,7 +410,7 @@ class ClusterStreams:
 
     def _come_back(self) -> None:
         """NATS is back: what was sent last may not have come, and what was told may not have been heard."""
-        self._whole_since_s = self._connected_since_s = None
+        self._cut_off_s = self._cluster.now_s()
         for remote in self._remotes.values():
             remote.resend()
 

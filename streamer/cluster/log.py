@@ -1,6 +1,7 @@
 """The log of each session: what settled, stored by NATS so that only the session's owner can add to it."""
 
 import asyncio
+import logging
 import re
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from streamer.cluster.messages import EVENTS, VERSION, Record, decoded, encoded
 from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
 from streamer.outside import one_line
 from streamer.settings.table import ClusterSettings
+
+logger = logging.getLogger(__name__)
 
 STREAM = "SESSIONS"
 
@@ -91,20 +94,25 @@ class SessionLog:
         found = await self._get(session)
         return _stored(found) if found else None
 
-    async def read(self, session: str, *, after: int = 0, seq: int = 0) -> list[Stored]:
-        """Return a session's records with sequences above `after`, oldest first. Raises as `last` does.
+    async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
+        """Return a session's records, oldest first, or those behind one that this version cannot read.
 
-        seq : number of the newest event that is known: records that tell of none behind it are left out
+        seq : number of the newest event that is known: records without one behind it are left out
 
-        It reads backwards: whoever comes back to a long session lacks little of it.
+        Raises ClusterError if NATS does not answer.
+
+        It reads backwards: a client that comes back to a long session lacks little of it.
         """
         records: list[Stored] = []
-        stored = await self.last(session)
-        while stored is not None and stored.sequence > after and (stored.record.checkpoint.seq > seq or not seq):
-            records.append(stored)
-            previous = stored.record.previous
-            found = await self._get(session, previous) if previous > after else None
-            stored = _stored(found) if found is not None else None
+        try:
+            stored = await self.last(session)
+            while stored is not None and (stored.record.checkpoint.seq > seq or not seq):
+                records.append(stored)
+                previous = stored.record.previous
+                found = await self._get(session, previous) if previous else None
+                stored = _stored(found) if found is not None else None
+        except UnreadableRecordError as error:
+            logger.warning("a record of a session is left out: %s", one_line(error))
         return records[::-1]
 
     async def store(self, session: str, record: Record, *, after: int) -> int:

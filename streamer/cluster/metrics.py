@@ -91,7 +91,7 @@ class _Cluster(Collector):
         for gateway in gateways:
             self._add_up(f"gateway {gateway.gateway}", gateway.counters, [f"moves_{reason}" for reason in REASONS])
         needed, capacity = demand(workers)
-        streams = sum(max(0, n) for gateway in gateways for n in gateway.sessions.values())
+        streams = sum(max(0, gateway.sessions) for gateway in gateways)
         ratio = needed / capacity if capacity else 1.0
         for name, text, value in (
             ("demand_sessions", "What sessions need now, in sessions that speak all the time.", needed),

@@ -1,16 +1,16 @@
 """A session that this worker owns: audio and commands come in by position, events and checkpoints go out.
 
-What settles is stored in the session's log before anybody is told of it. All of this runs on the event loop, but for
-`_Journal.put` and `_on_room`, which the engine's threads call.
+What settles is stored in the session's log before it is published. All of this runs on the event loop, except
+`_on_event` and `_on_room`, which the engine's threads call.
 """
 
 import asyncio
 import contextlib
 import dataclasses
+import enum
 import logging
-import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,7 +24,6 @@ from streamer.cluster.messages import (
     Audio,
     Checkpoint,
     Do,
-    Move,
     Open,
     Record,
     Released,
@@ -71,43 +70,44 @@ class Workplace:
 
 
 class Position(NamedTuple):
-    """Where a session's log stands: epoch, number and sequence of its newest record."""
+    """Position of a session's log: epoch, number and sequence of its newest record."""
 
     epoch: int = 0
     number: int = 0
     sequence: int = 0
 
 
+class State(enum.Enum):
+    """Of a session at its worker."""
+
+    RESTORING = "audio that another worker had processed is still to come again"
+    AT_WORK = "the engine serves it"
+    LEFT = "it has ended, or was given away"
+    FENCED = "another machine owns it, or is to"
+
+
 class Owned:
     """One session. `start` makes this worker its owner; it is over when it has ended, is released or fenced."""
 
-    def __init__(
-        self,
-        place: Workplace,
-        request: Open,
-        checkpoint: Checkpoint,
-        *,
-        behind: Position,
-        on_over: Callable[["Owned"], object],
-    ) -> None:
-        """Make a session that goes on from a checkpoint, and from where its log stands.
+    # Publishes what the session says, until it is over. Set by `start`.
+    task: asyncio.Task[None]
 
-        Raises SessionStateError where nobody can go on from it, ConfigError where the model cannot do what it asks for.
+    def __init__(self, place: Workplace, request: Open, checkpoint: Checkpoint, *, behind: Position) -> None:
+        """Make a session that goes on from a checkpoint, and from where its log ends.
+
+        Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
         """
         state, settings, model = checkpoint.state, place.settings, place.model
         _check_state(state, settings, model)
-        self.session, self.gateway, self.epoch = request.session, request.gateway, behind.epoch + 1
+        self.session, self.gateway = request.session, request.gateway
+        self.state = State.RESTORING
         self._place = place
-        self._on_over = on_over
         self._loop = asyncio.get_running_loop()
-        # Whether nothing more is stored or told; whether that is because another machine owns it.
-        self.over = False
-        self.fenced = False
-        # Of its records: number and sequence of the newest, and when that was stored; when something came last.
-        self.number, self._sequence = behind.number, behind.sequence
+        # Of its newest record, with our epoch; when that was stored; when something came last.
+        self._at = behind._replace(epoch=behind.epoch + 1)
         self._stored_s = self._came_s = self._loop.time()
-        # What was told last of all that is needed to go on elsewhere.
-        self.told = checkpoint
+        # What was published last of all that is needed to go on elsewhere.
+        self.checkpoint = checkpoint
         # What the client has chosen, by the number of the command that it came with; the first is in force.
         self._starts: deque[tuple[int, StreamStart]] = deque([(checkpoint.command, checkpoint.start)])
         # End of the audio and number of the newest command that have come; whether some is missing behind these.
@@ -115,17 +115,13 @@ class Owned:
         self._missing = False
         # What waits for room in the buffer: audio, shape (n,), and commands.
         self._waiting: deque[Float32Array | Do] = deque()
-        # When it has heard so much, it gets on.
-        self._gets_on_at = max(request.head - SAMPLE_RATE // 10, state.heard + 1)
-        self._opened_s = self._loop.time()
-        # Whether the engine serves it: not before all audio is there that it has heard before.
-        self.at_work = False
-        # Set where there is something to publish.
+        # It is new until it has processed that much, or until then.
+        self._new_until = max(request.head - SAMPLE_RATE // 10, state.heard + 1), self._loop.time() + NEW_S
+        # Set when there may be something to publish; events that are to be, oldest first.
         self._news = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
-        self._journal = _Journal(lambda: self._call(self._news.set))
+        self._unpublished: deque[Event] = deque()
         self._events = EventLog(self.session, 1, after=checkpoint.seq)
-        self._subscription = self._events.subscribe(self._journal.put)
+        self._events.subscribe(self._on_event)
         self.runner = open_session(
             settings,
             model,
@@ -142,9 +138,23 @@ class Owned:
             self._events.append(ready_event(model, self.runner.settings.language))
 
     @property
+    def epoch(self) -> int:
+        return self._at.epoch
+
+    @property
+    def number(self) -> int:
+        """Of its newest record."""
+        return self._at.number
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is stored or published here."""
+        return self.state in (State.LEFT, State.FENCED)
+
+    @property
     def n_replayed(self) -> int:
         """Samples that would have to be sent to another worker: few while nobody speaks."""
-        return self.head - self.told.state.needed_from
+        return self.head - self.checkpoint.state.needed_from
 
     @property
     def ended(self) -> bool:
@@ -152,10 +162,10 @@ class Owned:
         return self._events.closed
 
     async def start(self) -> None:
-        """Become the owner, and set to work. Raises FencedError where another machine was faster."""
-        await self._store((), self.told)
+        """Become the owner, and set to work. Raises FencedError if another machine was faster."""
+        await self._store((), self.checkpoint)
         self._go_on()
-        self._task = asyncio.create_task(self._run())
+        self.task = asyncio.create_task(self._run())
 
     async def take(self, message: Audio | Do) -> None:
         """Take what comes next; what is known is dropped, and what has a hole before it is asked for.
@@ -183,7 +193,7 @@ class Owned:
         if not is_next:
             if not self._missing:
                 self._missing = True
-                await self._tell((), stored=False)
+                await self.report()
             return
         self._missing, self._came_s = False, self._loop.time()
         if isinstance(item, Do):
@@ -194,7 +204,7 @@ class Owned:
         self._go_on()
 
     def leave(self) -> None:
-        """Nobody wants it any more: transcribe no further, and end its log."""
+        """Transcribe no further, since no client wants it, and end its log."""
         if not self.over:
             self.runner.close()
             self._events.close()
@@ -202,28 +212,24 @@ class Owned:
     async def release(self, *, keep: bool = False) -> Released:
         """Let go of it, and return it as it is then; all that it has said is stored, and with `keep` the rest too.
 
-        Raises FencedError where another machine owns it.
+        Raises FencedError if another machine owns it.
         """
         self.drop()
-        if self._task is not None:
-            await self._task
-        if self.fenced:
+        await self.task
+        if self.state is State.FENCED:
             raise FencedError("another worker owns the session by now")
         await self._publish(keep=keep)
-        return Released(epoch=self.epoch, number=self.number, checkpoint=self.told)
+        return Released(epoch=self.epoch, number=self.number, checkpoint=self.checkpoint)
 
-    def drop(self) -> None:
-        """Say and store nothing more of it, but what it has said."""
+    def drop(self, state: State = State.LEFT) -> None:
+        """Publish and store nothing more of it, except what it has said."""
         if self.over:
             return
-        self.over = True
-        # In this order: what it says until it is closed is part of its state.
+        self.state = state
         self.runner.close()
-        self._subscription.cancel()
         self.runner.ring.on_room = None
         self._waiting.clear()
         self._news.set()
-        self._on_over(self)
 
     def _go_on(self) -> None:
         """Hand what waits to the session, in order, as far as there is room for it."""
@@ -241,8 +247,8 @@ class Owned:
             if len(rest):
                 self._waiting.appendleft(rest)
             runner.write(piece)
-        if not self.at_work and not runner.over and runner.restored:
-            self.at_work = True
+        if self.state is State.RESTORING and not runner.over and runner.restored:
+            self.state = State.AT_WORK
             self._place.engine.add(runner)
 
     def _do(self, do: Do) -> None:
@@ -276,15 +282,23 @@ class Owned:
         if self._waiting:
             self._call(self._go_on)
 
+    def _on_event(self, event: Event) -> None:
+        """The session has said something: called by any thread."""
+        self._unpublished.append(event)
+        self._call(self._news.set)
+
     def _call(self, callback: Callable[[], object]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to tell
+        with contextlib.suppress(RuntimeError):  # the loop has been closed
             self._loop.call_soon_threadsafe(callback)
 
+    def _take_events(self) -> list[Event]:
+        return [self._unpublished.popleft() for _ in range(len(self._unpublished))]
+
     async def _run(self) -> None:
-        """Publish what the session says, until it is over."""
         try:
             while not self.over:
-                is_new = self.told.state.heard < self._gets_on_at and self._loop.time() < self._opened_s + NEW_S
+                heard, until_s = self._new_until
+                is_new = self.checkpoint.state.heard < heard and self._loop.time() < until_s
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
                         await self._news.wait()
@@ -292,28 +306,25 @@ class Owned:
                 if not self.over:
                     await self._publish()
         except FencedError as error:
-            self.fenced = True
             self.runner.logger.debug("%s", error)
-            self.drop()
+            self.drop(State.FENCED)
         except Exception:
-            self.fenced = True
             self.runner.logger.exception("a session cannot be published: another worker is to go on with it")
-            self.drop()
-            await self._place.bus.publish(
-                f"{GATEWAYS}.{self.gateway}", Move(session=self.session, epoch=self.epoch, why="failing")
-            )
+            self.drop(State.FENCED)
+            await self.report(move="failing")
 
     async def _publish(self, *, keep: bool = False) -> None:
-        """Store what has settled, and tell what is new."""
-        events, state = self.runner.snapshot(self._journal.take)
+        """Store what has settled, and publish what is new."""
+        events, state = self.runner.snapshot(self._take_events)
+        events = without_old_partials(events)
         while len(self._starts) > 1 and self._starts[1][0] <= state.mark:
             self._starts.popleft()
         checkpoint = Checkpoint(
             version=VERSION,
             model=self._place.identity,
             start=self._starts[0][1],
-            tenant=self.told.tenant,
-            seq=events[-1].seq if events else self.told.seq,
+            tenant=self.checkpoint.tenant,
+            seq=events[-1].seq if events else self.checkpoint.seq,
             command=state.mark,
             state=state,
         )
@@ -321,8 +332,8 @@ class Owned:
         stored = keep or bool(settled) or self._must_renew()
         if stored:
             await self._store(settled, checkpoint)
-        self.told = checkpoint
-        await self._tell(tuple(event.to_json() for event in events), stored=stored)
+        self.checkpoint = checkpoint
+        await self.report(tuple(event.to_json() for event in events), stored=stored)
         if events and isinstance(events[-1], End):
             self.drop()
 
@@ -341,45 +352,37 @@ class Owned:
             events=events,
             checkpoint=checkpoint,
         )
-        self._sequence = await self._place.log.store(self.session, record, after=self._sequence)
-        self.number += 1
+        sequence = await self._place.log.store(self.session, record, after=self._at.sequence)
+        self._at = Position(self.epoch, record.number, sequence)
         self._stored_s = self._loop.time()
 
-    async def _tell(self, events: tuple[str, ...], *, stored: bool) -> None:
+    async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
+        """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
         told = Told(
             session=self.session,
+            worker=self._place.worker,
             epoch=self.epoch,
             number=self.number,
             stored=stored,
             events=events,
-            checkpoint=self.told,
+            checkpoint=self.checkpoint,
             head=self.head,
             command=self._command,
             missing=self._missing,
+            move=move,
         )
         await self._place.bus.publish(f"{GATEWAYS}.{self.gateway}", told)
 
 
-class _Journal:
-    """Events of a session that wait to be stored and told. Any thread may call any method."""
-
-    def __init__(self, on_news: Callable[[], object]) -> None:
-        self._on_news = on_news
-        # Oldest first. Of partials there is one at most, the newest, and none that a final has settled.
-        self._events: list[Event] = []
-        self._lock = threading.Lock()
-
-    def put(self, event: Event) -> None:
-        with self._lock:
-            if isinstance(event, Partial | Final) or (isinstance(event, Gap) and event.reason == "cleared"):
-                self._events = [waiting for waiting in self._events if not isinstance(waiting, Partial)]
-            self._events.append(event)
-        self._on_news()
-
-    def take(self) -> list[Event]:
-        with self._lock:
-            events, self._events = self._events, []
-            return events
+def without_old_partials(events: Sequence[Event]) -> list[Event]:
+    """Return events without the partials that a later event replaces."""
+    replaced, kept = False, list[Event]()
+    for event in reversed(events):
+        is_partial = isinstance(event, Partial)
+        if not (is_partial and replaced):
+            kept.append(event)
+        replaced |= is_partial or isinstance(event, Final) or (isinstance(event, Gap) and event.reason == "cleared")
+    return kept[::-1]
 
 
 def newest(*candidates: tuple[int, Checkpoint] | None) -> tuple[int, Checkpoint]:

@@ -5,6 +5,7 @@ checkpoint; and what that does not have is sent again. All of this runs on one e
 """
 
 import asyncio
+import enum
 import logging
 import math
 from collections import deque
@@ -18,13 +19,12 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
 from streamer.cluster.kept import Kept
-from streamer.cluster.log import SessionLog, UnreadableRecordError
+from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     VERSION,
     WORKERS,
     Checkpoint,
     Do,
-    Leave,
     Open,
     Opened,
     Refused,
@@ -72,8 +72,8 @@ WAIT_S = 5.0  # a client is told when no worker has said anything of its session
 # Of another rate's audio this much comes before what is needed, so that a resampler that begins anew sounds the same.
 WARM_SAMPLES = SAMPLE_RATE // 4
 
-# What a worker says of a session while it is known that another will follow; the log has what is dropped.
-MAX_TOLD = 1000
+# Reports of a session that may wait to be taken in; the log has what is dropped.
+MAX_REPORTS = 1000
 
 # Refusals that another worker would repeat.
 _FINAL = (ConfigError.code, ProtocolError.code, ModelError.code)
@@ -97,10 +97,84 @@ class Cluster:
         return asyncio.get_running_loop().time()
 
 
-class Remote:
-    """A session at a worker: to `sessions.streams.ClientStream` what the daemon's own is. No call of it waits.
+class State(enum.Enum):
+    """Of a session at its gateway."""
 
-    `open` or `take_up` finds it an owner; then it moves by itself where that is needed, until it is closed.
+    OPENING = "no worker has had it for this gateway yet"
+    SERVED = "a worker transcribes it"
+    MOVING = "another worker is asked to go on with it"
+    CLOSED = "this gateway has nothing to do with it any longer"
+
+
+class Progress:
+    """How far a session's worker is known to be, and since when. No I/O; times are the loop's, in seconds."""
+
+    def __init__(self, now_s: float) -> None:
+        # When the worker reported last, or could not be expected to; when it reported, or its client was warned.
+        self.reported_s = self._served_s = now_s
+        # Up to where it had transcribed, and when it last kept pace with that.
+        self._read, self._kept_pace_s = 0, now_s
+        # The audio and the command that had come to it, and since when; when anything was sent again.
+        self.came = (0, 0)
+        self._came_s = self.resent_s = now_s
+        # Why the session moved, and when its old worker reported last; None as soon as the new one gets on.
+        self.stall: tuple[str, float] | None = None
+        # Number of the newest event, and what was heard, when the worker took the session.
+        self._began = (0, 0)
+
+    def begin(self, checkpoint: Checkpoint, now_s: float) -> None:
+        """Note that a worker goes on from a checkpoint."""
+        state = checkpoint.state
+        self.reported_s = self._kept_pace_s = self._came_s = self.resent_s = now_s
+        self._began, self._read = (checkpoint.seq, state.heard), state.read
+        self.came = state.needed_from, checkpoint.command
+
+    def take(self, told: Told, head: int, now_s: float) -> None:
+        """Note what a worker reports; `head` is the end of the audio that there is."""
+        self.reported_s = self._served_s = now_s
+        state = told.checkpoint.state
+        keeps_pace = state.read - self._read >= LEAST_PACE * SAMPLE_RATE * (now_s - self._kept_pace_s)
+        if keeps_pace or head - state.read <= SLOW_SAMPLES:
+            self._read, self._kept_pace_s = state.read, now_s
+        if (told.head, told.command) != self.came:
+            self.came, self._came_s = (told.head, told.command), now_s
+
+    def gets_on(self, told: Told, head: int) -> bool:
+        """Whether a worker has done something since it took the session, or has nothing left to do."""
+        heard = told.checkpoint.state.heard
+        return (told.checkpoint.seq, heard) != self._began or heard >= head - SAMPLE_RATE // 10
+
+    def excuse(self, now_s: float) -> None:
+        """Expect nothing before now: no worker could be heard."""
+        self.reported_s = self._kept_pace_s = now_s
+
+    def fault(self, head: int, now_s: float) -> str:
+        """Return why another worker should go on with the session; empty if this one should."""
+        silent_s = now_s - self.reported_s
+        if silent_s > SILENT_S:
+            return "silent"
+        # While NATS stores nothing, no worker reports how far it is: to move the session would take longer.
+        is_slow = now_s - self._kept_pace_s > STUCK_S and head - self._read > SLOW_SAMPLES
+        return "slow" if is_slow and silent_s <= QUIET_S else ""
+
+    def is_lossy(self, missing: bool, sent: tuple[int, int], now_s: float) -> bool:
+        """Whether what was sent did not come, as far as is known, and has to be sent again."""
+        waited_s = now_s - max(self.resent_s, 0.0 if missing else self._came_s)
+        return waited_s > (RETRY_S if missing else RESEND_S) and self.came < sent
+
+    def must_warn(self, now_s: float) -> bool:
+        """Whether the client is to be warned that no worker serves it: once, until one does again."""
+        if now_s - self._served_s < WAIT_S:
+            return False
+        self._served_s = math.inf
+        return True
+
+
+class Remote:
+    """A session at a worker: to `sessions.streams.ClientStream` what the daemon's own is. No call of a client waits.
+
+    `open` or `take_up` finds a worker. From then on one task, `_run`, brings it to where it should be: it takes in what
+    the worker reports, fills holes from the log, and moves the session if that is needed. Another, `_send`, sends.
     """
 
     def __init__(
@@ -114,13 +188,13 @@ class Remote:
     ) -> None:
         """Make a session that is at no worker yet; its events come in `feed`.
 
-        epoch : of its newest record, where it is not new
+        epoch : of its newest record, if it is not new
         on_lost : called when it goes on at another gateway
         """
         self._cluster = cluster
         self.feed = feed
-        self.session = feed.session
         self.logger = logging.LoggerAdapter(logger, {"session": feed.session})
+        self.state = State.OPENING
         # The newest that is known.
         self.checkpoint = checkpoint
         self.ring = self._kept_from(checkpoint)
@@ -131,34 +205,28 @@ class Remote:
         self.worker = ""
         self.epoch = epoch
         self._number = 0
-        # Records up to this sequence of the log are not read again: one of them cannot be.
-        self._unreadable = 0
         # Up to where what comes was heard before: commands there have taken effect, and audio before `ring.first` is
         # there to warm the resampler.
         self._heard_before = 0
         self._n_warming = 0
-        self._begun = self.closed = False
         # Number of the newest `set`.
         self._set = 0
-        # What the worker told that waits: for a hole before it to be filled, or for its answer that it is the owner.
-        self._told: deque[Told] = deque(maxlen=MAX_TOLD)
-        self._opening = False
-        # When the worker told of the session last, when it had got on, and when anything was sent again.
-        self._told_s = self._advanced_s = self._resent_s = cluster.now_s()
-        self._progress = (0, 0)
-        self._advanced = 0
-        # How far it had audio and commands when it told last, and since when.
-        self._came, self._came_s = (0, 0), cluster.now_s()
-        # When a worker told of it last, whatever excuses there are; whether its client knows that this was long ago.
-        self._served_s = cluster.now_s()
-        self._wait_told = False
-        # Why it moves or moved, and since when nothing was told; None when it goes on.
-        self._stall: tuple[str, float] | None = None
-        # Set when there may be something to send.
-        self._wake = asyncio.Event()
-        self._sending: asyncio.Task[None] | None = None
-        self._moving: asyncio.Task[None] | None = None
-        self._filling: asyncio.Task[None] | None = None
+        # What the worker has reported and is not taken in yet.
+        self._reports: deque[Told] = deque(maxlen=MAX_REPORTS)
+        self._progress = Progress(cluster.now_s())
+        # Why it is to move; empty: it is not.
+        self._why = ""
+        # Set when there may be something to do, and something to send.
+        self._changed, self._wake = asyncio.Event(), asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def session(self) -> str:
+        return self.feed.session
+
+    @property
+    def closed(self) -> bool:
+        return self.state is State.CLOSED
 
     # What the client's stream does.
 
@@ -193,35 +261,32 @@ class Remote:
     def report(self, error: Error) -> None:
         self._do("report", code=error.code, message=error.message, fatal=error.fatal)
 
-    def close(self, *, leave: bool) -> None:
-        """Have nothing to do with it any more; with `leave` nobody has."""
+    def close(self) -> None:
+        """Have nothing to do with it any longer. Its worker goes on with it."""
         if self.closed:
             return
-        self.closed = True
-        for task in (self._sending, self._moving, self._filling):
-            if task is not None and task is not asyncio.current_task():
+        self.state = State.CLOSED
+        for task in self._tasks:
+            if task is not asyncio.current_task():
                 task.cancel()
-        if leave and self.worker and not self.feed.closed:
-            farewell = Leave(session=self.session, epoch=self.epoch)
-            _keep_task(asyncio.create_task(self._cluster.bus.publish(f"{WORKERS}.{self.worker}", farewell)))
         self.worker = ""
 
     # How it gets to a worker.
 
     async def open(self) -> None:
-        """Have a worker begin the session. Raises BusyError where none has room, ConfigError, ProtocolError, ..."""
+        """Have a worker begin the session. Raises BusyError if none has room, ConfigError, ProtocolError, ..."""
         reason = await self._ask_around(avoid=(), must=False, model=None)
         if reason is not None:
             raise reason
 
     async def catch_up(self, seq: int) -> None:
-        """Take in what its log has behind an event's number, where it comes from another gateway."""
+        """Take in what its log has behind an event's number, if it comes from another gateway."""
         while not await self._read_log(seq):
             await asyncio.sleep(RETRY_S)
 
     async def take_up(self, since_s: float, timeout_s: float) -> None:
-        """Have a worker go on with it. Raises BusyError where none does within `timeout_s`."""
-        self._stall = "resumed", since_s
+        """Have a worker go on with it. Raises BusyError if none does within `timeout_s`."""
+        self._progress.stall = "resumed", since_s
         self._cluster.on_move("resumed")
         try:
             async with asyncio.timeout(timeout_s):
@@ -230,45 +295,39 @@ class Remote:
             raise BusyError("no worker goes on with the session for now: try again in a moment") from None
 
     def move(self, why: str) -> None:
-        """Have another worker go on with it; nothing where that is under way."""
-        if self._moving is None and not self.closed and not self.feed.closed:
-            self._moving = asyncio.create_task(self._move(why))
+        """Have another worker go on with it; nothing if that is under way."""
+        if self.state is State.SERVED and not self.feed.closed:
+            self._why = why if why == "lost" else self._why or why
+            self._changed.set()
 
-    def watch(self, now_s: float) -> None:
-        """Move it where its worker is lost, says nothing of it, or does not get on while another could."""
-        if not self.worker or self._moving is not None or self._opening or self.feed.closed:
+    def watch(self, now_s: float, *, whole: bool) -> None:
+        """Move it if its worker is lost, reports nothing, or does not get on; unless it may be this gateway that is cut
+        off: not `whole`."""
+        if not whole:
+            self._progress.excuse(now_s)
+        elif self.state is State.SERVED:
+            lost = self._cluster.workers.is_lost(self.worker, now_s)
+            if why := "lost" if lost else self._progress.fault(self.ring.head, now_s):
+                self.move(why)
+        if self._why or self._reports:
+            self._changed.set()
+
+    def warn_of_wait(self, now_s: float) -> None:
+        """Inform the client, once, if no worker has served it for long."""
+        if self.state is State.OPENING or self.feed.closed or not self._progress.must_warn(now_s):
             return
-        workers, ring = self._cluster.workers, self.ring
-        if workers.is_lost(self.worker, now_s):
-            self.move("lost")
-        elif now_s - self._told_s > SILENT_S:
-            self.move("silent")
-        elif now_s - self._told_s > QUIET_S:
-            pass  # while NATS stores nothing, nobody tells how far he is: to move it would take the longer
-        elif now_s - self._advanced_s > STUCK_S and ring.head - self._advanced > SLOW_SAMPLES:
-            self.move("slow")
-
-    def excuse(self, now_s: float) -> None:
-        """Take it that its worker could not be heard until now, as nobody could."""
-        self._told_s = self._advanced_s = now_s
-
-    def tell_wait(self, now_s: float) -> None:
-        """Tell the client, once, that no worker has served it for long."""
-        if self._wait_told or not self._begun or self.feed.closed or now_s - self._served_s < WAIT_S:
-            return
-        self._wait_told = True
         self.logger.warning("no worker has said anything of the session for %g s", WAIT_S)
         text = f"no worker has transcribed for {WAIT_S:g} s: the audio is kept, and its text comes when one is there"
         self.feed.notify(Error(code="waiting", message=text, fatal=False))
 
     def resend(self) -> None:
         """Send again what the worker, as far as is known, does not have."""
-        self._resent_s = self._cluster.now_s()
-        self.ring.rewind(*self._came)
+        self._progress.resent_s = self._cluster.now_s()
+        self.ring.rewind(*self._progress.came)
         self._wake.set()
 
     async def is_elsewhere(self) -> bool:
-        """Whether another gateway has had it moved: then who wrote the log last was asked by that."""
+        """Whether another gateway has had it moved: then it was that one which asked who wrote the log last."""
         try:
             last = await self._cluster.log.last(self.session)
         except ClusterError:
@@ -277,64 +336,67 @@ class Remote:
             return False
         if last.record.gateway != self._cluster.gateway:
             return True
-        self.epoch = last.record.epoch  # it was opened for us, when we waited no longer: who follows comes behind that
+        self.epoch = last.record.epoch  # it was opened for us after we had stopped waiting: the next one comes behind
         return False
 
     def lose(self) -> None:
-        """Leave it to another gateway, and say so to whom is still here."""
-        self.close(leave=False)
+        """Leave it to another gateway, and inform the client that is still here."""
+        self.close()
         text = "the session goes on at another gateway, where somebody came with its name: begin another"
         self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
         self.feed.close()
         self._on_lost()
 
-    # What the worker says.
+    # What the worker reports.
 
     def told(self, told: Told) -> None:
-        """Take what a worker tells of it."""
-        self._told.append(told)
-        self._take_told()
+        """Take what a worker reports of it."""
+        self._reports.append(told)
+        self._changed.set()
 
-    def _take_told(self) -> None:
-        while self._told and self._filling is None and not self.closed:
-            told = self._told[0]
-            if self._opening:
-                if told.epoch > self.epoch:
-                    return  # the answer that it is the owner is on its way
-                # The next owner begins behind the numbers that were seen: what it does not know is not heard of.
-            elif told.epoch == self.epoch:
-                if self._number < told.number - told.stored:
-                    self._filling = asyncio.create_task(self._fill(told.number - told.stored))
+    async def _run(self) -> None:
+        while not self.closed:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                await self._reconcile()
+            except Exception:
+                self.logger.exception("a report of a worker is left out, or a move is tried again")
+
+    async def _reconcile(self) -> None:
+        """Do what there is to do: nothing that fails is lost, `watch` has it tried again."""
+        await self._take_reports()
+        if self._why and not self.feed.closed:
+            await self._move()
+            await self._take_reports()
+
+    async def _take_reports(self) -> None:
+        """Take in what was reported, in order; what is missing before is read from the log."""
+        while self._reports and not self.closed:
+            told = self._reports[0]
+            n_before = told.number - told.stored
+            if told.epoch == self.epoch and self._number < n_before:
+                if not await self._read_log(self.feed.last_seq):
                     return
-                self._heed(told)
-            self._told.popleft()
+                self._number = max(self._number, n_before)  # what is no longer there cannot be waited for
+                continue
+            self._reports.popleft()
+            if told.epoch == self.epoch:
+                self._take_report(told)
 
-    def _heed(self, told: Told) -> None:
-        now_s = self._told_s = self._served_s = self._cluster.now_s()
-        self._wait_told = False
+    def _take_report(self, told: Told) -> None:
+        now_s, head, progress = self._cluster.now_s(), self.ring.head, self._progress
+        progress.take(told, head, now_s)
         self._number = max(self._number, told.number)
         self._put(told.events)
         self._note(told.checkpoint)
-        heard = told.checkpoint.state.heard
-        read = told.checkpoint.state.read
-        keeps_pace = read - self._advanced >= LEAST_PACE * SAMPLE_RATE * (now_s - self._advanced_s)
-        if keeps_pace or self.ring.head - read <= SLOW_SAMPLES:
-            self._advanced, self._advanced_s = read, now_s
-        if (told.checkpoint.seq, heard) != self._progress:
-            self._progress = told.checkpoint.seq, heard
-            self._end_stall(now_s)
-        elif heard >= self.ring.head - SAMPLE_RATE // 10:
-            self._end_stall(now_s)
-        if (told.head, told.command) != self._came:
-            self._came, self._came_s = (told.head, told.command), now_s
-        waited_s = now_s - max(self._resent_s, 0.0 if told.missing else self._came_s)
-        if waited_s > (RETRY_S if told.missing else RESEND_S) and self._came < self.ring.sent:
-            self.resend()
-
-    def _end_stall(self, now_s: float) -> None:
-        if self._stall is not None:
-            (why, since_s), self._stall = self._stall, None
+        if progress.stall is not None and progress.gets_on(told, head):
+            (why, since_s), progress.stall = progress.stall, None
             self._cluster.on_stall(why, now_s - since_s)
+        if told.move:
+            self.move(told.move)
+        if progress.is_lossy(told.missing, self.ring.sent, now_s):
+            self.resend()
 
     def _put(self, events: Collection[str]) -> None:
         for text in events:
@@ -354,23 +416,10 @@ class Remote:
         if checkpoint.command >= self._set:
             self.on_options(checkpoint.start)
 
-    async def _fill(self, number: int) -> None:
-        """Read from the log what was not heard of, up to a record's number at least; then take what waits."""
-        try:
-            await self.catch_up(self.feed.last_seq)
-        finally:
-            self._filling = None
-        self._number = max(self._number, number)  # what is not there any more cannot be waited for
-        self._take_told()
-
     async def _read_log(self, seq: int) -> bool:
-        """Take in the records that tell of events behind a number; return whether all could be read."""
+        """Take in the records with events behind a number; return whether the log could be read."""
         try:
-            records = await self._cluster.log.read(self.session, after=self._unreadable, seq=seq)
-        except UnreadableRecordError as error:
-            self.logger.warning("a record of the session is left out: %s", one_line(error))
-            self._unreadable = max(self._unreadable, error.sequence)
-            return False
+            records = await self._cluster.log.read(self.session, seq=seq)
         except ClusterError as error:
             self.logger.debug("the log cannot be read for now: %s", one_line(error))
             return False
@@ -383,33 +432,36 @@ class Remote:
 
     # How it moves.
 
-    async def _move(self, why: str) -> None:
-        cluster, old = self._cluster, self.worker
+    async def _move(self) -> None:
+        """Have another worker go on with it, if there is one; if there may be one later, `watch` has it tried again."""
+        cluster, old, why = self._cluster, self.worker, self._why
+        if why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
+            return  # nothing is lost by that: it still transcribes
+        self._why = ""
+        if why in ("load", "failing", "slow") and not self._another(old, room=True):
+            return
+        self.state = State.MOVING
         try:
-            if why in ("load", "failing", "slow") and not self._another(old, room=True):
-                return
             if await self.is_elsewhere():
                 self.lose()
                 return
-            if why == "silent" and cluster.now_s() - self._told_s < SILENT_S:
+            if why == "silent" and self._progress.fault(self.ring.head, cluster.now_s()) != why:
                 return  # it was NATS that was silent
-            while why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
-                await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
-            reason = why if why in REASONS else "failing"  # a worker of another version may say something else
+            reason = why if why in REASONS else "failing"  # a worker of another version may give another
             if why != "lost":
                 await self.release_from(old)
-            self._stall = reason, self._told_s
+            self._progress.stall = reason, self._progress.reported_s
             self.worker = ""
             cluster.on_move(reason)
             await self._find_owner(old)
             if self.worker:
                 self.logger.info("the session moved from %s to %s (%s)", old, self.worker, reason)
         except Exception:
-            self.logger.exception("a session could not be moved: it is tried again")
             self.worker = old
+            raise
         finally:
-            self._moving = None
-        self._take_told()
+            if not self.closed:
+                self.state = State.SERVED
 
     def _another(self, worker: str, *, room: bool = False) -> bool:
         """Whether there is another worker that could go on with it."""
@@ -417,7 +469,7 @@ class Remote:
         return workers.another(now_s, model=self.checkpoint.model, than=worker, room=room)
 
     async def release_from(self, worker: str) -> None:
-        """Have a worker let it go, and note how it was then. Who does not answer is fenced when it is opened."""
+        """Have a worker let it go, and note how it was then. One that does not answer is fenced by the next."""
         try:
             request = Release(session=self.session, gateway=self._cluster.gateway)
             answer = await self._ask(worker, request, RELEASE_S)
@@ -425,8 +477,9 @@ class Remote:
             self.logger.debug("%s does not let the session go: %s", worker, one_line(error))
             return
         if isinstance(answer, Released) and answer.epoch >= self.epoch:
+            await self._take_reports()
             self.epoch = answer.epoch
-            self._told_s = self._cluster.now_s()
+            self._progress.reported_s = self._cluster.now_s()
             self._note(answer.checkpoint)
 
     async def _find_owner(self, old: str) -> None:
@@ -453,36 +506,32 @@ class Remote:
         reason: StreamerError = BusyError(
             "no worker takes sessions now: start one with `streamer worker --nats URL`, or try again in a moment"
         )
-        self._opening = True
-        try:
-            for worker in workers:
-                request = Open(
-                    session=self.session,
-                    gateway=cluster.gateway,
-                    checkpoint=self._offer(cluster.workers.model(worker)),
-                    epoch=self.epoch,
-                    seen=self.feed.last_seq,
-                    head=max(self.ring.head, self.checkpoint.state.heard),
-                    must=must,
-                )
-                try:
-                    answer = await self._ask(worker, request, OPEN_S)
-                except ClusterError as error:
-                    reason = BusyError(f"no worker takes the session for now: {one_line(error)}")
-                    continue
-                if isinstance(answer, Opened):
-                    self._own(worker, answer)
+        for worker in workers:
+            request = Open(
+                session=self.session,
+                gateway=cluster.gateway,
+                checkpoint=self._offer(cluster.workers.model(worker)),
+                epoch=self.epoch,
+                seen=self.feed.last_seq,
+                head=max(self.ring.head, self.checkpoint.state.heard),
+                must=must,
+            )
+            try:
+                answer = await self._ask(worker, request, OPEN_S)
+            except ClusterError as error:
+                reason = BusyError(f"no worker takes the session for now: {one_line(error)}")
+                continue
+            if isinstance(answer, Opened):
+                self._own(worker, answer)
+                return None
+            refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
+            reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
+            if refusal.code == UnknownSessionError.code and self.epoch:
+                await self._read_log(self.feed.last_seq)
+                if self.feed.closed:  # it ended before its worker was lost
                     return None
-                refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
-                reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
-                if refusal.code == UnknownSessionError.code and self.epoch:
-                    await self._read_log(self.feed.last_seq)
-                    if self.feed.closed:  # it ended before its worker was lost
-                        return None
-                if refusal.code in _FINAL and not self.epoch:
-                    return reason
-        finally:
-            self._opening = False
+            if refusal.code in _FINAL and not self.epoch:
+                return reason
         return reason
 
     def _offer(self, model: str) -> Checkpoint:
@@ -498,26 +547,22 @@ class Remote:
 
     def _own(self, worker: str, opened: Opened) -> None:
         """A worker owns it from now on."""
-        state = opened.checkpoint.state
-        self.worker, self.epoch, self.checkpoint = worker, opened.epoch, opened.checkpoint
+        checkpoint = opened.checkpoint
+        self.worker, self.epoch, self.checkpoint = worker, opened.epoch, checkpoint
         self.logger.info("worker %s has the session (epoch %d)", worker, opened.epoch)
-        self._told_s = self._advanced_s = self._resent_s = self._served_s = self._cluster.now_s()
-        self._progress, self._advanced = (opened.checkpoint.seq, state.heard), state.read
-        self._came, self._came_s = (state.needed_from, opened.checkpoint.command), self._told_s
-        if not self._begun:
-            self._begun = True
-            self.ring, self._heard_before = self._kept_from(opened.checkpoint), state.heard
-            self._sending = asyncio.create_task(self._send())
-        if state.needed_from < self.ring.first:
+        self._progress.begin(checkpoint, self._cluster.now_s())
+        if self.state is State.OPENING:
+            self.state = State.SERVED
+            self.ring, self._heard_before = self._kept_from(checkpoint), checkpoint.state.heard
+            self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._send())]
+        if checkpoint.state.needed_from < self.ring.first:
             self.logger.error("a worker wants audio again that is not kept any more")
-        self.ring.release(state.needed_from, state.heard, opened.checkpoint.command)
-        self.ring.rewind(*self._came)
-        if self._filling is None and self._number < opened.number - 1:
-            self._filling = asyncio.create_task(self._fill(opened.number))
-        elif self._filling is None:
+        self.ring.release(checkpoint.state.needed_from, checkpoint.state.heard, checkpoint.command)
+        self.ring.rewind(*self._progress.came)
+        if self._number >= opened.number - 1:  # else the first report has the hole filled
             self._number = max(self._number, opened.number)
+        self._changed.set()
         self._wake.set()
-        asyncio.get_running_loop().call_soon(self._take_told)
 
     async def _ask(self, worker: str, message: Open | Release, timeout_s: float) -> Opened | Released | Refused:
         """Ask a worker, no longer than it is heard. Raises ClusterError."""
@@ -574,12 +619,3 @@ def first_frame(position: int, start: StreamStart) -> tuple[int, int]:
 
 def _age(checkpoint: Checkpoint) -> tuple[int, int, int]:
     return checkpoint.seq, checkpoint.state.heard, checkpoint.command
-
-
-# Messages on their way, which nobody waits for.
-_tasks: set[asyncio.Task[None]] = set()
-
-
-def _keep_task(task: asyncio.Task[None]) -> None:
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

@@ -18,7 +18,6 @@ from streamer.cluster.messages import (
     ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     BEAT_S,
-    GATEWAYS,
     LOST_S,
     VERSION,
     WORKERS,
@@ -28,7 +27,6 @@ from streamer.cluster.messages import (
     GatewayAlive,
     Leave,
     Message,
-    Move,
     Open,
     Opened,
     Refused,
@@ -38,7 +36,7 @@ from streamer.cluster.messages import (
     WorkerAlive,
     decoded,
 )
-from streamer.cluster.owned import Owned, Position, Workplace, newest
+from streamer.cluster.owned import Owned, Position, State, Workplace, newest
 from streamer.cluster.placement import Workers, wants_to_give
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
@@ -161,7 +159,7 @@ class Worker:
         finally:
             recordings.cancel()  # another worker begins them anew
         self.draining, until_s = True, loop.time() + DRAIN_S
-        while (self._owned or self._n_opening) and loop.time() < until_s:
+        while (self._owned or self._answers) and loop.time() < until_s:
             await self._beat()
             self._gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -263,7 +261,7 @@ class Worker:
             behind = behind._replace(epoch=max(epoch, behind.epoch))
             seq = max(checkpoint.seq, request.seen)
             checkpoint = msgspec.structs.replace(checkpoint, seq=seq, command=checkpoint.state.mark)
-            owned = Owned(place, request, checkpoint, behind=behind, on_over=self._forget)
+            owned = Owned(place, request, checkpoint, behind=behind)
             try:
                 await owned.start()
             except BaseException:
@@ -272,6 +270,7 @@ class Worker:
         finally:
             self._n_opening -= 1
         self._owned[request.session] = owned
+        owned.task.add_done_callback(lambda task: self._forget(owned))
         self.counters["taken_over"] += behind.epoch > 0
         how = "goes on with" if behind.epoch else "takes"
         logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
@@ -303,15 +302,16 @@ class Worker:
     def _forget(self, owned: Owned) -> None:
         if self._owned.get(owned.session) is owned:
             del self._owned[owned.session]
-            why = "another machine owns it" if owned.fenced else "it has ended" if owned.ended else "it was given away"
+            fenced = owned.state is State.FENCED
+            why = "another machine owns it" if fenced else "it has ended" if owned.ended else "it was given away"
             logger.info("no longer has the session: %s", why, extra={"session": owned.session})
-        self.counters["fenced"] += owned.fenced
+        self.counters["fenced"] += owned.state is State.FENCED
         self._gone.set()
 
     def _has_room(self) -> bool:
         """Whether there is room for one more, beside those whose audio is still to come again."""
         load = self._place.engine.load
-        n_coming = self._n_opening + sum(not owned.at_work for owned in self._owned.values())
+        n_coming = self._n_opening + sum(owned.state is State.RESTORING for owned in self._owned.values())
         if len(self._owned) + self._n_opening >= self._place.settings.server.max_streams or self._failing():
             return False
         share = MAX_LOAD / load.capacity if load.capacity else 0.0
@@ -327,22 +327,18 @@ class Worker:
 
     async def _beat(self) -> None:
         await self._say_alive()
-        for session in self._to_give():
-            owned = self._owned[session]
-            why = "drain" if self.draining else "failing" if self._failing() else "load"
-            await self._place.bus.publish(
-                f"{GATEWAYS}.{owned.gateway}", Move(session=session, epoch=owned.epoch, why=why)
-            )
+        for owned in self._to_give():
+            await owned.report(move="drain" if self.draining else "failing" if self._failing() else "load")
         self._leave_orphans()
 
     async def _say_alive(self) -> None:
         await self._place.bus.publish(f"{ALIVE_WORKERS}.{self._place.worker}", self.alive)
 
-    def _to_give(self) -> list[str]:
+    def _to_give(self) -> list[Owned]:
         """Return the sessions that another worker should take: all that are left, or the one that is moved easiest."""
         now_s, own = asyncio.get_running_loop().time(), self.alive
         if self.draining:
-            return list(self._owned)
+            return list(self._owned.values())
         if self._offered in self._owned and now_s < self._offered_until_s:
             return []
         if own.failing:
@@ -353,7 +349,7 @@ class Worker:
             return []
         self._offered = min(self._owned, key=lambda session: self._owned[session].n_replayed)
         self._offered_until_s = now_s + GIVE_S
-        return [self._offered]
+        return [self._owned[self._offered]]
 
     def _leave_orphans(self) -> None:
         """Wait for those whose gateway is not heard, and end sessions for which no other has come in time."""

@@ -92,7 +92,7 @@ class Batch:
             bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")
             stack.push_async_callback(bus.close)
             await bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
-            jobs = Jobs(bus, cluster, lambda: self._workers.alive(time.monotonic()))
+            jobs = Jobs(bus, lambda: self._workers.alive(time.monotonic()))
             stack.push_async_callback(jobs.close)
             await jobs.start()
             identity = await self._wait_for_worker(jobs, model)

@@ -21,7 +21,6 @@ from streamer.cluster.messages import (
     Do,
     Leave,
     Message,
-    Move,
     Open,
     Opened,
     Record,
@@ -113,8 +112,7 @@ class FakeWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ask_to_move(self, session: str, why: str) -> None:
-        own = self.sessions[session]
-        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", Move(session=session, epoch=own.epoch, why=why))
+        await self._tell(session, (), stored=False, move=why)
 
     @property
     def alive(self) -> WorkerAlive:
@@ -282,11 +280,12 @@ class FakeWorker:
         own.number += 1
 
     async def _tell(
-        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None
+        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None, move: str = ""
     ) -> None:
         own = own or self.sessions[session]
         told = Told(
             session=session,
+            worker=self.name,
             epoch=own.epoch,
             number=own.number,
             stored=stored,
@@ -295,5 +294,6 @@ class FakeWorker:
             head=own.head,
             command=own.command,
             missing=own.missing,
+            move=move,
         )
         await self.bus.publish(f"{GATEWAYS}.{own.gateway}", told)

@@ -24,14 +24,12 @@ from streamer.cluster.messages import (
     Checkpoint,
     Do,
     Message,
-    Move,
     Open,
     Opened,
     Record,
     Refused,
     Release,
     Released,
-    ToGateway,
     Told,
     decoded,
     encoded,
@@ -80,6 +78,7 @@ MODEL = cast(
         ),
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
+        fork=lambda: MODEL,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],
@@ -190,7 +189,7 @@ class Gateway:
         self.audio = np.zeros(0, dtype=np.float32)
         self.commands: list[Do] = []
         self.told: list[Told] = []
-        self.moves: list[Move] = []
+        self.moves: list[Told] = []
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
@@ -315,12 +314,11 @@ class Gateway:
                 assert known.get(event.seq, event) == event, "two events have one number"
 
     async def _hear(self, data: bytes, _reply: object) -> None:
-        message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
+        message = decoded(data, Told)
         if message.session != self.session or message.epoch < self.epoch:
             return
-        if isinstance(message, Move):
+        if message.move:
             self.moves.append(message)
-            return
         if self.opening:
             return
         self.told.append(message)

@@ -16,13 +16,11 @@ from streamer.cluster.gateway import ClusterStreams
 from streamer.cluster.kept import WAITING_SAMPLES
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
-    ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     GATEWAYS,
     VERSION,
     Audio,
     Checkpoint,
-    GatewayAlive,
     Message,
     Open,
     Refused,
@@ -167,8 +165,7 @@ async def test_where_one_is_full_the_next_is_asked(places: Places) -> None:
     free.refusal = "busy"
     with pytest.raises(BusyError, match="does not want to"):
         await streams.open(StreamStart())
-    assert len(streams.alive.sessions) == 1
-    assert streams.alive.sessions[""] == 4
+    assert streams.alive.sessions == 4
 
 
 async def test_what_a_model_cannot_do_is_told(places: Places) -> None:
@@ -321,7 +318,10 @@ async def test_a_worker_that_forgot_a_session_is_given_it_again(
 
 
 @pytest.mark.parametrize("kind", [Audio, Told], ids=["to the worker", "from the worker"])
-async def test_messages_that_do_not_come_are_made_good(places: Places, kind: type[Message]) -> None:
+async def test_messages_that_do_not_come_are_made_good(
+    places: Places, kind: type[Message], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.cluster.remote.SILENT_S", 2.0)  # `end` may be among what did not come
     worker = await places.worker("w1")
     streams = await places.gateway()
     bus = streams._bus if kind is Audio else worker.bus
@@ -334,9 +334,6 @@ async def test_messages_that_do_not_come_are_made_good(places: Places, kind: typ
     finishing = asyncio.create_task(stream.finish())
     await until(lambda: not worker.sessions)
     bus.lose = lambda message: False  # type: ignore[attr-defined]
-    if kind is Told:  # `end` may be among what did not come
-        remote = stream._session
-        await remote._read_log(stream.feed.last_seq)  # type: ignore[attr-defined]
     await finishing
     assert finals(events) == texts_of(samples)
     assert [event.seq for event in events] == sorted({event.seq for event in events})
@@ -364,7 +361,7 @@ async def test_a_session_that_nobody_wants_is_left(places: Places) -> None:
     stream = await streams.open(StreamStart())
     stream.abandon()
     await until(lambda: worker.left == [stream.feed.session])
-    assert streams.alive.sessions == {}
+    assert streams.alive.sessions == 0
 
 
 async def test_a_session_that_was_being_opened_as_its_client_left_is_left(places: Places) -> None:
@@ -408,7 +405,7 @@ async def test_a_session_is_resumed_with_the_token_that_began_it_and_with_no_oth
     assert await g1.resume(name, after=3, tenant="anna") is stream
     await g1.close()
     again = await g2.resume(name, after=stream.feed.last_seq, tenant="anna")
-    assert g2.alive.sessions == {"anna": 1}
+    assert g2.alive.sessions == 1
     await again.finish()
 
 
@@ -434,7 +431,7 @@ async def test_a_client_goes_on_at_another_gateway(places: Places, lost: str) ->
 
     again = await g2.resume(name, after=seen, tenant="somebody")
     events = events_of(again)
-    assert g2.alive.sessions == {"somebody": 1}
+    assert g2.alive.sessions == 1
     assert again.feed.last_seq >= seen
     assert again.options == stream.options
     position = again.go_on()
@@ -480,7 +477,7 @@ async def test_a_session_that_went_elsewhere_is_lost_here(places: Places, monkey
     await until(lambda: isinstance(events[-1], End))
     assert isinstance(events[-2], Error)
     assert (events[-2].code, events[-2].fatal) == (UnknownSessionError.code, True)
-    assert g1.alive.sessions == {}
+    assert g1.alive.sessions == 0
     await speak(again, data[2 * again.go_on() :])
     told = events_of(again)
     await again.finish()
@@ -541,21 +538,6 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     found = np.concatenate([pieces[position] for position in sorted(pieces)])
     assert np.allclose(found, expected[needed_from : needed_from + len(found)], atol=1e-5)
     assert len(found) >= 14_000
-
-
-async def test_a_token_has_its_share_in_the_whole_cluster(places: Places) -> None:
-    await places.worker("w1")
-    streams = await places.gateway(max_streams_per_token=3)
-    bus, _ = await places.bus("g9")
-    other = GatewayAlive(gateway="g9", version=VERSION, sessions={"anna": 1, "": 50})
-    await bus.publish(f"{ALIVE_GATEWAYS}.g9", other)
-    await until(lambda: len(streams.gateways()) == 2)
-    for _ in range(2):
-        await streams.open(StreamStart(), tenant="anna")
-    with pytest.raises(BusyError, match="token anna has 3 streams"):
-        await streams.open(StreamStart(), tenant="anna")
-    await streams.open(StreamStart(), tenant="berta")
-    await streams.open(StreamStart())
 
 
 async def test_places_are_those_of_one_gateway(places: Places) -> None:
@@ -718,7 +700,9 @@ async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Plac
         await opening
     state = SessionState()
     checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=state)
-    old = Told(session=name, epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0)
+    old = Told(
+        session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
+    )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
     await asyncio.sleep(0.2)
     await worker.go_on()

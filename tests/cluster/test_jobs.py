@@ -1,4 +1,4 @@
-"""Recordings as a work queue, with a real nats-server: whatever becomes of workers and submitters, each text once."""
+"""Recordings that workers transcribe, with a real nats-server: whatever fails, each text comes once."""
 
 import asyncio
 import contextlib
@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nats.js.api import DiscardPolicy
 
 from streamer.arrays import Float32Array
 from streamer.cluster import jobs, work
-from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import STREAM, Jobs, Submitted
-from streamer.cluster.messages import VERSION, WorkerAlive
+from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.jobs import Jobs, Submitted
+from streamer.cluster.messages import VERSION, Message, Refused, WorkerAlive
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.errors import AudioFileError, ClusterError, ConfigError, InferenceError, UnknownModelError
 from streamer.events import Final
@@ -32,15 +31,16 @@ SURE: dict[str, Any] = {"no_speech_prob": 0.0, "avg_logprob": 0.0}
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits as long as on a real network."""
-    for name, seconds in (("ACK_WAIT_S", 30.0), ("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
+    for name, seconds in (("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
         monkeypatch.setattr(work, name, seconds)
-    monkeypatch.setattr(jobs, "CHECK_S", 0.2)
+    for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1), ("CHECK_S", 0.2)):
+        monkeypatch.setattr(jobs, name, seconds)
 
 
 @pytest.fixture
 def mortal(monkeypatch: pytest.MonkeyPatch) -> str:
-    """A model whose workers seem dead soon: then it has a consumer of its own."""
-    monkeypatch.setattr(work, "ACK_WAIT_S", 1.0)
+    """A model whose workers seem dead soon."""
+    monkeypatch.setattr(jobs, "LOST_RUN_S", 1.0)
     return "mortal 1"
 
 
@@ -115,7 +115,6 @@ class Place:
         self._url = url
         self._model = model
         self._stack = stack
-        self._settings = settings_for(url)
 
     async def worker(self, name: str = "w1", identity: str = "nano.en 1", most: int = 1) -> Machine:
         bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
@@ -126,7 +125,7 @@ class Place:
 
     async def submitter(self, name: str = "s1") -> tuple[Jobs, Bus]:
         bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
-        jobs = Jobs(bus, self._settings, lambda: [machine.alive for machine in self.machines])
+        jobs = Jobs(bus, lambda: [machine.alive for machine in self.machines])
         await jobs.start()
         self._stack.push_async_callback(jobs.close)
         return jobs, bus
@@ -162,13 +161,9 @@ async def texts(submitted: Submitted) -> list[str]:
         return [segment.final.text for segment in segments]
 
 
-async def is_empty(bus: Bus) -> bool:
-    return (await bus.jetstream.stream_info(STREAM)).state.messages == 0
-
-
 async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Place, transcriber: Transcriber) -> None:
     worker = await place.worker()
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     chance = np.random.default_rng(0)
     exact = (chance.integers(-32768, 32768, 200_000) / 32768).astype(np.float32)
     fine = chance.uniform(-1.5, 1.5, 100_001).astype(np.float32)
@@ -185,8 +180,7 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
         assert len(transcriber.heard) == 1
         transcriber.heard.clear()
     assert progress[0] == (16_000, 200_000)
-    await until(lambda: is_empty(bus))
-    assert (worker.counts.running, worker.counts.done) == (0, 3)
+    await until(lambda: (worker.counts.running, worker.counts.done) == (0, 3))
 
 
 async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcriber) -> None:
@@ -207,7 +201,7 @@ async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first = await place.worker("w1", mortal)
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     with place.submit(submitter, "a.wav", silence(3)) as submitted:
         found = aiter(submitted)
         assert (await within(anext(found))).final.text == "second 0"
@@ -216,7 +210,6 @@ async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is
         assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
         assert len((await submitted.result())[1]) == 3
     go.set()
-    await until(lambda: is_empty(bus))
 
 
 async def test_the_second_of_two_results_is_confirmed_and_left_out(
@@ -226,12 +219,11 @@ async def test_the_second_of_two_results_is_confirmed_and_left_out(
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first, second = await place.worker("w1", mortal), await place.worker("w2", mortal)
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
     await until(lambda: first.counts.done + second.counts.done > 0)
     go.set()
     await until(lambda: first.counts.running + second.counts.running == 0)
-    await until(lambda: is_empty(bus))
     assert transcriber.n_runs >= 2
 
 
@@ -248,7 +240,7 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
             over.wait(60)
 
     transcriber.between = die
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     machine = await place.worker("w0", mortal)
     poison = place.submit(submitter, "poison.wav", silence(7))
     for i in range(1, 4):
@@ -259,7 +251,6 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
         await texts(poison)
     assert await texts(place.submit(submitter, "b.wav", silence(1))) == ["second 0"]
     over.set()
-    await until(lambda: is_empty(bus))
 
 
 async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Place, transcriber: Transcriber) -> None:
@@ -269,17 +260,16 @@ async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Pla
 
     transcriber.between = fail
     await place.worker()
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
     with pytest.raises(ClusterError, match=r"3 tries, of w1, w1, w1: the device is gone; expected"):
         await texts(place.submit(submitter, "b.wav", silence(2)))
     assert transcriber.n_runs == 6
-    await until(lambda: is_empty(bus))
 
 
 async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
 
     def broken() -> Iterator[Float32Array]:
         yield np.zeros(16_000, np.float32)
@@ -306,7 +296,6 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
     with pytest.raises(ConfigError, match="beam_size"):
         await texts(place.submit(submitter, "a.wav", silence(1), options=RecordingOptions(beam_size=9)))
     assert transcriber.n_runs == 0
-    await until(lambda: is_empty(bus))
 
 
 async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, transcriber: Transcriber) -> None:
@@ -318,21 +307,31 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     await until(lambda: any(submitted.n_samples for submitted in left))
     await bus.close()
     go.set()
-    _, other = await place.submitter("s2")
-    await until(lambda: is_empty(other))
+    await until(lambda: worker.counts.running == 0)
     assert (worker.counts.running, worker.counts.done, len(transcriber.heard)) == (0, 0, 1)
 
 
 async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Transcriber) -> None:
-    submitter, bus = await place.submitter()
-    worker = await place.worker(most=0)
+    submitter, _ = await place.submitter()
+    await place.worker("w0", most=0)
     for _ in range(5):
         place.submit(submitter, "a.wav", silence(1))
     place.submit(submitter, "b.wav", silence(1)).close()
-    await until(lambda: holds(bus, 6))
     await submitter.close()
-    assert await is_empty(bus)
-    assert (worker.task.done(), transcriber.n_runs) == (True, 0)
+    other, _ = await place.submitter("s2")
+    await place.worker("w1")
+    assert await texts(place.submit(other, "c.wav", silence(1))) == ["second 0"]
+    assert transcriber.n_runs == 1
+
+
+async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, transcriber: Transcriber) -> None:
+    workers = [await place.worker(f"w{i}") for i in range(3)]
+    submitters = [(await place.submitter(f"s{i}"))[0] for i in range(2)]
+    all = [place.submit(submitter, f"{i}.wav", silence(1)) for i in range(3) for submitter in submitters]
+    for submitted in all:
+        assert await texts(submitted) == ["second 0"]
+    await until(lambda: sum(worker.counts.done for worker in workers) == 6)
+    assert transcriber.n_runs == 6
 
 
 async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, transcriber: Transcriber) -> None:
@@ -366,29 +365,12 @@ async def test_a_device_that_is_started_again_keeps_a_recording_waiting_and_not_
     assert await texts(submitted) == ["second 0"]
 
 
-async def test_a_queue_that_takes_nothing_is_told_of_once(
-    place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
-) -> None:
-    submitter, bus = await place.submitter()
-    await place.worker()
-    config = (await bus.jetstream.stream_info(STREAM)).config
-    await bus.jetstream.update_stream(config.evolve(max_bytes=1, discard=DiscardPolicy.NEW))
-    submitted = [place.submit(submitter, f"{i}.wav", silence(1)) for i in range(3)]
-    await until(lambda: "NATS takes no recordings: " in caplog.text)
-    await bus.jetstream.update_stream(config.evolve(max_bytes=-1))
-    for each in submitted:
-        assert await texts(each) == ["second 0"]
-    assert caplog.text.count("takes no recordings") == 1
-
-
-async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, transcriber: Transcriber) -> None:
+async def test_a_job_that_gets_lost_on_its_way_goes_to_the_next(place: Place, transcriber: Transcriber) -> None:
     submitter, bus = await place.submitter()
     await place.worker(most=0)
     submitted = place.submit(submitter, "a.wav", silence(1))
-    await until(lambda: holds(bus, 1))
-    await bus.jetstream.purge_stream(STREAM)
-    await until(lambda: holds(bus, 1))
-    await bus.jetstream.delete_stream(STREAM)
+    free = jobs.Free(worker="w9", model="nano.en 1")
+    assert isinstance(await bus.request(jobs.JOBS, free, jobs.Job, timeout_s=60), jobs.Job)
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
 
@@ -407,17 +389,16 @@ async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber,
     nats_server.start()
     for submitted in all:
         assert await texts(submitted) == ["second 0", "second 1", "second 2"]
-    await until(lambda: is_empty(bus))
-    assert worker.counts.done == 4
+    await until(lambda: worker.counts.done == 4)
 
 
 async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
     place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(work, "ACK_WAIT_S", 600.0)  # nobody waits until it seems dead
+    monkeypatch.setattr(jobs, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 5 or go.wait(60))
-    submitter, bus = await place.submitter()
+    submitter, _ = await place.submitter()
     machine = await place.worker("w0", identity="slow 1")
     submitted = place.submit(submitter, "a.wav", silence(2))
     for i in range(1, 6):
@@ -426,7 +407,6 @@ async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
         machine = await place.worker(f"w{i}", identity="slow 1")
     assert await texts(submitted) == ["second 0", "second 1"]
     go.set()
-    await until(lambda: is_empty(bus))
 
 
 async def test_a_recording_goes_to_a_worker_with_its_model(
@@ -455,17 +435,18 @@ async def test_what_nobody_understands_is_left_out(
     place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
 ) -> None:
     submitter, bus = await place.submitter()
-    queue = jobs.queue_of("nano.en 1")
-    await bus.jetstream.publish(f"{jobs.JOBS}.{queue}.x.1", b"\xc1 nonsense")
+    answers: list[Message] = [Refused(code="busy", message="no job")]
+
+    async def answer(data: bytes, reply: Reply) -> None:
+        if answers:
+            await reply(answers.pop())
+
+    await bus.subscribe(jobs.JOBS, answer)
     await place.worker()
+    await until(lambda: not answers)
     assert await texts(place.submit(submitter, "a.wav", silence(1))) == ["second 0"]
-    await until(lambda: is_empty(bus))
     assert "a recording is left out" in caplog.text
 
 
 def assert_(value: object) -> None:
     assert value
-
-
-async def holds(bus: Bus, n: int) -> bool:
-    return (await bus.jetstream.stream_info(STREAM)).state.messages == n

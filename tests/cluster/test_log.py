@@ -35,7 +35,6 @@ async def test_records_come_back_in_order_and_from_where_asked(nats: str, sessio
         assert (newest.sequence, newest.record.previous) == tuple(sequences[:2:-1])
         assert (newest.record.number, newest.record.events) == (4, ("e4",))
         assert [stored.record.number for stored in await log.read(session)] == [1, 2, 3, 4]
-        assert [stored.record.number for stored in await log.read(session, after=sequences[2])] == [3, 4]
         assert [stored.record.number for stored in await log.read(session, seq=3)] == [4]
 
 
@@ -145,10 +144,10 @@ async def test_records_of_other_versions_can_be_followed_and_fence(nats: str, se
         for data, known in ((encoded(newer), (3, 7)), (b"nonsense", (0, 0)), (b"", (0, 0))):
             subject = f"streamer.events.{session}"
             sequence = (await bus.jetstream.publish(subject, data)).seq
-            for read in (log.last(session), log.read(session, after=sequence - 1)):
-                with pytest.raises(UnreadableRecordError) as raised:
-                    await read
-                assert (raised.value.sequence, raised.value.epoch, raised.value.number) == (sequence, *known)
+            with pytest.raises(UnreadableRecordError) as raised:
+                await log.last(session)
+            assert (raised.value.sequence, raised.value.epoch, raised.value.number) == (sequence, *known)
+            assert await log.read(session) == []
             with pytest.raises(FencedError):
                 await log.store(session, record(2), after=sequence - 1)
         assert await log.store(session, record(8, epoch=4), after=sequence) == sequence + 1

@@ -72,8 +72,8 @@ def test_machines_are_told_by_state_and_what_is_at_work_as_sums() -> None:
         worker("d", failing="no device"),
     ]
     page.view.all_gateways = [
-        GatewayAlive(gateway="g", version=VERSION, sessions={"": 2, "phone": 3}),
-        GatewayAlive(gateway="h", version=VERSION, sessions={"phone": 1}, draining=True),
+        GatewayAlive(gateway="g", version=VERSION, sessions=5),
+        GatewayAlive(gateway="h", version=VERSION, sessions=1, draining=True),
     ]
     states = {state: page.value("workers", state=state) for state in ("ready", "full", "draining", "failing")}
     assert states == {"ready": 1, "full": 1, "draining": 1, "failing": 1}
@@ -119,7 +119,7 @@ def test_nothing_that_machines_say_becomes_a_label_or_a_wrong_number() -> None:
         worker("w", load=math.inf, counters={"fenced": math.nan, "audio_s": -1.0}),
     ]
     page.view.all_gateways = [
-        GatewayAlive(gateway=strange, version=VERSION, sessions={strange: -5}, counters={f"moves_{strange}": 1.0})
+        GatewayAlive(gateway=strange, version=VERSION, sessions=-5, counters={f"moves_{strange}": 1.0})
     ]
     text = generate_latest(page.registry)
     assert b"HELP y" not in text

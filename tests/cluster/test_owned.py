@@ -11,6 +11,7 @@ import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.messages import WORKERS, Audio, Do, Leave, Message, Opened, Refused, Released
+from streamer.cluster.owned import State, without_old_partials
 from streamer.engine.engine import Engine
 from streamer.engine.state import SessionState
 from streamer.events import End, Error, Partial, Ready
@@ -228,7 +229,7 @@ async def test_who_does_not_own_it_any_more_says_nothing(scene: Scene, monkeypat
     await within(gateway.settled())
     assert all(told.epoch == gateway.epoch for told in gateway.told[n_told:])
     await until(lambda: zombie.over)
-    assert zombie.fenced
+    assert zombie.state is State.FENCED
     assert scene.workers.workers[0].alive.counters["fenced"] == 1
     scene.check()
 
@@ -291,17 +292,11 @@ async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> No
     assert len(scene.log.records["s1"]) > 2
 
 
-async def test_partials_that_wait_leave_for_newer_text() -> None:
-    from streamer.cluster.owned import _Journal
-
-    journal = _Journal(lambda: None)
+def test_partials_that_wait_leave_for_newer_text() -> None:
     speech = SpeechEvent(state="start", time=0.0)
-    for event in (speech, partial(1, "a"), partial(1, "a b"), final(1, "a b c"), partial(2, "d"), partial(2, "d e")):
-        journal.put(event)
-    taken = journal.take()
-    assert [(event.type, getattr(event, "text", "")) for event in taken] == [
+    events = (speech, partial(1, "a"), partial(1, "a b"), final(1, "a b c"), partial(2, "d"), partial(2, "d e"))
+    assert [(event.type, getattr(event, "text", "")) for event in without_old_partials(events)] == [
         ("speech", ""),
         ("final", "a b c"),
         ("partial", "d e"),
     ]
-    assert journal.take() == []

@@ -13,12 +13,12 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import STREAM, Jobs, Submitted
+from streamer.cluster.jobs import JOBS, Free, Job, Jobs, Submitted
 from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
 from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.commands import batch
-from streamer.errors import AudioFileError, ConfigError, StoppingError, UnknownModelError
+from streamer.errors import AudioFileError, ClusterError, ConfigError, StoppingError, UnknownModelError
 from streamer.offline import transcribe
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
@@ -45,7 +45,7 @@ async def work(bus: Bus, url: str, model: WhisperModel) -> None:
 @contextlib.asynccontextmanager
 async def gateway(url: str, model: WhisperModel) -> AsyncIterator[ClusterRecordings]:
     async with bus_on(url, name="g") as bus, bus_on(url, name="w") as theirs:
-        jobs = Jobs(bus, settings_for(url), lambda: [ALIVE])
+        jobs = Jobs(bus, lambda: [ALIVE])
         await jobs.start()
         worker = asyncio.create_task(work(theirs, url, model))
         try:
@@ -231,8 +231,12 @@ def test_ctrl_c_leaves_nothing_behind(
     assert outcome.error() == "streamer: error: interrupted"
     assert list((tmp_path / "texts").iterdir()) == []
 
-    async def n_left() -> int:
+    async def is_alone() -> bool:
         async with bus_on(nats) as bus:
-            return (await bus.jetstream.stream_info(STREAM)).state.messages
+            try:
+                await bus.request(JOBS, Free(worker="w", model="nano.en 1"), Job, timeout_s=60)
+            except ClusterError as error:
+                return "nobody is there" in str(error)
+        return False
 
-    assert asyncio.run(n_left()) == 0
+    assert asyncio.run(is_alone())

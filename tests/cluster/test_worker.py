@@ -223,7 +223,7 @@ async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(
             workers.stops[0].set()
             for gateway in gateways:
                 await gateway.asked_to_move()
-                assert gateway.moves[0].why == "drain"
+                assert gateway.moves[0].move == "drain"
                 assert isinstance(await gateway.release(), Released)
                 refused = await gateway.open("w1", must=True)
                 assert isinstance(refused, Refused)
@@ -287,7 +287,7 @@ async def test_one_session_at_a_time_is_given_away(
             await until(lambda: any(gateway.moves for gateway in gateways))
             await asyncio.sleep(0.1)
             ((gateway, move),) = [(gateway, move) for gateway in gateways for move in gateway.moves]
-            assert move.why == why
+            assert move.move == why
             await gateway.release()
             await until(lambda: sum(len(gateway.moves) for gateway in gateways) == 2)
 
