@@ -30,7 +30,8 @@ class Judgement:
     doubled: int = 0
     differing: int = 0
 
-    # Words of the undisturbed run that lie in no final and no gap.
+    # Words spoken in the undisturbed run that lie in no final and no gap. Words in a pause do not count: the times of
+    # such words differ from run to run.
     untold: int = 0
 
     # Seconds in gaps, by reason; how often the client had to come back.
@@ -71,11 +72,11 @@ def judge(heard: Heard, references: Sequence[Heard], duration_s: float) -> Judge
     found.words = len(said)
     nearest = min((_compare(_words([e for _, e in one.events]), said) for one in references), key=lambda c: sum(c[:3]))
     found.lost, found.doubled, found.differing, found.differences = nearest
-    told = [(event.start - ROUNDING_S, event.end + ROUNDING_S) for event in events if isinstance(event, Final | Gap)]
+    covered = [(event.start - ROUNDING_S, event.end + ROUNDING_S) for event in events if isinstance(event, Final | Gap)]
+    speech = _speech(references[0])
     for final in (event for _, event in references[0].events if isinstance(event, Final)):
-        for word in final.words:
-            middle_s = (word.start + word.end) / 2
-            found.untold += not any(start_s <= middle_s <= end_s for start_s, end_s in told)
+        middles_s = [(word.start + word.end) / 2 for word in final.words]
+        found.untold += sum(_within(middle_s, speech) and not _within(middle_s, covered) for middle_s in middles_s)
     silences = _silences(heard, references[0])
     usual = [silence for one in references for silence in _silences(one, references[0])]
     found.silent_s = round(max((b - a for a, b in silences), default=0.0), 2)
@@ -117,10 +118,18 @@ def _beyond(silence: tuple[float, float], usual: Sequence[tuple[float, float]]) 
 
 def _silences(heard: Heard, reference: Heard) -> list[tuple[float, float]]:
     """Return the times between two events in which somebody spoke, as the reference knows."""
-    changes = [event.time for _, event in reference.events if isinstance(event, Speech)]
-    speech = list(zip(changes[::2], changes[1::2], strict=False))
-    times = [0.0, *(at_s for at_s, _ in heard.events), *changes[-1:]]
+    speech = _speech(reference)
+    times = [0.0, *(at_s for at_s, _ in heard.events), *(end_s for _, end_s in speech[-1:])]
     return [(a, b) for a, b in itertools.pairwise(times) if any(a < end_s and start_s < b for start_s, end_s in speech)]
+
+
+def _speech(reference: Heard) -> list[tuple[float, float]]:
+    changes = [event.time for _, event in reference.events if isinstance(event, Speech)]
+    return list(zip(changes[::2], changes[1::2], strict=False))
+
+
+def _within(time_s: float, spans: Sequence[tuple[float, float]]) -> bool:
+    return any(start_s <= time_s <= end_s for start_s, end_s in spans)
 
 
 def _words(events: Sequence[Event]) -> list[str]:
