@@ -1,10 +1,9 @@
 """Recordings that workers transcribe: the submitter keeps their audio and text, any worker with the model does them.
 
-A worker with a free slot asks all submitters for a job (`Free`). A submitter answers if it has one for the model, at
-once or as soon as it has one, and the job is the worker's with its first request: `Working`. From then on the worker
-asks for the audio, block by block, reports what it has found, and stops if the submitter no longer wants it. A run that
-is silent for too long counts as lost, and the job goes to another worker. A recording at which MAX_TRIES workers failed
-or died is given up, so that it does not end all the others, too.
+A worker with a free slot asks all submitters for a job (`FreeSlot`). A submitter answers as soon as it has one for the
+model; the job belongs to the worker whose first request (`JobAlive`) comes first. The worker asks for the audio, block
+by block, reports segments, and stops if the submitter no longer wants the job. A run that is silent for too long counts
+as lost, and the job goes to another worker. A recording at which MAX_TRIES workers failed or died is given up.
 """
 
 import asyncio
@@ -61,14 +60,14 @@ CHECK_S = 1.0  # from one look at all jobs to the next
 NOBODY_S = 60.0  # without a worker that has the model, a job is given up
 
 
-class Free(Message, frozen=True, kw_only=True):
+class FreeSlot(Message, frozen=True, kw_only=True):
     """Request: a worker with a model, as in WorkerAlive, has a free slot. Answer: a Job, from several submitters."""
 
     worker: str
     model: str
 
 
-class Job(Message, frozen=True, kw_only=True):
+class RecordingJob(Message, frozen=True, kw_only=True):
     """A recording that is to be transcribed."""
 
     submitter: str
@@ -88,17 +87,17 @@ class FromWorker(Message, frozen=True, kw_only=True):
     run: str  # name of the worker's one try at the job
 
 
-class Ask(FromWorker, frozen=True, kw_only=True):
+class AudioRequest(FromWorker, frozen=True, kw_only=True):
     """Request for the audio from a position on."""
 
     position: int  # of the first sample
 
 
-class Working(FromWorker, frozen=True, kw_only=True):
+class JobAlive(FromWorker, frozen=True, kw_only=True):
     """The run begins, or goes on."""
 
 
-class Found(FromWorker, frozen=True, kw_only=True):
+class JobProgress(FromWorker, frozen=True, kw_only=True):
     """What was found, and how far the run is."""
 
     n_before: int  # segments of the run before these
@@ -109,7 +108,7 @@ class Found(FromWorker, frozen=True, kw_only=True):
     work_s: float
 
 
-class Over(FromWorker, frozen=True, kw_only=True):
+class JobEnd(FromWorker, frozen=True, kw_only=True):
     """The run is over."""
 
     n_segments: int = 0  # in all
@@ -119,7 +118,7 @@ class Over(FromWorker, frozen=True, kw_only=True):
     retry: bool = False  # whether another worker might do better
 
 
-class Answer(Message, frozen=True, kw_only=True):
+class JobAnswer(Message, frozen=True, kw_only=True):
     """What the submitter answers."""
 
     wanted: bool  # else the worker stops
@@ -127,8 +126,8 @@ class Answer(Message, frozen=True, kw_only=True):
     wide: bool = False
 
 
-ToSubmitter = Ask | Working | Found | Over
-UNWANTED = Answer(wanted=False)
+ToSubmitter = AudioRequest | JobAlive | JobProgress | JobEnd
+UNWANTED = JobAnswer(wanted=False)
 NOTHING: Float32Array = np.empty(0, dtype=np.float32)
 
 
@@ -158,7 +157,7 @@ class Jobs:
     async def start(self) -> None:
         """Get ready. Raises ClusterError."""
         await self._bus.subscribe(f"{SUBMITTERS}.{self._name}", self._handle)
-        await self._bus.subscribe(JOBS, self._handle_free)
+        await self._bus.subscribe(JOBS, self._on_free_slot)
         self._begin(self._look_after())
 
     def find(self, model: str) -> str:
@@ -198,7 +197,7 @@ class Jobs:
         on_progress : told how many samples are done, and of how many
         """
         self._n_submitted += 1
-        job = Job(
+        job = RecordingJob(
             submitter=self._name,
             number=self._n_submitted,
             words=words,
@@ -252,8 +251,8 @@ class Jobs:
                     submitted.excuse(now_s)
             await self._give()
 
-    async def _handle_free(self, data: bytes, reply: Reply) -> None:
-        self._free.append((decoded(data, Free).model, time.monotonic() + FREE_S, reply))
+    async def _on_free_slot(self, data: bytes, reply: Reply) -> None:
+        self._free.append((decoded(data, FreeSlot).model, time.monotonic() + FREE_S, reply))
         await self._give()
 
     async def _handle(self, data: bytes, reply: Reply) -> None:
@@ -267,7 +266,7 @@ class Jobs:
         except ClusterMessageError as error:
             logger.warning("a worker is not answered: %s", error)
         else:
-            if isinstance(request, Over):
+            if isinstance(request, JobEnd):
                 await self._give()
 
 
@@ -287,7 +286,7 @@ class Submitted:
         self,
         jobs: "dict[int, Submitted]",
         name: str,
-        job: Job,
+        job: RecordingJob,
         identity: str,
         read: Callable[[], Iterator[Float32Array]],
         on_progress: Callable[[int, int], None],
@@ -368,11 +367,11 @@ class Submitted:
         if self._run is not None:
             self._run.until_s = now_s + LOST_RUN_S
 
-    async def answer(self, request: ToSubmitter) -> Answer:
+    async def answer(self, request: ToSubmitter) -> JobAnswer:
         """Return what a worker is answered. Raises ClusterMessageError."""
         now_s, run = time.monotonic(), self._run
         if run is None or run.name != request.run:
-            if not isinstance(request, Working) or (run is not None and now_s < run.until_s):
+            if not isinstance(request, JobAlive) or (run is not None and now_s < run.until_s):
                 return UNWANTED  # another worker was faster
             if len(self._tried) >= MAX_TRIES:
                 return self._give_up()
@@ -380,15 +379,15 @@ class Submitted:
             self._tried.append(request.worker)
         run.until_s = now_s + LOST_RUN_S
         match request:
-            case Ask():
+            case AudioRequest():
                 return await self._audio(run, request)
-            case Found():
+            case JobProgress():
                 return self._found_more(run, request)
-            case Over():
+            case JobEnd():
                 return self._over(run, request)
-        return Answer(wanted=True)
+        return JobAnswer(wanted=True)
 
-    async def _audio(self, run: "_Run", ask: Ask) -> Answer:
+    async def _audio(self, run: "_Run", ask: AudioRequest) -> JobAnswer:
         try:
             async with run.lock:
                 samples = await asyncio.to_thread(run.block, ask.position)
@@ -403,9 +402,9 @@ class Submitted:
             return UNWANTED
         scaled = samples * np.float32(32768)
         wide = not np.array_equal(scaled, np.clip(np.rint(scaled), -32768, 32767))
-        return Answer(wanted=True, data=pack_samples(samples, wide=wide), wide=wide)
+        return JobAnswer(wanted=True, data=pack_samples(samples, wide=wide), wide=wide)
 
-    def _found_more(self, run: "_Run", found: Found) -> Answer:
+    def _found_more(self, run: "_Run", found: JobProgress) -> JobAnswer:
         n_known = len(run.segments)
         if not 0 <= found.n_before <= n_known:
             raise ClusterMessageError(f"segments behind {found.n_before} of {n_known} came: expected all of them")
@@ -417,9 +416,9 @@ class Submitted:
                 self._found_by, self._found_until_s = run, segment.final.end
                 self._found.put_nowait(segment)
         self._on_progress(found.position, found.n_samples)
-        return Answer(wanted=True)
+        return JobAnswer(wanted=True)
 
-    def _over(self, run: "_Run", over: Over) -> Answer:
+    def _over(self, run: "_Run", over: JobEnd) -> JobAnswer:
         message = one_line(over.message)[:1000]
         if over.code == StoppingError.code:
             self._run = None
@@ -438,9 +437,9 @@ class Submitted:
             self._found.put_nowait(None)
             self.close()
             return UNWANTED
-        return Answer(wanted=True)
+        return JobAnswer(wanted=True)
 
-    def _give_up(self) -> Answer:
+    def _give_up(self) -> JobAnswer:
         workers = ", ".join(one_line(worker)[:64] for worker in self._tried)
         self.fail(
             ClusterError(

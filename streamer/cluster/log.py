@@ -201,7 +201,7 @@ class SessionLog:
             self._bus.on_trouble(f"NATS stores nothing, and is asked again until it does: {reason}")
 
 
-class _Head(msgspec.Struct):
+class _RecordHead(msgspec.Struct):
     epoch: int = 0
     number: int = 0
 
@@ -221,8 +221,8 @@ def _stored(message: RawStreamMsg) -> Stored:
             raise ClusterMessageError(f"a record is of version {record.version}: expected {VERSION}")
     except ClusterMessageError as error:
         try:
-            head = msgspec.msgpack.decode(data, type=_Head)
+            head = msgspec.msgpack.decode(data, type=_RecordHead)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            head = _Head()
+            head = _RecordHead()
         raise UnreadableRecordError(str(error), sequence=sequence, epoch=head.epoch, number=head.number) from None
     return Stored(record, sequence)

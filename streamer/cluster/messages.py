@@ -5,8 +5,8 @@ All subjects stand under one prefix:
 | Subject | Carries | From | To |
 | --- | --- | --- | --- |
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
-| `worker.ID` | `Open`, `Release` (requests), `Audio`, `Do`, `Leave` | gateways | that worker |
-| `gateway.ID` | `Told` | workers | that gateway |
+| `worker.ID` | `Open`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
+| `gateway.ID` | `Update` | workers | that gateway |
 | `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
 Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
@@ -80,7 +80,7 @@ class Checkpoint(Message, frozen=True, kw_only=True):
     start: StreamStart  # how the client's audio came, and what it has chosen by now
     tenant: str = ""  # name of the token that it was opened with, empty without one; no other resumes it
     seq: int  # number of the newest event in it
-    command: int  # number of the newest of the client's commands (`Do`) that took effect
+    command: int  # number of the newest of the client's commands (`SessionCommand`) that took effect
     state: SessionState
 
 
@@ -146,7 +146,7 @@ class Released(Message, frozen=True, kw_only=True):
     checkpoint: Checkpoint
 
 
-class Audio(Message, frozen=True, kw_only=True):
+class AudioBlock(Message, frozen=True, kw_only=True):
     """A piece of a session's audio."""
 
     session: str
@@ -157,7 +157,7 @@ class Audio(Message, frozen=True, kw_only=True):
     wide: bool  # 32-bit floats, else 16-bit integers
 
 
-class Do(Message, frozen=True, kw_only=True):
+class SessionCommand(Message, frozen=True, kw_only=True):
     """A command at its place in a session's audio."""
 
     session: str
@@ -180,7 +180,7 @@ class Leave(Message, frozen=True, kw_only=True):
     epoch: int
 
 
-class Told(Message, frozen=True, kw_only=True):
+class Update(Message, frozen=True, kw_only=True):
     """What a session says: a record that is stored, a partial, or no more than how far it is."""
 
     session: str
@@ -198,7 +198,7 @@ class Told(Message, frozen=True, kw_only=True):
 
 _M = TypeVar("_M", bound=Message)
 
-ToWorker = Open | Release | Audio | Do | Leave
+ToWorker = Open | Release | AudioBlock | SessionCommand | Leave
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = functools.cache(msgspec.msgpack.Decoder)

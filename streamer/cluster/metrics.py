@@ -35,7 +35,7 @@ WORKER_COUNTERS = {
 MAX_MACHINES = 20_000
 
 
-class View(Protocol):
+class ClusterView(Protocol):
     """The newest signs of life of the machines that are not lost."""
 
     def workers(self) -> Sequence[WorkerAlive]: ...
@@ -43,7 +43,7 @@ class View(Protocol):
     def gateways(self) -> Sequence[GatewayAlive]: ...
 
 
-def register_cluster(registry: CollectorRegistry, view: View) -> Callable[[str, float], None]:
+def register_cluster(registry: CollectorRegistry, view: ClusterView) -> Callable[[str, float], None]:
     """Let a registry show the cluster. Returns what is to be told of each stall: its reason, and seconds."""
     stalls = Histogram(
         "streamer_cluster_stall_seconds",
@@ -54,7 +54,7 @@ def register_cluster(registry: CollectorRegistry, view: View) -> Callable[[str, 
     )
     # A worker says why it gives a session away: what is none of our words is `other`.
     by_reason = {reason: stalls.labels(reason) for reason in (*REASONS, "other")}
-    registry.register(_Cluster(view))
+    registry.register(_ClusterCollector(view))
     return lambda reason, stall_s: by_reason.get(reason, by_reason["other"]).observe(stall_s)
 
 
@@ -74,10 +74,10 @@ def demand(workers: Sequence[WorkerAlive]) -> tuple[float, float]:
     return needed, capacity
 
 
-class _Cluster(Collector):
+class _ClusterCollector(Collector):
     """Figures that are looked up when somebody asks for them."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ClusterView) -> None:
         self._view = view
         # Sums of all machines' counters, which go on rising when a machine leaves.
         self._totals: defaultdict[str, float] = defaultdict(float)

@@ -79,7 +79,7 @@ class Workers:
             if worker != than and not self.is_lost(worker, now_s)
         )
 
-    def heard_any(self, now_s: float) -> bool:
+    def any_alive(self, now_s: float) -> bool:
         """Whether any worker is heard: who hears none is cut off itself."""
         return any(not self.is_lost(worker, now_s) for worker in self._known)
 

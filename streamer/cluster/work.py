@@ -11,9 +11,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamer.arrays import Float32Array
-from streamer.cluster.jobs import FREE_S, JOBS, SUBMITTERS, Answer, Ask, Found, Free, Job, Over, ToSubmitter, Working
+from streamer.cluster.jobs import (
+    FREE_S,
+    JOBS,
+    SUBMITTERS,
+    AudioRequest,
+    FreeSlot,
+    JobAlive,
+    JobAnswer,
+    JobEnd,
+    JobProgress,
+    RecordingJob,
+    ToSubmitter,
+)
 from streamer.cluster.messages import unpack_samples
-from streamer.cluster.owned import Workplace
+from streamer.cluster.worker_session import WorkerContext
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
 from streamer.protocols.recordings import RecordedSegment
 from streamer.sessions.recordings import choose_decoding, recorded_segments
@@ -42,7 +54,7 @@ class JobCounts:
     done: int = 0
 
 
-async def serve_jobs(place: Workplace, counts: JobCounts) -> None:
+async def serve_jobs(place: WorkerContext, counts: JobCounts) -> None:
     """Transcribe recordings beside the live sessions of a worker, which go first, until cancelled.
 
     What is at work when it is cancelled goes to another worker at once.
@@ -55,19 +67,19 @@ async def serve_jobs(place: Workplace, counts: JobCounts) -> None:
         executor.shutdown(wait=False)
 
 
-async def _serve(place: Workplace, counts: JobCounts, executor: ThreadPoolExecutor) -> None:
+async def _serve(place: WorkerContext, counts: JobCounts, executor: ThreadPoolExecutor) -> None:
     """Do one job after another."""
     model = functools.cache(place.model.fork)  # which may take its time: in the thread of the first recording
     while True:
         try:
-            free = Free(worker=place.worker, model=place.identity)
-            job = await place.bus.request(JOBS, free, Job, timeout_s=FREE_S)
+            free = FreeSlot(worker=place.worker, model=place.identity)
+            job = await place.bus.request(JOBS, free, RecordingJob, timeout_s=FREE_S)
         except ClusterError as error:
             if isinstance(error, ClusterMessageError):
                 logger.warning("a recording is left out: %s", error)
             await asyncio.sleep(RETRY_S)
             continue
-        work = _Work(place, job, model)
+        work = _JobRun(place, job, model)
         renewing = asyncio.create_task(work.renew())
         counts.running += 1
         try:
@@ -85,10 +97,10 @@ async def _serve(place: Workplace, counts: JobCounts, executor: ThreadPoolExecut
         counts.done += work.complete
 
 
-class _Work:
+class _JobRun:
     """One run of a job, in a thread."""
 
-    def __init__(self, place: Workplace, job: Job, model: Callable[[], WhisperModel]) -> None:
+    def __init__(self, place: WorkerContext, job: RecordingJob, model: Callable[[], WhisperModel]) -> None:
         # Set where the worker stops; whether all was transcribed.
         self.closed = False
         self.complete = False
@@ -108,7 +120,7 @@ class _Work:
     def run(self) -> None:
         """Transcribe, and report how it ended."""
         try:
-            self._ask(Working(**self._who))
+            self._ask(JobAlive(**self._who))
             self._ask(self._outcome())
         except _EndError as end:
             logger.debug("a recording is let go of: %s", end)
@@ -117,12 +129,12 @@ class _Work:
         """Report that the run goes on, until cancelled."""
         while True:
             await asyncio.sleep(RENEW_S)
-            await self._place.bus.publish(self.submitter, Working(**self._who))
+            await self._place.bus.publish(self.submitter, JobAlive(**self._who))
 
-    def failed(self, error: StreamerError) -> Over:
-        return Over(**self._who, code=error.code, message=str(error), retry=not isinstance(error, UsageError))
+    def failed(self, error: StreamerError) -> JobEnd:
+        return JobEnd(**self._who, code=error.code, message=str(error), retry=not isinstance(error, UsageError))
 
-    def _outcome(self) -> Over:
+    def _outcome(self) -> JobEnd:
         """Transcribe; return how it ended, unless _EndError ends it."""
         try:
             return self._transcribe()
@@ -134,7 +146,7 @@ class _Work:
             logger.exception("transcribing a recording failed")
             return self.failed(StreamerError("the worker failed: see its log"))
 
-    def _transcribe(self) -> Over:
+    def _transcribe(self) -> JobEnd:
         model, job = self._model(), self._job
         self._yield = YieldToLive(self._place.engine.wait_idle, self._check)
         model.call_before(self._yield.wait)
@@ -152,7 +164,7 @@ class _Work:
         ):
             self._found.append(segment)
         self.complete = True
-        return Over(**self._who, n_segments=self._n_told, ready=ready_event(model, decoding.language))
+        return JobEnd(**self._who, n_segments=self._n_told, ready=ready_event(model, decoding.language))
 
     def _settings(self, model: WhisperModel) -> tuple[DecodingSettings, SpeechSettings]:
         """Return how the recording is decoded. Raises ConfigError."""
@@ -178,7 +190,7 @@ class _Work:
         position = 0
         while True:
             self._yield.wait()
-            answer = self._ask(Ask(**self._who, position=position))
+            answer = self._ask(AudioRequest(**self._who, position=position))
             samples = unpack_samples(answer.data, wide=answer.wide)
             if not len(samples):
                 return
@@ -192,7 +204,7 @@ class _Work:
     def _tell(self, position: int) -> None:
         """Tell what was found up to a position."""
         segments, self._found = tuple(self._found), []
-        found = Found(
+        found = JobProgress(
             **self._who,
             n_before=self._n_told,
             segments=segments,
@@ -208,7 +220,7 @@ class _Work:
         if self.closed:
             raise _EndError("the worker stops")
 
-    def _ask(self, request: ToSubmitter) -> Answer:
+    def _ask(self, request: ToSubmitter) -> JobAnswer:
         """Ask the submitter. Raises _EndError."""
         self._check()  # the loop may have ended with the worker
         try:
@@ -219,13 +231,13 @@ class _Work:
             raise _EndError("its submitter has all of it, or no longer wants it")
         return answer
 
-    async def _request(self, request: ToSubmitter) -> Answer:
+    async def _request(self, request: ToSubmitter) -> JobAnswer:
         bus, since_s = self._place.bus, time.monotonic()
         while True:
             self._check()
             asked_s = time.monotonic()
             try:
-                return await bus.request(self.submitter, request, Answer, timeout_s=ASK_S)
+                return await bus.request(self.submitter, request, JobAnswer, timeout_s=ASK_S)
             except ClusterError as error:
                 logger.debug("a submitter does not answer: %s", error)
             now_s = time.monotonic()

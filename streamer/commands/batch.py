@@ -91,7 +91,7 @@ class Batch:
         async with contextlib.AsyncExitStack() as stack:
             bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")
             stack.push_async_callback(bus.close)
-            await bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker_alive)
             jobs = Jobs(bus, lambda: self._workers.alive(time.monotonic()))
             stack.push_async_callback(jobs.close)
             await jobs.start()
@@ -112,7 +112,7 @@ class Batch:
                 raise errors.exceptions[0] from None  # the first: the others were cancelled
             return [task.result() for task in tasks]
 
-    async def _hear_worker(self, data: bytes, reply: Reply) -> None:
+    async def _on_worker_alive(self, data: bytes, reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), time.monotonic())
 
     async def _wait_for_worker(self, jobs: Jobs, model: str) -> str:

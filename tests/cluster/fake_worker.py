@@ -16,9 +16,8 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     WORKERS,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    Do,
     Leave,
     Message,
     Open,
@@ -27,8 +26,9 @@ from streamer.cluster.messages import (
     Refused,
     Release,
     Released,
-    Told,
+    SessionCommand,
     ToWorker,
+    Update,
     WorkerAlive,
     decoded,
     unpack_samples,
@@ -84,7 +84,7 @@ class FakeWorker:
         self.sessions: dict[str, FakeSession] = {}
         # All audio that was heard of a session, by position; all commands that took effect.
         self.heard: dict[str, dict[int, Float32Array]] = {}
-        self.done: list[Do] = []
+        self.done: list[SessionCommand] = []
         self.left: list[str] = []
         self.n_fenced = 0
         self._waiting: list[tuple[bytes, Reply]] = []
@@ -150,7 +150,7 @@ class FakeWorker:
                 case Leave() if own is not None and own.epoch == message.epoch:
                     self.left.append(message.session)
                     del self.sessions[message.session]
-                case Audio() | Do() if own is not None and own.epoch == message.epoch:
+                case AudioBlock() | SessionCommand() if own is not None and own.epoch == message.epoch:
                     await self._take(message.session, own, message)
         except FencedError:
             self.n_fenced += 1
@@ -199,14 +199,14 @@ class FakeWorker:
             return Refused(code=UnknownSessionError.code, message="the session is not here")
         return Released(epoch=own.epoch, number=own.number, checkpoint=own.checkpoint)
 
-    async def _take(self, session: str, own: FakeSession, message: Audio | Do) -> None:
-        if message.position > own.head or message.command > own.command + isinstance(message, Do):
+    async def _take(self, session: str, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
+        if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):
             if not own.missing:
                 own.missing = True
                 await self._tell(session, (), stored=False)
             return
         own.missing = False
-        if isinstance(message, Do):
+        if isinstance(message, SessionCommand):
             if message.command == own.command + 1:
                 own.command = message.command
                 await self._do(session, own, message)
@@ -227,7 +227,7 @@ class FakeWorker:
         own.audio, own.first, own.segment = own.audio[n_samples:], own.first + n_samples, own.segment + 1
         return event
 
-    async def _do(self, session: str, own: FakeSession, do: Do) -> None:
+    async def _do(self, session: str, own: FakeSession, do: SessionCommand) -> None:
         self.done.append(do)
         events: list[Event] = []
         match do.what:
@@ -283,7 +283,7 @@ class FakeWorker:
         self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None, move: str = ""
     ) -> None:
         own = own or self.sessions[session]
-        told = Told(
+        told = Update(
             session=session,
             worker=self.name,
             epoch=own.epoch,

@@ -20,9 +20,8 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     WORKERS,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    Do,
     Message,
     Open,
     Opened,
@@ -30,13 +29,14 @@ from streamer.cluster.messages import (
     Refused,
     Release,
     Released,
-    Told,
+    SessionCommand,
+    Update,
     decoded,
     encoded,
     pack_samples,
 )
-from streamer.cluster.owned import Workplace
-from streamer.cluster.worker import Worker, identity_of
+from streamer.cluster.worker import ClusterWorker, identity_of
+from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.engine import Engine
 from streamer.engine.runner import SessionRunner
 from streamer.engine.state import SessionState
@@ -78,7 +78,7 @@ MODEL = cast(
         ),
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
-        fork=lambda: MODEL,
+        fork=lambda: None,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],
@@ -187,9 +187,9 @@ class Gateway:
         self.bus, self.log, self.session, self.name = bus, log, session, name
         self.events: list[Event] = []
         self.audio = np.zeros(0, dtype=np.float32)
-        self.commands: list[Do] = []
-        self.told: list[Told] = []
-        self.moves: list[Told] = []
+        self.commands: list[SessionCommand] = []
+        self.told: list[Update] = []
+        self.moves: list[Update] = []
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
@@ -198,7 +198,7 @@ class Gateway:
         )
 
     async def listen(self) -> None:
-        await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._hear)
+        await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._on_update)
 
     async def open(self, worker: str, *, must: bool = False) -> Opened | Refused:
         request = Open(
@@ -222,6 +222,16 @@ class Gateway:
             await self.send_from(answer.checkpoint.state.needed_from, answer.checkpoint.command)
         return answer
 
+    async def opened(self, worker: str, *, must: bool = False) -> Opened:
+        answer = await self.open(worker, must=must)
+        assert isinstance(answer, Opened)
+        return answer
+
+    async def refused(self, worker: str, *, must: bool = False) -> Refused:
+        answer = await self.open(worker, must=must)
+        assert isinstance(answer, Refused)
+        return answer
+
     async def release(self) -> Released | Refused:
         answer: Released | Refused = await self.bus.request(
             f"{WORKERS}.{self.worker}",
@@ -242,7 +252,7 @@ class Gateway:
 
     async def do(self, what: str, **options: Any) -> None:  # noqa: ANN401 - of a command
         number, options_of = len(self.commands) + 1, options.pop("options", None)
-        do = Do(
+        do = SessionCommand(
             session=self.session,
             epoch=0,
             position=len(self.audio),
@@ -285,7 +295,7 @@ class Gateway:
                 piece = self.audio[position : min(end, position + BLOCK_SAMPLES)]
                 await self.bus.publish(
                     f"{WORKERS}.{self.worker}",
-                    Audio(
+                    AudioBlock(
                         session=self.session,
                         epoch=self.epoch,
                         position=position,
@@ -297,7 +307,9 @@ class Gateway:
                 position += len(piece)
             if do is not None:
                 command = do.command
-                await self.bus.publish(f"{WORKERS}.{self.worker}", Do(**{**_fields(do), "epoch": self.epoch}))
+                await self.bus.publish(
+                    f"{WORKERS}.{self.worker}", SessionCommand(**{**_fields(do), "epoch": self.epoch})
+                )
 
     async def _fill_in(self) -> None:
         """Take from the log what was stored, and not told."""
@@ -313,8 +325,8 @@ class Gateway:
             else:
                 assert known.get(event.seq, event) == event, "two events have one number"
 
-    async def _hear(self, data: bytes, _reply: object) -> None:
-        message = decoded(data, Told)
+    async def _on_update(self, data: bytes, _reply: object) -> None:
+        message = decoded(data, Update)
         if message.session != self.session or message.epoch < self.epoch:
             return
         if message.move:
@@ -371,8 +383,8 @@ def workplace(
     *,
     worker: str = "w1",
     settings: Settings = Settings(),  # noqa: B008
-) -> Workplace:
-    return Workplace(
+) -> WorkerContext:
+    return WorkerContext(
         worker=worker,
         bus=cast(Bus, bus),
         log=cast(SessionLog, log),
@@ -386,8 +398,8 @@ def workplace(
 class Workers:
     """Workers that run until the block is left."""
 
-    def __init__(self, *places: Workplace) -> None:
-        self.workers = [Worker(place) for place in places]
+    def __init__(self, *places: WorkerContext) -> None:
+        self.workers = [ClusterWorker(place) for place in places]
         self._bus = places[0].bus
         self.stops = [asyncio.Event() for _ in places]
         self.tasks: list[asyncio.Task[None]] = []

@@ -16,7 +16,7 @@ from streamer.cluster.bus import Bus
 from streamer.cluster.local import find_nats_server
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import VERSION, Checkpoint, Record
-from streamer.cluster.owned import Workplace
+from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
@@ -210,8 +210,10 @@ class Line:
         raise ConnectionError
 
 
-def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> Workplace:
+def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
     """Return that of a worker without sessions."""
     engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
     log = SessionLog(bus, settings.cluster)
-    return Workplace(worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine)
+    return WorkerContext(
+        worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine
+    )

@@ -369,8 +369,8 @@ async def test_a_job_that_gets_lost_on_its_way_goes_to_the_next(place: Place, tr
     submitter, bus = await place.submitter()
     await place.worker(most=0)
     submitted = place.submit(submitter, "a.wav", silence(1))
-    free = jobs.Free(worker="w9", model="nano.en 1")
-    assert isinstance(await bus.request(jobs.JOBS, free, jobs.Job, timeout_s=60), jobs.Job)
+    free = jobs.FreeSlot(worker="w9", model="nano.en 1")
+    assert isinstance(await bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=60), jobs.RecordingJob)
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
 

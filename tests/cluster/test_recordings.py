@@ -13,7 +13,7 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import JOBS, Free, Job, Jobs, Submitted
+from streamer.cluster.jobs import JOBS, FreeSlot, Jobs, RecordingJob, Submitted
 from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
 from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
@@ -234,7 +234,7 @@ def test_ctrl_c_leaves_nothing_behind(
     async def is_alone() -> bool:
         async with bus_on(nats) as bus:
             try:
-                await bus.request(JOBS, Free(worker="w", model="nano.en 1"), Job, timeout_s=60)
+                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=60)
             except ClusterError as error:
                 return "nobody is there" in str(error)
         return False

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.cluster.messages import WORKERS, Audio, Do, Leave, Message, Opened, Refused, Released
-from streamer.cluster.owned import State, without_old_partials
+from streamer.cluster.messages import WORKERS, AudioBlock, Leave, Message, Refused, Released, SessionCommand
+from streamer.cluster.worker_session import WorkerState, without_old_partials
 from streamer.engine.engine import Engine
 from streamer.engine.state import SessionState
 from streamer.events import End, Error, Partial, Ready
@@ -67,7 +67,7 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
 
 async def test_a_session_from_its_beginning_to_its_end(scene: Scene) -> None:
     gateway = scene.gateway
-    assert isinstance(await gateway.open("w1"), Opened)
+    await gateway.opened("w1")
     await gateway.write(SPEECH.audio)
     await gateway.do("end")
     await within(gateway.settled())
@@ -83,7 +83,7 @@ async def test_a_session_from_its_beginning_to_its_end(scene: Scene) -> None:
 @pytest.mark.parametrize("how", ["released", "killed", "log"])
 async def test_a_session_that_moves_again_and_again(scene: Scene, how: str, seed: int) -> None:
     gateway, rng = scene.gateway, random.Random(seed)
-    opened = await gateway.open("w1")
+    await gateway.opened("w1")
     position = n_moves = 0
     while position < len(SPEECH.audio):
         end = position + rng.randrange(SAMPLE_RATE, 8 * SAMPLE_RATE)
@@ -97,9 +97,8 @@ async def test_a_session_that_moves_again_and_again(scene: Scene, how: str, seed
             scene.workers.workers[gateway.worker == "w2"]._owned["s1"].drop()
         if how == "log":
             gateway.checkpoint = scene.log.records["s1"][-1].record.checkpoint
-        opened = await gateway.open("w2" if gateway.worker == "w1" else "w1")
+        opened = await gateway.opened("w2" if gateway.worker == "w1" else "w1")
         n_moves += 1
-        assert isinstance(opened, Opened)
         assert opened.epoch == n_moves + 1
     await gateway.do("end")
     await within(gateway.settled())
@@ -133,7 +132,7 @@ async def test_audio_and_commands_that_get_lost_come_twice_or_out_of_order_make_
     gateway, rng, held = scene.gateway, random.Random(1), list[tuple[str, Message]]()
 
     def loses(subject: str, message: Message) -> bool:
-        if not isinstance(message, Audio | Do) or message in [each for _, each in held]:
+        if not isinstance(message, AudioBlock | SessionCommand) or message in [each for _, each in held]:
             return False
         if rng.random() < 0.1:
             held.append((subject, message))
@@ -211,7 +210,7 @@ async def test_a_pause_and_a_flush_move_with_it(scene: Scene) -> None:
 
 
 async def test_who_does_not_own_it_any_more_says_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.cluster.owned.LOOK_S", 1.0)  # where it has nothing to say
+    monkeypatch.setattr("streamer.cluster.worker_session.RENEW_S", 1.0)  # where it has nothing to say
     gateway = scene.gateway
     await gateway.open("w1")
     zombie = scene.workers.workers[0]._owned["s1"]
@@ -229,7 +228,7 @@ async def test_who_does_not_own_it_any_more_says_nothing(scene: Scene, monkeypat
     await within(gateway.settled())
     assert all(told.epoch == gateway.epoch for told in gateway.told[n_told:])
     await until(lambda: zombie.over)
-    assert zombie.state is State.FENCED
+    assert zombie.state is WorkerState.FENCED
     assert scene.workers.workers[0].alive.counters["fenced"] == 1
     scene.check()
 
@@ -248,13 +247,13 @@ async def test_a_client_that_leaves(scene: Scene) -> None:
 async def test_progress_is_told_while_nothing_is_said_and_the_log_is_renewed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.cluster.owned.PROGRESS_S", 0.01)
+    monkeypatch.setattr("streamer.cluster.worker_session.PROGRESS_S", 0.01)
     gateway = scene.gateway
     await gateway.open("w1")
     await gateway.write(np.zeros(30 * SAMPLE_RATE, dtype=np.float32))
     await until(lambda: gateway.checkpoint.state.needed_from > 28 * SAMPLE_RATE)
     assert len(scene.log.records["s1"]) == 2  # the owner, and `ready`
-    monkeypatch.setattr("streamer.cluster.owned.LOOK_S", 0.05)
+    monkeypatch.setattr("streamer.cluster.worker_session.RENEW_S", 0.05)
     await gateway.write(np.zeros(SAMPLE_RATE, dtype=np.float32))
     await until(lambda: len(scene.log.records["s1"]) > 3)
     last = scene.log.records["s1"][-1].record
@@ -280,15 +279,13 @@ async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> No
         SessionState.behind_loss(0, 10**15, 1, mark=0),
     ):
         gateway.checkpoint = msgspec.structs.replace(good, state=bad, seq=good.seq + 1)
-        refused = await gateway.open("w2")
-        assert isinstance(refused, Refused)
-        assert refused.code == "session_state"
+        assert (await gateway.refused("w2")).code == "session_state"
     # It goes on behind a gap.
     heard = len(gateway.audio) - SAMPLE_RATE
     told_until = round(max((event.end for event in gateway.finals), default=0.0) * SAMPLE_RATE)
     lost = SessionState.behind_loss(told_until, heard, state.transcript.segment, mark=state.mark)
     gateway.checkpoint = msgspec.structs.replace(good, state=lost)
-    assert isinstance(await gateway.open("w2"), Opened)
+    await gateway.opened("w2")
     assert len(scene.log.records["s1"]) > 2
 
 

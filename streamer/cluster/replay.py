@@ -10,7 +10,7 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.cluster.messages import MAX_BLOCK_SAMPLES, Audio, Do, pack_samples
+from streamer.cluster.messages import MAX_BLOCK_SAMPLES, AudioBlock, SessionCommand, pack_samples
 
 # Audio that may wait to be heard; then the client is held back. What was heard and may be needed is kept besides: a
 # window, of 30 s at most.
@@ -20,7 +20,7 @@ WAITING_SAMPLES = 30 * SAMPLE_RATE
 MAX_COMMANDS = 1000
 
 
-class Kept:
+class ReplayBuffer:
     """A session's audio and commands behind its newest checkpoint, and what of them was sent to its worker.
 
     It is to a gateway's streams what the ring buffer is to a daemon's: nothing that was put in is ever lost.
@@ -38,7 +38,7 @@ class Kept:
         self._audio = bytearray()
         self.first = position
         # As they are sent, but for the epoch; the last number that was given.
-        self._commands: deque[Do] = deque()
+        self._commands: deque[SessionCommand] = deque()
         self.command = command
         # Up to where and which the worker was sent; the position may lie behind the audio, where it wants no earlier.
         self._sent_position, self._sent_command = position, command
@@ -66,7 +66,7 @@ class Kept:
         """Take audio, shape (n,)."""
         self._audio += pack_samples(samples, wide=self._wide)
 
-    def put(self, do: Do) -> None:
+    def put(self, do: SessionCommand) -> None:
         """Take a command, at the end of the audio so far: it gets its number and place here."""
         self.command += 1
         self._commands.append(msgspec.structs.replace(do, position=self.head, command=self.command))
@@ -90,7 +90,7 @@ class Kept:
         self._sent_position = max(position, self.first)
         self._sent_command = min(max(command, oldest - 1), self.command)
 
-    def take(self, epoch: int) -> Audio | Do | None:
+    def take(self, epoch: int) -> AudioBlock | SessionCommand | None:
         """Return what is to be sent next to the owner with an epoch; None: all is sent."""
         position, head = self._sent_position, self.head
         if self._sent_command < self.command:
@@ -106,7 +106,7 @@ class Kept:
         begin, stop = ((at - self.first) * self._sample_bytes for at in (position, end))
         with memoryview(self._audio) as audio:
             data = bytes(audio[begin:stop])
-        return Audio(
+        return AudioBlock(
             session=self._session,
             epoch=epoch,
             position=position,

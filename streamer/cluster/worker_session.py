@@ -1,7 +1,7 @@
 """A session that this worker owns: audio and commands come in by position, events and checkpoints go out.
 
-What settles is stored in the session's log before it is published. All of this runs on the event loop, except
-`_on_event` and `_on_room`, which the engine's threads call.
+All events but partials are stored in the session's log before they are published. All of this runs on the event loop,
+except `_on_event` and `_on_room`, which the engine's threads call.
 """
 
 import asyncio
@@ -21,13 +21,13 @@ from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    Do,
     Open,
     Record,
     Released,
-    Told,
+    SessionCommand,
+    Update,
     unpack_samples,
 )
 from streamer.engine.engine import Engine
@@ -47,14 +47,14 @@ from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
-PROGRESS_S = 1.0  # a session that says nothing is told of so often
-CATCH_UP_S = 0.1  # and at first, until it gets on: its client waits for that
-NEW_S = 5.0  # for at most so long
-LOOK_S = 30.0  # one for which nothing comes is stored again so often: another machine may own it by now
+PROGRESS_S = 1.0  # between two updates of a session without events
+CATCH_UP_S = 0.1  # the same while it is new here: its client waits for its progress
+NEW_S = 5.0  # for which it is new, at most
+RENEW_S = 30.0  # between two records of a session for which nothing arrives: another machine may own it by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workplace:
+class WorkerContext:
     """What all sessions of a worker share."""
 
     worker: str
@@ -69,55 +69,55 @@ class Workplace:
     enrichment: Enrichment | None = None
 
 
-class Position(NamedTuple):
-    """Position of a session's log: epoch, number and sequence of its newest record."""
+class LogPosition(NamedTuple):
+    """End of a session's log: epoch, number and sequence of its newest record."""
 
     epoch: int = 0
     number: int = 0
     sequence: int = 0
 
 
-class State(enum.Enum):
-    """Of a session at its worker."""
+class WorkerState(enum.Enum):
+    """State of a session at its worker."""
 
-    RESTORING = "audio that another worker had processed is still to come again"
+    RESTORING = "audio that another worker processed is still to arrive again"
     AT_WORK = "the engine serves it"
     LEFT = "it has ended, or was given away"
     FENCED = "another machine owns it, or is to"
 
 
-class Owned:
+class WorkerSession:
     """One session. `start` makes this worker its owner; it is over when it has ended, is released or fenced."""
 
     # Publishes what the session says, until it is over. Set by `start`.
     task: asyncio.Task[None]
 
-    def __init__(self, place: Workplace, request: Open, checkpoint: Checkpoint, *, behind: Position) -> None:
+    def __init__(self, context: WorkerContext, request: Open, checkpoint: Checkpoint, *, behind: LogPosition) -> None:
         """Make a session that goes on from a checkpoint, and from where its log ends.
 
         Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
         """
-        state, settings, model = checkpoint.state, place.settings, place.model
+        state, settings, model = checkpoint.state, context.settings, context.model
         _check_state(state, settings, model)
         self.session, self.gateway = request.session, request.gateway
-        self.state = State.RESTORING
-        self._place = place
+        self.state = WorkerState.RESTORING
+        self._context = context
         self._loop = asyncio.get_running_loop()
-        # Of its newest record, with our epoch; when that was stored; when something came last.
+        # End of its log, with our epoch; when that record was stored; when anything arrived last.
         self._at = behind._replace(epoch=behind.epoch + 1)
         self._stored_s = self._came_s = self._loop.time()
-        # What was published last of all that is needed to go on elsewhere.
+        # The one that was published last.
         self.checkpoint = checkpoint
-        # What the client has chosen, by the number of the command that it came with; the first is in force.
+        # The client's options by the number of the command that set them; the first apply.
         self._starts: deque[tuple[int, StreamStart]] = deque([(checkpoint.command, checkpoint.start)])
-        # End of the audio and number of the newest command that have come; whether some is missing behind these.
+        # End of the audio and number of the newest command that have arrived; whether something behind them is missing.
         self.head, self._command = state.needed_from, checkpoint.command
         self._missing = False
-        # What waits for room in the buffer: audio, shape (n,), and commands.
-        self._waiting: deque[Float32Array | Do] = deque()
-        # It is new until it has processed that much, or until then.
+        # Audio, shape (n,), and commands that wait for room in the buffer.
+        self._waiting: deque[Float32Array | SessionCommand] = deque()
+        # It is new until this position is processed, or until this time.
         self._new_until = max(request.head - SAMPLE_RATE // 10, state.heard + 1), self._loop.time() + NEW_S
-        # Set when there may be something to publish; events that are to be, oldest first.
+        # Set when there may be something to publish; events to be published, oldest first.
         self._news = asyncio.Event()
         self._unpublished: deque[Event] = deque()
         self._events = EventLog(self.session, 1, after=checkpoint.seq)
@@ -129,7 +129,7 @@ class Owned:
             options=checkpoint.start,
             kind=AudioKind.EITHER,
             on_finished=self._events.close,
-            enrichment=place.enrichment,
+            enrichment=context.enrichment,
             state=state,
             live_from=request.head,
         )
@@ -148,17 +148,17 @@ class Owned:
 
     @property
     def over(self) -> bool:
-        """Whether nothing more is stored or published here."""
-        return self.state in (State.LEFT, State.FENCED)
+        """Whether this worker no longer stores or publishes anything."""
+        return self.state in (WorkerState.LEFT, WorkerState.FENCED)
 
     @property
     def n_replayed(self) -> int:
-        """Samples that would have to be sent to another worker: few while nobody speaks."""
+        """Samples that would have to be sent to another worker: few during silence."""
         return self.head - self.checkpoint.state.needed_from
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be said in it, here or elsewhere."""
+        """Whether its `end` has been published."""
         return self._events.closed
 
     async def start(self) -> None:
@@ -167,22 +167,22 @@ class Owned:
         self._go_on()
         self.task = asyncio.create_task(self._run())
 
-    async def take(self, message: Audio | Do) -> None:
-        """Take what comes next; what is known is dropped, and what has a hole before it is asked for.
+    async def take(self, message: AudioBlock | SessionCommand) -> None:
+        """Take the next audio or command. One that is known is dropped; if one is missing before it, that is reported.
 
-        Raises ClusterMessageError where audio is none.
+        Raises ClusterMessageError if audio is malformed.
         """
         if self.over or message.epoch != self.epoch:
             return
-        item: Float32Array | Do
-        if isinstance(message, Audio):
+        item: Float32Array | SessionCommand
+        if isinstance(message, AudioBlock):
             samples = unpack_samples(message.data, wide=message.wide)
             is_next = message.position <= self.head and message.command <= self._command
             if is_next and message.position + len(samples) <= self.head:
                 return
             item = samples[max(0, self.head - message.position) :]
             is_next &= (
-                sum(len(each) for each in self._waiting if not isinstance(each, Do))
+                sum(len(each) for each in self._waiting if not isinstance(each, SessionCommand))
                 <= self.runner.ring.capacity_samples
             )
         else:
@@ -196,7 +196,7 @@ class Owned:
                 await self.report()
             return
         self._missing, self._came_s = False, self._loop.time()
-        if isinstance(item, Do):
+        if isinstance(item, SessionCommand):
             self._command = item.command
         else:
             self.head += len(item)
@@ -204,25 +204,25 @@ class Owned:
         self._go_on()
 
     def leave(self) -> None:
-        """Transcribe no further, since no client wants it, and end its log."""
+        """End it and its log without transcribing the rest: its client has left."""
         if not self.over:
             self.runner.close()
             self._events.close()
 
     async def release(self, *, keep: bool = False) -> Released:
-        """Let go of it, and return it as it is then; all that it has said is stored, and with `keep` the rest too.
+        """Give it up, and return its last state. Its events are stored; with `keep` its checkpoint as well.
 
         Raises FencedError if another machine owns it.
         """
         self.drop()
         await self.task
-        if self.state is State.FENCED:
+        if self.state is WorkerState.FENCED:
             raise FencedError("another worker owns the session by now")
         await self._publish(keep=keep)
         return Released(epoch=self.epoch, number=self.number, checkpoint=self.checkpoint)
 
-    def drop(self, state: State = State.LEFT) -> None:
-        """Publish and store nothing more of it, except what it has said."""
+    def drop(self, state: WorkerState = WorkerState.LEFT) -> None:
+        """Stop transcribing it. Events that wait may still be published."""
         if self.over:
             return
         self.state = state
@@ -232,11 +232,11 @@ class Owned:
         self._news.set()
 
     def _go_on(self) -> None:
-        """Hand what waits to the session, in order, as far as there is room for it."""
+        """Pass waiting audio and commands on, in order, as far as there is room."""
         runner = self.runner
         while self._waiting and not runner.over:
             item = self._waiting[0]
-            if isinstance(item, Do):
+            if isinstance(item, SessionCommand):
                 self._waiting.popleft()
                 self._do(item)
                 continue
@@ -247,12 +247,12 @@ class Owned:
             if len(rest):
                 self._waiting.appendleft(rest)
             runner.write(piece)
-        if self.state is State.RESTORING and not runner.over and runner.restored:
-            self.state = State.AT_WORK
-            self._place.engine.add(runner)
+        if self.state is WorkerState.RESTORING and not runner.over and runner.restored:
+            self.state = WorkerState.AT_WORK
+            self._context.engine.add(runner)
 
-    def _do(self, do: Do) -> None:
-        """Have a command take effect where the audio has got to."""
+    def _do(self, do: SessionCommand) -> None:
+        """Have a command take effect at the end of the audio so far."""
         runner, number = self.runner, do.command
         match do.what:
             case "flush" | "pause" | "resume" | "clear" | "end":
@@ -266,11 +266,11 @@ class Owned:
                 runner.mark(number)
 
     def _change(self, options: SessionOptions, command: int) -> None:
-        """Go on with other options, or say why that cannot be."""
+        """Change the options, or publish why they cannot be."""
         names = [field.name for field in dataclasses.fields(SessionOptions)]
         start = dataclasses.replace(self._starts[-1][1], **{name: getattr(options, name) for name in names})
         try:
-            settings = session_settings(self._place.settings, self._place.model, start)
+            settings = session_settings(self._context.settings, self._context.model, start)
         except UsageError as error:
             self.runner.mark(command, (Error(code=error.code, message=one_line(error), fatal=False),))
             return
@@ -278,12 +278,12 @@ class Owned:
         self.runner.change(settings, command)
 
     def _on_room(self) -> None:
-        """There is room in the buffer again: called by the engine's threads."""
+        """Pass on what waits, as there is room in the buffer. Called by the engine's threads."""
         if self._waiting:
             self._call(self._go_on)
 
     def _on_event(self, event: Event) -> None:
-        """The session has said something: called by any thread."""
+        """Have an event published. Called by any thread."""
         self._unpublished.append(event)
         self._call(self._news.set)
 
@@ -307,60 +307,60 @@ class Owned:
                     await self._publish()
         except FencedError as error:
             self.runner.logger.debug("%s", error)
-            self.drop(State.FENCED)
+            self.drop(WorkerState.FENCED)
         except Exception:
-            self.runner.logger.exception("a session cannot be published: another worker is to go on with it")
-            self.drop(State.FENCED)
+            self.runner.logger.exception("a session cannot be published: another worker is to take it over")
+            self.drop(WorkerState.FENCED)
             await self.report(move="failing")
 
     async def _publish(self, *, keep: bool = False) -> None:
-        """Store what has settled, and publish what is new."""
+        """Store events that are not partials, then publish all new ones."""
         events, state = self.runner.snapshot(self._take_events)
         events = without_old_partials(events)
         while len(self._starts) > 1 and self._starts[1][0] <= state.mark:
             self._starts.popleft()
         checkpoint = Checkpoint(
             version=VERSION,
-            model=self._place.identity,
+            model=self._context.identity,
             start=self._starts[0][1],
             tenant=self.checkpoint.tenant,
             seq=events[-1].seq if events else self.checkpoint.seq,
             command=state.mark,
             state=state,
         )
-        settled = tuple(event.to_json() for event in events if not isinstance(event, Partial))
-        stored = keep or bool(settled) or self._must_renew()
+        lasting = tuple(event.to_json() for event in events if not isinstance(event, Partial))
+        stored = keep or bool(lasting) or self._must_renew()
         if stored:
-            await self._store(settled, checkpoint)
+            await self._store(lasting, checkpoint)
         self.checkpoint = checkpoint
         await self.report(tuple(event.to_json() for event in events), stored=stored)
         if events and isinstance(events[-1], End):
             self.drop()
 
     def _must_renew(self) -> bool:
-        """Whether the log has to be written before it expires, or since nothing comes and others may have written."""
-        now_s, within_s = self._loop.time(), self._place.settings.cluster.keep_s / 4
-        return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > LOOK_S
+        """Whether to store a record without events: the log would expire, or another machine may own the session."""
+        now_s, within_s = self._loop.time(), self._context.settings.cluster.keep_s / 4
+        return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > RENEW_S
 
     async def _store(self, events: tuple[str, ...], checkpoint: Checkpoint) -> None:
         record = Record(
             version=VERSION,
             epoch=self.epoch,
-            worker=self._place.worker,
+            worker=self._context.worker,
             gateway=self.gateway,
             number=self.number + 1,
             events=events,
             checkpoint=checkpoint,
         )
-        sequence = await self._place.log.store(self.session, record, after=self._at.sequence)
-        self._at = Position(self.epoch, record.number, sequence)
+        sequence = await self._context.log.store(self.session, record, after=self._at.sequence)
+        self._at = LogPosition(self.epoch, record.number, sequence)
         self._stored_s = self._loop.time()
 
     async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
         """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
-        told = Told(
+        update = Update(
             session=self.session,
-            worker=self._place.worker,
+            worker=self._context.worker,
             epoch=self.epoch,
             number=self.number,
             stored=stored,
@@ -371,7 +371,7 @@ class Owned:
             missing=self._missing,
             move=move,
         )
-        await self._place.bus.publish(f"{GATEWAYS}.{self.gateway}", told)
+        await self._context.bus.publish(f"{GATEWAYS}.{self.gateway}", update)
 
 
 def without_old_partials(events: Sequence[Event]) -> list[Event]:
@@ -386,14 +386,14 @@ def without_old_partials(events: Sequence[Event]) -> list[Event]:
 
 
 def newest(*candidates: tuple[int, Checkpoint] | None) -> tuple[int, Checkpoint]:
-    """Return the newest of checkpoints, each with the epoch that it is of."""
+    """Return the newest of checkpoints, each with its epoch."""
     return max(
         filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.heard, each[1].state.mark)
     )
 
 
 def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -> None:
-    """Raise SessionStateError where this model, with this buffer, cannot go on from a state."""
+    """Raise SessionStateError if this model cannot continue from a state, or this buffer is too small for it."""
     state.check()
     text, n_vocab = state.transcript, model.dims.n_vocab
     words = (*text.stable.words, *text.tail.words, *text.trusted)
