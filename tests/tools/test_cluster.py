@@ -76,6 +76,20 @@ def test_what_lies_in_no_final_and_no_gap_is_untold() -> None:
     assert (in_gap.untold, in_gap.broken, in_gap.gaps) == (0, "", {"device": 2.5})
 
 
+def test_words_that_lie_in_a_pause_are_not_missed_there() -> None:
+    events = ended(heard(SAID)).events
+    pause = [(2.0, Speech(state="end", time=2.5)), (2.1, Speech(state="start", time=3.3))]
+    reference = Heard(events=[*events[:2], *((s, e.stamped(2, "s1")) for s, e in pause), *events[2:]])
+    assert judge(ended(heard(SAID, until_s=2.5)), [reference], 5.0).untold == 3  # of five, two were in the pause
+
+
+def test_events_are_compared_with_the_log() -> None:
+    events = [event for _, event in ended(heard(SAID)).events]
+    assert judge(ended(heard(SAID)), [ended(heard(SAID))], 5.0, events).unlike_log == 0
+    found = judge(ended(heard(SAID)), [ended(heard(SAID))], 5.0, events[:-2])
+    assert (found.unlike_log, found.well) == (2, False)
+
+
 def test_a_stall_is_what_is_silent_beyond_the_usual() -> None:
     assert judge(ended(heard(SAID, silent_s=3.0)), [ended(heard(SAID))], 5.0).stall_s == 3.0
 
@@ -121,5 +135,5 @@ def test_the_table_has_a_row_a_fault(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "out").write_text(json.dumps(line) + "\n", encoding="utf-8")
     report(tmp_path / "out")
     row = capsys.readouterr().out.splitlines()[-1]
-    assert row.startswith("| drain | 1 | 2 (1) | 20 | 3 | 0 |")
+    assert row.startswith("| drain | 1 | 2 (1) | 20 | 3 | 0 | 0 | 0 |")
     assert row.endswith("| 1.00 s | 1.00 s | 1.00 s |")

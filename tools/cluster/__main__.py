@@ -1,9 +1,9 @@
-"""python -m tools.cluster WHAT ...: faults, cost or batch, each with its own --help."""
+"""python -m tools.cluster WHAT ...: faults or cost, each with its own --help."""
 
 import importlib
 import sys
 
-WHAT = ("faults", "cost", "batch")
+WHAT = ("faults", "cost")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in WHAT:

@@ -139,7 +139,7 @@ class Trial:
         finally:
             speaking.cancel()
         judged = [
-            judge(one, references or [one], len(samples) / SAMPLE_RATE)
+            judge(one, references or [one], len(samples) / SAMPLE_RATE, await self.machines.stored(one.session))
             for one, references, samples in zip(heard, self.references, self.samples, strict=True)
         ]
         if fault in (REFERENCE, UNDISTURBED):
@@ -212,11 +212,9 @@ def _sessions(lines: Sequence[dict[str, object]]) -> list[Judgement]:
 def report(out: Path) -> None:
     """Print a table of all runs of a file, a row a fault."""
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    print(
-        "| Fault | runs | sessions (hit) | words | lost | doubled | untold | differ | promises broken | in gaps | moves"
-        " | stall p50 | p99 | worst |"
-    )
-    print("| --- " * 14 + "|")
+    counts = ("words", "lost", "doubled", "untold", "unlike_log")
+    heads = ("Fault", "runs", "sessions (hit)", *counts, "differ", "promises broken", "in gaps", "moves")
+    print(f"| {' | '.join([*heads, 'stall p50', 'p99', 'worst'])} |\n{'| --- ' * (len(heads) + 3)}|")
     for fault in dict.fromkeys(line["fault"] for line in lines if line["fault"] != REFERENCE):
         of = [line for line in lines if line["fault"] == fault]
         sessions = _sessions(of)
@@ -226,7 +224,10 @@ def report(out: Path) -> None:
             fault,
             len(of),
             f"{len(sessions)} ({len(hit)})",
-            *(sum(getattr(one, what) for one in sessions) for what in ("words", "lost", "doubled", "untold")),
+            *(
+                sum(getattr(one, what) for one in sessions)
+                for what in ("words", "lost", "doubled", "untold", "unlike_log")
+            ),
             f"{100 * sum(one.differing for one in sessions) / max(1, sum(one.words for one in sessions)):.1f} %",
             sum(bool(one.broken) for one in sessions),
             f"{sum(sum(one.gaps.values()) for one in sessions):.1f} s",

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from streamer.events import Error, Event, Final, Gap, Speech
+from streamer.events import Error, Event, Final, Gap, Partial, Speech
 from tests.promises import ROUNDING_S, check_promises
 from tools.cluster.sessions import Heard
 
@@ -34,6 +34,9 @@ class Judgement:
     # such words differ from run to run.
     untold: int = 0
 
+    # Events that the client received and the log does not have, or the other way round: unlike words, that is exact.
+    unlike_log: int = 0
+
     # Seconds in gaps, by reason; how often the client had to come back.
     gaps: dict[str, float] = field(default_factory=dict)
     reconnected: int = 0
@@ -51,11 +54,16 @@ class Judgement:
 
     @property
     def well(self) -> bool:
-        return not (self.broken or self.lost or self.doubled or self.untold)
+        return not (self.broken or self.lost or self.doubled or self.untold or self.unlike_log)
 
 
-def judge(heard: Heard, references: Sequence[Heard], duration_s: float) -> Judgement:
-    """Hold a session against the same session in undisturbed runs: words against the run that is nearest."""
+def judge(
+    heard: Heard, references: Sequence[Heard], duration_s: float, stored: Sequence[Event] | None = None
+) -> Judgement:
+    """Compare a session with the same one in undisturbed runs, by the words of the nearest, and with its log.
+
+    stored : all events of the log; None: not compared
+    """
     events = [event for _, event in heard.events]
     found = Judgement(session=heard.session, reconnected=sum("went away" in text for text in heard.notices))
     try:
@@ -66,6 +74,9 @@ def judge(heard: Heard, references: Sequence[Heard], duration_s: float) -> Judge
         check_promises(numbered, duration_s=duration_s)
     except AssertionError as error:
         found.broken = f"{error}"[:600] or str(traceback.extract_tb(error.__traceback__)[-1].line)
+    if stored is not None:
+        received = {event.to_json() for event in events if event.seq and not isinstance(event, Partial)}
+        found.unlike_log = len(received ^ {event.to_json() for event in stored})
     for gap in (event for event in events if isinstance(event, Gap)):
         found.gaps[gap.reason] = round(found.gaps.get(gap.reason, 0.0) + gap.end - gap.start, 3)
     said = _words(events)

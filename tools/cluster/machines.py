@@ -22,8 +22,10 @@ from nats.errors import Error as NatsError
 from nats.js.api import StreamInfo
 
 from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import ALIVE_WORKERS, EVENTS, Record, WorkerAlive, decoded
 from streamer.errors import ClusterError, StreamerError
+from streamer.events import Event, from_json
 from streamer.settings.table import ClusterSettings
 from tools.benchmarks.processes import free_port
 
@@ -208,6 +210,13 @@ class Machines:
             record = decoded(last.data or b"", Record)
             return record.worker, record.epoch
         return "", 0
+
+    async def stored(self, session: str) -> list[Event] | None:
+        """Return all events in a session's log; None if it cannot be read now."""
+        with contextlib.suppress(NatsError, TimeoutError, StreamerError):
+            records = await SessionLog(self._bus, ClusterSettings()).read(session)
+            return [from_json(event) for record, _ in records for event in record.events]
+        return None
 
     async def info(self) -> StreamInfo | None:
         """Return how the sessions' log is; None where nobody knows now."""
