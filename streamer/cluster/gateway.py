@@ -57,7 +57,7 @@ logger = logging.getLogger(__name__)
 
 WATCH_S = 0.2  # between two checks of all workers
 RESUME_S = 20.0  # that a worker has to take over the session of a client that has come to another gateway
-SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that there are none
+SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
 
 # Partials have numbers and are not stored: the highest number behind the log's that a client may have seen.
 MAX_UNSTORED = 10_000
@@ -188,7 +188,7 @@ class ClusterStreams:
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of a session, which another gateway may have had.
 
-        Raises UnknownSessionError if there is none, or it was opened with the token of another name; BusyError if no
+        Raises UnknownSessionError if it is unknown, or was opened with the token of another name; BusyError if no
         worker goes on with it for now.
         """
         async with self._resuming.setdefault(session, asyncio.Lock()):

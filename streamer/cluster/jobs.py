@@ -1,7 +1,7 @@
 """Recordings that workers transcribe: the submitter keeps their audio and text, any worker with the model does them.
 
 A worker with a free slot asks all submitters for a job (`FreeSlot`). A submitter answers as soon as it has one for the
-model; the job belongs to the worker whose first request (`JobAlive`) comes first. The worker asks for the audio, block
+model; the job belongs to the worker whose first report (`JobReport`) comes first. The worker asks for the audio, block
 by block, reports segments, and stops if the submitter no longer wants the job. A run that is silent for too long counts
 as lost, and the job goes to another worker. A recording at which MAX_TRIES workers failed or died is given up.
 """
@@ -49,19 +49,18 @@ logger = logging.getLogger(__name__)
 JOBS = f"{PREFIX}.jobs.{VERSION}"
 SUBMITTERS = f"{PREFIX}.submitter"
 
-# Workers that may fail at a recording, or die over it.
-MAX_TRIES = 3
+MAX_TRIES = 3  # workers that may fail at a recording, or die while they transcribe it
 
-FREE_S = 5.0  # that a worker waits for a job before it asks again
-OFFER_S = 1.0  # that it has to take the one that it was given, before another gets it
+FREE_S = 5.0  # for which a worker waits for a job before it asks again
+OFFER_S = 1.0  # in which a worker begins a job that it was given, before another gets it
 RETRY_S = 1.0  # before a job at which a worker failed is given to one again
-LOST_RUN_S = 10.0  # after which a run that reports nothing counts as lost
-CHECK_S = 1.0  # from one look at all jobs to the next
-NOBODY_S = 60.0  # without a worker that has the model, a job is given up
+LOST_RUN_S = 10.0  # without a report, a run counts as lost
+CHECK_S = 1.0  # between two checks of all jobs
+ABSENT_S = 60.0  # without a worker that has the model, a job is given up
 
 
 class FreeSlot(Message, frozen=True, kw_only=True):
-    """Request: a worker with a model, as in WorkerAlive, has a free slot. Answer: a Job, from several submitters."""
+    """Request: a worker with a model, as in WorkerAlive, has a free slot. Answer: RecordingJob."""
 
     worker: str
     model: str
@@ -72,72 +71,61 @@ class RecordingJob(Message, frozen=True, kw_only=True):
 
     submitter: str
     number: int  # the submitter's own
-    words: bool  # whether words are looked for in the texts, with their times
+    words: bool  # whether segments have words with times
 
-    # Settings of decoding and speech, by their dotted names, all others at their defaults; None: as the worker is set.
+    # Settings of decoding and speech, by their dotted names, others at their defaults; None: the worker's.
     settings: dict[str, Any] | None
-    options: RecordingOptions  # what is chosen otherwise than the worker is set
+    options: RecordingOptions  # that replace the worker's settings
 
 
-class FromWorker(Message, frozen=True, kw_only=True):
-    """What a worker's requests share. They are answered with an Answer."""
+class JobEnd(Message, frozen=True, kw_only=True):
+    """How a run has ended."""
+
+    n_segments: int = 0  # in all
+    ready: Ready | None = None  # with which the recording's session opens
+    code: str = ""  # of the error; empty if there was none
+    message: str = ""
+    retry: bool = False  # whether another worker might succeed
+
+
+class JobReport(Message, frozen=True, kw_only=True):
+    """Request of a run, at least every few seconds. Answer: JobAnswer."""
 
     job: int
     worker: str
-    run: str  # name of the worker's one try at the job
+    run: str  # unique name of the worker's try
+    begins: bool = False
+    position: int | None = None  # of the first sample of the next audio; None: none is asked for
 
+    n_before: int = 0  # segments reported before these
+    segments: tuple[RecordedSegment, ...] = ()
+    done: int = 0  # samples that are transcribed
+    n_samples: int = 0  # that were read
+    language: str = ""
+    work_s: float = 0.0
 
-class AudioRequest(FromWorker, frozen=True, kw_only=True):
-    """Request for the audio from a position on."""
-
-    position: int  # of the first sample
-
-
-class JobAlive(FromWorker, frozen=True, kw_only=True):
-    """The run begins, or goes on."""
-
-
-class JobProgress(FromWorker, frozen=True, kw_only=True):
-    """What was found, and how far the run is."""
-
-    n_before: int  # segments of the run before these
-    segments: tuple[RecordedSegment, ...]
-    position: int  # samples that are done
-    n_samples: int  # of how many
-    language: str
-    work_s: float
-
-
-class JobEnd(FromWorker, frozen=True, kw_only=True):
-    """The run is over."""
-
-    n_segments: int = 0  # in all
-    ready: Ready | None = None  # how the session of a recording opens
-    code: str = ""  # what went wrong; empty: nothing did
-    message: str = ""
-    retry: bool = False  # whether another worker might do better
+    end: JobEnd | None = None
 
 
 class JobAnswer(Message, frozen=True, kw_only=True):
-    """What the submitter answers."""
+    """Answer of a submitter."""
 
     wanted: bool  # else the worker stops
-    data: bytes = b""  # to Ask: samples as in Audio, none at the end
+    data: bytes = b""  # samples as in AudioBlock; none at the end of the recording
     wide: bool = False
 
 
-ToSubmitter = AudioRequest | JobAlive | JobProgress | JobEnd
 UNWANTED = JobAnswer(wanted=False)
 NOTHING: Float32Array = np.empty(0, dtype=np.float32)
 
 
 def shown(model: str) -> str:
-    """Return the name of a model, of what WorkerAlive says, as people write it."""
+    """Return a model's name, without the hash of WorkerAlive."""
     return one_line(model.rpartition(" ")[0] or model)
 
 
 class Jobs:
-    """All jobs of one submitter."""
+    """The jobs of one submitter."""
 
     def __init__(self, bus: Bus, living: Callable[[], Sequence[WorkerAlive]]) -> None:
         """`living` returns the workers that are alive."""
@@ -145,17 +133,16 @@ class Jobs:
         self._bus = bus
         self._name = uuid.uuid4().hex
         self._n_submitted = 0
-        # Those that are not over, by their numbers.
+        # Unfinished jobs, by number.
         self._jobs: dict[int, Submitted] = {}
         # When a worker with a model was alive last, by the monotonic clock.
         self._alive_s: dict[str, float] = {}
         # Workers that wait for a job, the first longest: their models, until when, and how they are answered.
         self._free: list[tuple[str, float, Reply]] = []
-        # What goes on; a reference keeps it from being dropped.
+        # A reference keeps a task from being collected.
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
-        """Get ready. Raises ClusterError."""
         await self._bus.subscribe(f"{SUBMITTERS}.{self._name}", self._handle)
         await self._bus.subscribe(JOBS, self._on_free_slot)
         self._begin(self._look_after())
@@ -163,12 +150,12 @@ class Jobs:
     def find(self, model: str) -> str:
         """Return the model that a name means, as WorkerAlive has it; empty: that of most workers.
 
-        Raises UnknownModelError where no living worker has it, ClusterError where nobody lives or takes recordings.
+        Raises UnknownModelError if no living worker has it, ClusterError if no worker is alive that takes recordings.
         """
         models = Counter(alive.model for alive in self.living() if alive.max_recordings)
         if not models:
             raise ClusterError(
-                "no worker that takes recordings is heard: expected `streamer worker` on the same NATS, with"
+                "no worker that takes recordings is alive: expected `streamer worker` on the same NATS, with"
                 " cluster.max_recordings above 0; start one, or wait"
             )
         for found, _ in models.most_common():
@@ -193,8 +180,8 @@ class Jobs:
         name : what it is called in errors
         read : begins to read it: blocks of 16 kHz mono, shape (n,), the same each time; called in threads of its own
         identity : its model, as `find` returns it
-        settings : how to decode; None: as the worker is set, but for what the `options` say
-        on_progress : told how many samples are done, and of how many
+        settings : for decoding; None: the worker's, changed by the `options`
+        on_progress : called with the samples that are transcribed, and that were read
         """
         self._n_submitted += 1
         job = RecordingJob(
@@ -210,12 +197,12 @@ class Jobs:
         return submitted
 
     def fail(self, error: StreamerError) -> None:
-        """Give up what is not over."""
+        """Give up unfinished jobs."""
         for submitted in list(self._jobs.values()):
             submitted.fail(error)
 
     async def close(self) -> None:
-        """End, and want nothing more of what is not over."""
+        """Stop, and have workers drop unfinished jobs."""
         for submitted in list(self._jobs.values()):
             submitted.close()
         for task in self._tasks:
@@ -227,7 +214,7 @@ class Jobs:
         task.add_done_callback(self._tasks.discard)
 
     async def _give(self) -> None:
-        """Give jobs that wait to workers that are free."""
+        """Give waiting jobs to free workers."""
         now_s = time.monotonic()
         self._free = [each for each in self._free if each[1] > now_s]
         for submitted in list(self._jobs.values()):
@@ -238,14 +225,14 @@ class Jobs:
                 await free[2](submitted.job)
 
     async def _look_after(self) -> None:
-        """Give away what was lost on its way, and give up what no worker can do."""
+        """Give jobs away again whose offer or run was lost, and give up those without a worker."""
         while True:
             await asyncio.sleep(CHECK_S)
             now_s = time.monotonic()
             self._alive_s |= {alive.model: now_s for alive in self.living()}
             for submitted in list(self._jobs.values()):
-                if now_s - self._alive_s[submitted.identity] > NOBODY_S:
-                    why = f"no worker with the model {submitted.model} is heard any more; start one"
+                if now_s - self._alive_s[submitted.identity] > ABSENT_S:
+                    why = f"no worker with the model {submitted.model} is alive any longer; start one"
                     submitted.fail(ClusterError(f"{submitted.name} is given up: {why}, and transcribe it again"))
                 if not self._bus.connected:
                     submitted.excuse(now_s)
@@ -260,18 +247,18 @@ class Jobs:
 
     async def _answer(self, data: bytes, reply: Reply) -> None:
         try:
-            request: ToSubmitter = decoded(data, ToSubmitter)  # type: ignore[arg-type]
-            submitted = self._jobs.get(request.job)
-            await reply(await submitted.answer(request) if submitted is not None else UNWANTED)
+            report = decoded(data, JobReport)
+            submitted = self._jobs.get(report.job)
+            await reply(await submitted.answer(report) if submitted is not None else UNWANTED)
         except ClusterMessageError as error:
             logger.warning("a worker is not answered: %s", error)
         else:
-            if isinstance(request, JobEnd):
+            if report.end is not None:
                 await self._give()
 
 
 def _given(settings: Settings) -> dict[str, Any]:
-    """Return what a worker has to know of settings: all of decoding and speech that is not the default."""
+    """Return the settings of decoding and speech that are not the default."""
     default = Settings()
     names = [name for name in SETTINGS if name.startswith(("decoding.", "speech."))]
     return {
@@ -280,7 +267,7 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 class Submitted:
-    """A recording that was submitted, until it is closed: a `server.interfaces.Transcription`."""
+    """A submitted recording, until it is closed: a `server.interfaces.Transcription`."""
 
     def __init__(
         self,
@@ -291,26 +278,26 @@ class Submitted:
         read: Callable[[], Iterator[Float32Array]],
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Stand among the `jobs` that are not over; `identity` is the model's, as WorkerAlive has it."""
+        """Join the unfinished `jobs`; `identity` is the model's, as WorkerAlive has it."""
         self.name = name
         self.model = shown(identity)
         self.identity = identity
         self.job = job
-        # As the worker said last.
+        # As the worker reported last.
         self.n_samples = 0
         self.language = ""
         self.work_s = 0.0
         self._jobs = jobs
         self._read = read
-        # Until when it is given to no worker, by the monotonic clock.
+        # When it may be given to a worker again, by the monotonic clock.
         self._until_s = 0.0
         self._on_progress = on_progress
-        # The run that counts; the workers that have tried, and what the last reported that failed.
+        # The present run; the workers that have tried, and the last error.
         self._run: _Run | None = None
         self._tried: list[str] = []
         self._last_error = "they ended without a word"
         self._result: asyncio.Future[tuple[Ready, list[RecordedSegment]]] = asyncio.get_running_loop().create_future()
-        # Segments for who reads them as they come, None at the end; of which run the last was, and its end.
+        # Segments to iterate over, None at the end; the run of the last one, and where it ends.
         self._found: asyncio.Queue[RecordedSegment | None] = asyncio.Queue()
         self._found_by: _Run | None = None
         self._found_until_s = 0.0
@@ -324,8 +311,8 @@ class Submitted:
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the run that was complete.
 
-        Raises AudioFileError, ConfigError where the model cannot do what the options say, ClusterError where it is
-        given up, and what `read` raises.
+        Raises AudioFileError, ConfigError if the model cannot follow the options, ClusterError if it is given up, and
+        what `read` raises.
         """
         return await asyncio.shield(self._result)
 
@@ -339,12 +326,12 @@ class Submitted:
         """Give it up."""
         if not self._result.done():
             self._result.set_exception(error)
-            self._result.exception()  # nobody need have waited for it
+            self._result.exception()  # `result` may not have been awaited
             self._found.put_nowait(None)
         self.close()
 
     def close(self) -> None:
-        """Nothing more is wanted of it, nor read; harmless the second time."""
+        """Drop it, unread and unfinished as it may be; harmless the second time."""
         self._run = None
         self._jobs.pop(self.job.number, None)
 
@@ -355,42 +342,41 @@ class Submitted:
         self.close()
 
     def waits(self, now_s: float) -> bool:
-        """Whether a worker is wanted that begins it."""
+        """Whether a worker should begin it."""
         return now_s >= self._until_s and (self._run is None or now_s >= self._run.until_s)
 
     def wait_until(self, until_s: float) -> None:
-        """Give it to no worker until then."""
+        """Give it to no worker until a time."""
         self._until_s = until_s
 
     def excuse(self, now_s: float) -> None:
-        """Do not count its run as lost since nothing came from it until now: nothing could."""
+        """Expect no report of its run before now: NATS was away."""
         if self._run is not None:
             self._run.until_s = now_s + LOST_RUN_S
 
-    async def answer(self, request: ToSubmitter) -> JobAnswer:
-        """Return what a worker is answered. Raises ClusterMessageError."""
+    async def answer(self, report: JobReport) -> JobAnswer:
+        """Process a report. Raises ClusterMessageError."""
         now_s, run = time.monotonic(), self._run
-        if run is None or run.name != request.run:
-            if not isinstance(request, JobAlive) or (run is not None and now_s < run.until_s):
-                return UNWANTED  # another worker was faster
+        if run is None or run.name != report.run:
+            if not report.begins or (run is not None and now_s < run.until_s):
+                return UNWANTED  # another worker was faster, or has taken over
             if len(self._tried) >= MAX_TRIES:
                 return self._give_up()
-            run = self._run = _Run(request.run, self._read)
-            self._tried.append(request.worker)
+            run = self._run = _Run(report.run, self._read)
+            self._tried.append(report.worker)
         run.until_s = now_s + LOST_RUN_S
-        match request:
-            case AudioRequest():
-                return await self._audio(run, request)
-            case JobProgress():
-                return self._found_more(run, request)
-            case JobEnd():
-                return self._over(run, request)
+        if report.position is not None:
+            return await self._audio(run, report.position)
+        if report.end is not None:
+            return self._finish(run, report.end)
+        if report.n_samples:
+            self._add(run, report)
         return JobAnswer(wanted=True)
 
-    async def _audio(self, run: "_Run", ask: AudioRequest) -> JobAnswer:
+    async def _audio(self, run: "_Run", position: int) -> JobAnswer:
         try:
             async with run.lock:
-                samples = await asyncio.to_thread(run.block, ask.position)
+                samples = await asyncio.to_thread(run.block, position)
         except ClusterMessageError:
             raise
         except StreamerError as error:
@@ -404,36 +390,35 @@ class Submitted:
         wide = not np.array_equal(scaled, np.clip(np.rint(scaled), -32768, 32767))
         return JobAnswer(wanted=True, data=pack_samples(samples, wide=wide), wide=wide)
 
-    def _found_more(self, run: "_Run", found: JobProgress) -> JobAnswer:
+    def _add(self, run: "_Run", report: JobReport) -> None:
         n_known = len(run.segments)
-        if not 0 <= found.n_before <= n_known:
-            raise ClusterMessageError(f"segments behind {found.n_before} of {n_known} came: expected all of them")
-        run.segments[found.n_before :] = found.segments  # the same again if the answer was lost
-        self.n_samples, self.language, self.work_s = found.n_samples, found.language[:20], found.work_s
+        if not 0 <= report.n_before <= n_known:
+            raise ClusterMessageError(f"segments behind {report.n_before} of {n_known} came: expected all of them")
+        run.segments[report.n_before :] = report.segments  # the same again if the answer was lost
+        self.n_samples, self.language, self.work_s = report.n_samples, report.language[:20], report.work_s
         for segment in run.segments[n_known:]:
             # Another run may find others: those before the end of the last are not passed on again.
             if run is self._found_by or segment.final.start >= self._found_until_s:
                 self._found_by, self._found_until_s = run, segment.final.end
                 self._found.put_nowait(segment)
-        self._on_progress(found.position, found.n_samples)
-        return JobAnswer(wanted=True)
+        self._on_progress(report.done, report.n_samples)
 
-    def _over(self, run: "_Run", over: JobEnd) -> JobAnswer:
-        message = one_line(over.message)[:1000]
-        if over.code == StoppingError.code:
+    def _finish(self, run: "_Run", end: JobEnd) -> JobAnswer:
+        message = one_line(end.message)[:1000]
+        if end.code == StoppingError.code:
             self._run = None
             self._tried.pop()  # that says nothing about the recording
-        elif over.code and not over.retry:
-            kind = {AudioFileError.code: AudioFileError, ConfigError.code: ConfigError}.get(over.code, UsageError)
+        elif end.code and not end.retry:
+            kind = {AudioFileError.code: AudioFileError, ConfigError.code: ConfigError}.get(end.code, UsageError)
             self.fail(kind(message.replace("the recording", self.name)))
             return UNWANTED
-        elif over.code or over.ready is None or over.n_segments != len(run.segments):
+        elif end.code or end.ready is None or end.n_segments != len(run.segments):
             self._last_error = message
             if len(self._tried) >= MAX_TRIES:
                 return self._give_up()
             self._run, self._until_s = None, time.monotonic() + RETRY_S
         else:
-            self._result.set_result((over.ready, run.segments))
+            self._result.set_result((end.ready, run.segments))
             self._found.put_nowait(None)
             self.close()
             return UNWANTED

@@ -32,9 +32,9 @@ def find_nats_server() -> Path:
 
 
 def usual_port() -> int:
-    """Return the port that NATS has by custom where it is free on loopback, else 0, which picks one."""
+    """Return NATS' usual port if it is free on loopback, else 0, which picks one."""
     try:
-        # As servers bind it: connections of the one before may linger for a minute, which takes nobody's place.
+        # As servers bind it: connections of an earlier server may linger for a minute, and block no new one.
         socket.create_server(("127.0.0.1", USUAL_PORT)).close()
     except OSError:
         return 0
@@ -45,10 +45,10 @@ def usual_port() -> int:
 async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator[str]:
     """Run a server on loopback while in the context, which gets its URL.
 
-    folder : where it keeps what is stored, and its log; None: a temporary folder
+    folder : for its store and its log; None: a temporary folder
     port : 0 picks a free one
 
-    Raises ClusterError where it does not start.
+    Raises ClusterError if it does not start.
     """
     program = find_nats_server()
     with contextlib.ExitStack() as stack:
@@ -60,7 +60,7 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
         # Only this machine reaches it, so that no login is needed; -1 picks a free port.
         flags = f"--name streamer --addr 127.0.0.1 --port {port or -1} --jetstream".split()
         flags += ["--store_dir", str(folder / "store"), "--ports_file_dir", str(folder)]
-        # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
+        # A process group of its own: Ctrl-C in a terminal stops this process, which stops the server last.
         ports = folder / f"{program.name}_PID.ports"
         for stale in folder.glob(ports.name.replace("PID", "*")):  # of a server that was killed
             stale.unlink()
@@ -80,7 +80,7 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
 
 
 async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
-    """Wait until the server listens, and return where: it writes that into a file."""
+    """Wait until the server listens, and return its URL, which it writes into a file."""
     path, until = ports.with_name(ports.name.replace("PID", str(process.pid))), time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written

@@ -1,4 +1,4 @@
-"""The log of each session: what settled, stored by NATS so that only the session's owner can add to it."""
+"""The log of each session: events and checkpoints, stored by NATS so that only the session's owner can add to it."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ class UnreadableRecordError(ClusterMessageError):
     def __init__(self, message: str, *, sequence: int, epoch: int, number: int) -> None:
         super().__init__(message)
 
-        # Where it stands, and what can be read of it (0: nothing): enough to own the session behind it.
+        # Its sequence, epoch and number (0: unreadable), to own the session behind it.
         self.sequence = sequence
         self.epoch = epoch
         self.number = number
@@ -49,7 +49,7 @@ class UnreadableRecordError(ClusterMessageError):
 class SessionLog:
     """The logs of all sessions: a stream of NATS, in which each has a subject.
 
-    Who stores a record says behind which sequence of the subject it belongs. That is the fence: of several writers
+    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers
     that saw the same last record one wins, and the others learn that they own the session no longer.
     """
 
@@ -58,15 +58,15 @@ class SessionLog:
         self._keep_s = settings.keep_s
         self._replicas = settings.replicas or min(3, bus.n_servers)
 
-        # Whether `on_trouble` was told that nothing can be stored.
+        # Whether it was reported that nothing can be stored.
         self._troubled = False
 
     async def prepare(self) -> None:
-        """Make the stream, or take it as it is. Raises ClusterError where NATS can do neither."""
+        """Make the stream, or use it as it is. Raises ClusterError if NATS can do neither."""
         api, what = self._bus.jetstream, f"the stream {STREAM}"
         wanted = StreamConfig(
             name=STREAM,
-            description="what settled in each session (docs/cluster.md)",
+            description="events and checkpoints of each session (docs/cluster.md)",
             subjects=[f"{EVENTS}.*"],
             retention=RetentionPolicy.LIMITS,
             discard=DiscardPolicy.OLD,
@@ -87,9 +87,9 @@ class SessionLog:
             )
 
     async def last(self, session: str) -> Stored | None:
-        """Return a session's newest record, as the stream's leader has it; None where none is stored.
+        """Return a session's newest record, as the stream's leader has it; None if none is stored.
 
-        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError where NATS does not answer.
+        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError if NATS does not answer.
         """
         found = await self._get(session)
         return _stored(found) if found else None
@@ -118,8 +118,8 @@ class SessionLog:
     async def store(self, session: str, record: Record, *, after: int) -> int:
         """Store a record behind the session's record at sequence `after` (0: the first); return its sequence.
 
-        Tries on while NATS is away, full or without a leader. Raises FencedError where another machine has stored
-        something, and ClusterError where the record can never be stored.
+        Retries while NATS is away, full or without a leader. Raises FencedError if another machine has stored a record,
+        and ClusterError if this one can never be stored.
         """
         subject, wait_s = _subject(session), _RETRY_S[0]
         while True:
@@ -152,9 +152,9 @@ class SessionLog:
             wait_s = min(wait_s * 2, _RETRY_S[1])
 
     async def _look_back(self, session: str, record: Record, after: int) -> tuple[int, int]:
-        """Return where a refused record stands, from an earlier try whose answer was lost, or 0, and what is last.
+        """Return the sequence at which an earlier try has stored a record, or 0, and the last sequence.
 
-        Raises FencedError where somebody else wrote behind `after`.
+        Raises FencedError if another machine has stored a record behind `after`.
         """
         try:
             last = await self.last(session)
@@ -186,7 +186,7 @@ class SessionLog:
         return found if found.subject == subject else None
 
     async def _make_again(self) -> None:
-        """Make the stream where NATS came back without it; while NATS has no leader, that fails as well."""
+        """Make the stream if NATS came back without it; while NATS has no leader, that fails as well."""
         try:
             await self._bus.jetstream.stream_info(STREAM)
         except NotFoundError:

@@ -37,7 +37,7 @@ EVENTS = f"{PREFIX}.events"
 BEAT_S = 0.5  # from one sign of life to the next
 LOST_S = 1.6  # without one, a machine counts as lost
 
-# Audio goes in pieces of at most so many samples: as 32-bit floats, well below NATS' limit of 1 MB.
+# Of a message of audio: as 32-bit floats, well below NATS' limit of 1 MB.
 MAX_BLOCK_SAMPLES = 80_000
 
 
@@ -97,12 +97,12 @@ class Record(Message, frozen=True, kw_only=True):
     events: tuple[str, ...]
     checkpoint: Checkpoint
 
-    # Where NATS has the record before (0: this is the first); `SessionLog.store` fills it in.
+    # Sequence of the record before (0: this is the first); `SessionLog.store` fills it in.
     previous: int = 0
 
 
 class Open(Message, frozen=True, kw_only=True):
-    """Request: transcribe a session, from its beginning or from where another left it. Answer: Opened, Refused."""
+    """Request: transcribe a session, from its beginning or from a checkpoint. Answer: Opened, Refused."""
 
     session: str
     gateway: str
@@ -181,7 +181,7 @@ class Leave(Message, frozen=True, kw_only=True):
 
 
 class Update(Message, frozen=True, kw_only=True):
-    """What a session says: a record that is stored, a partial, or no more than how far it is."""
+    """Progress of a session: a record that was stored, a partial, or only positions."""
 
     session: str
     worker: str
@@ -210,23 +210,23 @@ def encoded(message: Message) -> bytes:
 
 
 def decoded(data: bytes, kind: type[_M]) -> _M:
-    """Read a message of a type, or of a union of types. Raises ClusterMessageError where it is none."""
+    """Read a message of a type, or of a union of types. Raises ClusterMessageError if it is malformed."""
     try:
         return cast(_M, _decoder(kind).decode(data))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ClusterMessageError(
-            f"a message of {len(data)} bytes is none that this version knows ({str(error)!r:.200}): expected version"
+            f"unknown or malformed message of {len(data)} bytes ({str(error)!r:.200}): expected version"
             f" {VERSION}, from machines that run the same streamer"
         ) from None
 
 
 def pack_samples(samples: Float32Array, *, wide: bool) -> bytes:
-    """Return samples, shape (n,), as bytes; exact where `wide`, or where they came from 16-bit integers."""
+    """Return samples, shape (n,), as bytes; exact if `wide`, or if they came from 16-bit integers."""
     return samples.astype("<f4").tobytes() if wide else np.rint(samples * 32768).astype("<i2").tobytes()
 
 
 def unpack_samples(data: bytes, *, wide: bool) -> Float32Array:
-    """Return samples, shape (n,). Raises ClusterMessageError where the bytes are no whole number of finite samples."""
+    """Return samples, shape (n,). Raises ClusterMessageError if the bytes are no whole number of finite samples."""
     if len(data) % (4 if wide else 2) or len(data) > MAX_BLOCK_SAMPLES * 4:
         raise ClusterMessageError(f"a piece of audio has {len(data)} bytes: expected whole samples, at most 5 s")
     if not wide:

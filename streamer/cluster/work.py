@@ -11,19 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamer.arrays import Float32Array
-from streamer.cluster.jobs import (
-    FREE_S,
-    JOBS,
-    SUBMITTERS,
-    AudioRequest,
-    FreeSlot,
-    JobAlive,
-    JobAnswer,
-    JobEnd,
-    JobProgress,
-    RecordingJob,
-    ToSubmitter,
-)
+from streamer.cluster.jobs import FREE_S, JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.cluster.messages import unpack_samples
 from streamer.cluster.worker_session import WorkerContext
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
@@ -39,16 +27,16 @@ from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
-RENEW_S = 3.0  # from one report of a run to the next, at most
+RENEW_S = 3.0  # between two reports of a run, at most
 RETRY_S = 0.5  # before a worker asks again for a job if none came
 ASK_S = 10.0  # for one answer of the submitter
-GONE_S = 3.0  # after which a submitter is gone that nobody answers for
-SILENT_S = 60.0  # the same of one that is there: it may have a hundred workers to answer
+GONE_S = 3.0  # without a subscriber, a submitter counts as gone
+SILENT_S = 60.0  # the same without answers: it may have a hundred workers to answer
 
 
 @dataclass
 class JobCounts:
-    """What a worker tells of its recordings: those at work, and those done since its start."""
+    """Recordings of a worker: those at work, and those done since its start."""
 
     running: int = 0
     done: int = 0
@@ -86,7 +74,7 @@ async def _serve(place: WorkerContext, counts: JobCounts, executor: ThreadPoolEx
             await asyncio.get_running_loop().run_in_executor(executor, work.run)
         except asyncio.CancelledError:
             work.closed = True
-            await place.bus.publish(work.submitter, work.failed(StoppingError("the worker stops")))
+            await place.bus.publish(work.submitter, work.report(end=failed(StoppingError("the worker stops"))))
             raise
         except Exception:  # another worker begins it anew
             logger.exception("a recording could not be begun")
@@ -101,7 +89,7 @@ class _JobRun:
     """One run of a job, in a thread."""
 
     def __init__(self, place: WorkerContext, job: RecordingJob, model: Callable[[], WhisperModel]) -> None:
-        # Set where the worker stops; whether all was transcribed.
+        # Set when the worker stops; whether all was transcribed.
         self.closed = False
         self.complete = False
         # The submitter's subject.
@@ -110,18 +98,18 @@ class _JobRun:
         self._place = place
         self._model = model
         self._loop = asyncio.get_running_loop()
-        self._who: dict[str, Any] = {"job": job.number, "worker": place.worker, "run": uuid.uuid4().hex}
-        # Samples that there are; segments that were told, and those that were not yet.
+        self._run: dict[str, Any] = {"job": job.number, "worker": place.worker, "run": uuid.uuid4().hex}
+        # Samples that were read; number of segments that were reported, and those that were not yet.
         self._n_samples = 0
-        self._n_told = 0
+        self._n_reported = 0
         self._found: list[RecordedSegment] = []
         self._language = ""
 
     def run(self) -> None:
         """Transcribe, and report how it ended."""
         try:
-            self._ask(JobAlive(**self._who))
-            self._ask(self._outcome())
+            self._ask(begins=True)
+            self._ask(end=self._outcome())
         except _EndError as end:
             logger.debug("a recording is let go of: %s", end)
 
@@ -129,22 +117,22 @@ class _JobRun:
         """Report that the run goes on, until cancelled."""
         while True:
             await asyncio.sleep(RENEW_S)
-            await self._place.bus.publish(self.submitter, JobAlive(**self._who))
+            await self._place.bus.publish(self.submitter, self.report())
 
-    def failed(self, error: StreamerError) -> JobEnd:
-        return JobEnd(**self._who, code=error.code, message=str(error), retry=not isinstance(error, UsageError))
+    def report(self, **fields: Any) -> JobReport:  # noqa: ANN401 - the report's
+        return JobReport(**self._run, **fields)
 
     def _outcome(self) -> JobEnd:
         """Transcribe; return how it ended, unless _EndError ends it."""
         try:
             return self._transcribe()
         except StreamerError as error:
-            return self.failed(error)
+            return failed(error)
         except _EndError:
             raise
         except Exception:
             logger.exception("transcribing a recording failed")
-            return self.failed(StreamerError("the worker failed: see its log"))
+            return failed(StreamerError("the worker failed: see its log"))
 
     def _transcribe(self) -> JobEnd:
         model, job = self._model(), self._job
@@ -159,12 +147,12 @@ class _JobRun:
             self._read(),
             resolve_decoding(decoding, model, speech, words=job.words),
             enrichment.glossary if enrichment is not None and job.settings is None else None,
-            on_progress=self._tell,
-            on_language=self._tell_language,
+            on_progress=self._report_progress,
+            on_language=self._set_language,
         ):
             self._found.append(segment)
         self.complete = True
-        return JobEnd(**self._who, n_segments=self._n_told, ready=ready_event(model, decoding.language))
+        return JobEnd(n_segments=self._n_reported, ready=ready_event(model, decoding.language))
 
     def _settings(self, model: WhisperModel) -> tuple[DecodingSettings, SpeechSettings]:
         """Return how the recording is decoded. Raises ConfigError."""
@@ -190,7 +178,7 @@ class _JobRun:
         position = 0
         while True:
             self._yield.wait()
-            answer = self._ask(AudioRequest(**self._who, position=position))
+            answer = self._ask(position=position)
             samples = unpack_samples(answer.data, wide=answer.wide)
             if not len(samples):
                 return
@@ -198,46 +186,44 @@ class _JobRun:
             self._n_samples = position
             yield samples
 
-    def _tell_language(self, language: str, probabilities: object) -> None:
+    def _set_language(self, language: str, probabilities: object) -> None:
         self._language = language
 
-    def _tell(self, position: int) -> None:
-        """Tell what was found up to a position."""
+    def _report_progress(self, position: int) -> None:
+        """Report the segments found up to a position."""
         segments, self._found = tuple(self._found), []
-        found = JobProgress(
-            **self._who,
-            n_before=self._n_told,
+        self._ask(
+            n_before=self._n_reported,
             segments=segments,
-            position=position,
+            done=position,
             n_samples=self._n_samples,
             language=self._language,
             work_s=self._yield.work_s,
         )
-        self._ask(found)
-        self._n_told += len(segments)
+        self._n_reported += len(segments)
 
     def _check(self) -> None:
         if self.closed:
             raise _EndError("the worker stops")
 
-    def _ask(self, request: ToSubmitter) -> JobAnswer:
-        """Ask the submitter. Raises _EndError."""
+    def _ask(self, **fields: Any) -> JobAnswer:  # noqa: ANN401 - the report's
+        """Report to the submitter. Raises _EndError."""
         self._check()  # the loop may have ended with the worker
         try:
-            answer = asyncio.run_coroutine_threadsafe(self._request(request), self._loop).result()
+            answer = asyncio.run_coroutine_threadsafe(self._request(self.report(**fields)), self._loop).result()
         except (RuntimeError, CancelledError):
             raise _EndError("the worker has stopped") from None
         if not answer.wanted:
             raise _EndError("its submitter has all of it, or no longer wants it")
         return answer
 
-    async def _request(self, request: ToSubmitter) -> JobAnswer:
+    async def _request(self, report: JobReport) -> JobAnswer:
         bus, since_s = self._place.bus, time.monotonic()
         while True:
             self._check()
             asked_s = time.monotonic()
             try:
-                return await bus.request(self.submitter, request, JobAnswer, timeout_s=ASK_S)
+                return await bus.request(self.submitter, report, JobAnswer, timeout_s=ASK_S)
             except ClusterError as error:
                 logger.debug("a submitter does not answer: %s", error)
             now_s = time.monotonic()
@@ -246,6 +232,10 @@ class _JobRun:
             elif now_s - since_s > (GONE_S if now_s - asked_s < ASK_S else SILENT_S):
                 raise _EndError("its submitter is gone")
             await asyncio.sleep(0.2)
+
+
+def failed(error: StreamerError) -> JobEnd:
+    return JobEnd(code=error.code, message=str(error), retry=not isinstance(error, UsageError))
 
 
 class _EndError(Exception):

@@ -63,7 +63,7 @@ class WorkerContext:
     settings: Settings
     model: WhisperModel
 
-    # What tells the model from others (see `WorkerAlive.model`).
+    # See `WorkerAlive.model`.
     identity: str
     engine: Engine[EncodedWindow]
     enrichment: Enrichment | None = None
@@ -93,7 +93,7 @@ class WorkerSession:
     task: asyncio.Task[None]
 
     def __init__(self, context: WorkerContext, request: Open, checkpoint: Checkpoint, *, behind: LogPosition) -> None:
-        """Make a session that goes on from a checkpoint, and from where its log ends.
+        """Make a session that continues from a checkpoint, behind the end of its log.
 
         Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
         """
@@ -297,8 +297,8 @@ class WorkerSession:
     async def _run(self) -> None:
         try:
             while not self.over:
-                heard, until_s = self._new_until
-                is_new = self.checkpoint.state.heard < heard and self._loop.time() < until_s
+                position, until_s = self._new_until
+                is_new = self.checkpoint.state.heard < position and self._loop.time() < until_s
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
                         await self._news.wait()

@@ -110,7 +110,7 @@ class LocalBus:
 
     async def request(self, subject: str, message: Message, kind: type[M] | UnionType, *, timeout_s: float) -> Any:  # noqa: ANN401
         if subject not in self._handlers:
-            raise ClusterError("nobody is there")
+            raise ClusterError("it has no subscriber")
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._queue(subject).put_nowait((encoded(message), answer))
         async with asyncio.timeout(timeout_s):

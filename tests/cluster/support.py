@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +70,16 @@ class NatsServer:
         self._process.send_signal(number)
 
 
+@contextlib.contextmanager
+def running(server: NatsServer) -> Iterator[NatsServer]:
+    """Run a server until the block is left."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
 class NatsCluster:
     """NATS servers that know each other."""
 
@@ -121,6 +131,15 @@ async def bus_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
         yield bus
     finally:
         await bus.close()
+
+
+@contextlib.asynccontextmanager
+async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncIterator[tuple[Bus, SessionLog]]:  # noqa: ANN401
+    """Yield a machine's connection to NATS and the sessions' log, whose stream is there."""
+    async with bus_on(*urls, name=name, **others) as bus:
+        log = SessionLog(bus, settings_for(*urls, **others))
+        await log.prepare()
+        yield bus, log
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float = WAIT_S) -> None:

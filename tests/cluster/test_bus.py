@@ -13,7 +13,7 @@ import pytest
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.messages import Leave, Opened, Refused, decoded
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError
-from tests.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, settings_for, until
+from tests.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, running, settings_for, until
 
 
 async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
@@ -80,7 +80,7 @@ async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
         assert refused == Refused(code="busy", message="full")
         with pytest.raises(ClusterMessageError):
             await asks.request("streamer.worker.b", leave, Opened, timeout_s=5)
-        with pytest.raises(ClusterError, match=r"streamer\.worker\.c cannot be asked: nobody is there"):
+        with pytest.raises(ClusterError, match=r"streamer\.worker\.c cannot be asked: it has no subscriber"):
             await asks.request("streamer.worker.c", leave, Opened, timeout_s=5)
         with pytest.raises(ClusterError, match=r"did not answer within 0\.1 s"):
             await asks.request("streamer.worker.b", Leave(session="s", epoch=0), Opened, timeout_s=0.1)
@@ -193,20 +193,16 @@ async def test_where_nobody_listens_it_ends_with_one_line() -> None:
 
 
 async def test_without_jetstream_it_ends_with_one_line(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, store=None)
-    server.start()
-    try:
-        with pytest.raises(ClusterError, match=r"does not answer about JetStream.*expected `jetstream` in its"):
-            await Bus.connect(settings_for(server.url), "a")
-    finally:
-        server.kill()
+    with (
+        running(NatsServer(tmp_path, store=None)) as server,
+        pytest.raises(ClusterError, match=r"does not answer about JetStream.*expected `jetstream` in its"),
+    ):
+        await Bus.connect(settings_for(server.url), "a")
 
 
 async def test_passwords_are_used_and_told_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    server = NatsServer(tmp_path, more='authorization { user: me, password: "p@ss/word" }')
-    server.start()
-    try:
+    with running(NatsServer(tmp_path, more='authorization { user: me, password: "p@ss/word" }')) as server:
         async with Line(server.url) as line:
             async with bus_on(line.url.replace("://", "://me:p%40ss%2Fword@")) as bus:
                 line.cut()
@@ -216,8 +212,6 @@ async def test_passwords_are_used_and_told_to_nobody(tmp_path: Path, caplog: pyt
         assert "p@ss" not in caplog.text
         assert "p%40ss" not in caplog.text
         assert "wrong-one" not in caplog.text
-    finally:
-        server.kill()
 
 
 @pytest.mark.parametrize(

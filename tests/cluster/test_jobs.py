@@ -112,6 +112,8 @@ class Place:
 
     def __init__(self, url: str, model: WhisperModel, stack: contextlib.AsyncExitStack) -> None:
         self.machines: list[Machine] = []
+        self.jobs: Jobs
+        self.bus: Bus
         self._url = url
         self._model = model
         self._stack = stack
@@ -132,19 +134,22 @@ class Place:
 
     def submit(
         self,
-        jobs: Jobs,
         name: str,
         read: Callable[[], Iterator[Float32Array]],
         model: str = "",
+        jobs: Jobs | None = None,
         **more: Any,  # noqa: ANN401 - passed on
     ) -> Submitted:
+        jobs = jobs or self.jobs
         return jobs.submit(name, read, jobs.find(model), **more)
 
 
 @pytest.fixture
 async def place(nats: str, model: WhisperModel) -> AsyncIterator[Place]:
     async with contextlib.AsyncExitStack() as stack:
-        yield Place(nats, model, stack)
+        place = Place(nats, model, stack)
+        place.jobs, place.bus = await place.submitter()
+        yield place
 
 
 def blocks(*samples: Float32Array) -> Callable[[], Iterator[Float32Array]]:
@@ -163,16 +168,13 @@ async def texts(submitted: Submitted) -> list[str]:
 
 async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Place, transcriber: Transcriber) -> None:
     worker = await place.worker()
-    submitter, _ = await place.submitter()
     chance = np.random.default_rng(0)
     exact = (chance.integers(-32768, 32768, 200_000) / 32768).astype(np.float32)
     fine = chance.uniform(-1.5, 1.5, 100_001).astype(np.float32)
     progress: list[tuple[int, int]] = []
     for samples in (exact, fine, np.concatenate([exact, fine])):
         parts = np.array_split(samples, 77)
-        with place.submit(
-            submitter, "a.wav", blocks(*parts), on_progress=lambda *done: progress.append(done)
-        ) as submitted:
+        with place.submit("a.wav", blocks(*parts), on_progress=lambda *done: progress.append(done)) as submitted:
             ready, segments = await within(submitted.result())
         assert [segment.final.text for segment in segments] == [f"second {i}" for i in range(len(samples) // 16_000)]
         assert (ready.model, submitted.language, submitted.n_samples) == ("nano.en", "en", len(samples))
@@ -187,8 +189,7 @@ async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcr
     go = threading.Event()
     transcriber.between = lambda run: assert_(go.wait(60))
     await place.worker()
-    submitter, _ = await place.submitter()
-    with place.submit(submitter, "a.wav", silence(3)) as submitted:
+    with place.submit("a.wav", silence(3)) as submitted:
         found = aiter(submitted)
         assert (await within(anext(found))).final.text == "second 0"
         go.set()
@@ -201,8 +202,7 @@ async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first = await place.worker("w1", mortal)
-    submitter, _ = await place.submitter()
-    with place.submit(submitter, "a.wav", silence(3)) as submitted:
+    with place.submit("a.wav", silence(3)) as submitted:
         found = aiter(submitted)
         assert (await within(anext(found))).final.text == "second 0"
         await first.die()
@@ -219,8 +219,7 @@ async def test_the_second_of_two_results_is_confirmed_and_left_out(
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first, second = await place.worker("w1", mortal), await place.worker("w2", mortal)
-    submitter, _ = await place.submitter()
-    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
+    assert await texts(place.submit("a.wav", silence(2))) == ["second 0", "second 1"]
     await until(lambda: first.counts.done + second.counts.done > 0)
     go.set()
     await until(lambda: first.counts.running + second.counts.running == 0)
@@ -240,16 +239,15 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
             over.wait(60)
 
     transcriber.between = die
-    submitter, _ = await place.submitter()
     machine = await place.worker("w0", mortal)
-    poison = place.submit(submitter, "poison.wav", silence(7))
+    poison = place.submit("poison.wav", silence(7))
     for i in range(1, 4):
         await within(deaths.get())
         await machine.die()
         machine = await place.worker(f"w{i}", mortal)
     with pytest.raises(ClusterError, match=r"^poison.wav is given up after 3 tries, of w0, w1, w2: they ended"):
         await texts(poison)
-    assert await texts(place.submit(submitter, "b.wav", silence(1))) == ["second 0"]
+    assert await texts(place.submit("b.wav", silence(1))) == ["second 0"]
     over.set()
 
 
@@ -260,30 +258,28 @@ async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Pla
 
     transcriber.between = fail
     await place.worker()
-    submitter, _ = await place.submitter()
-    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
+    assert await texts(place.submit("a.wav", silence(2))) == ["second 0", "second 1"]
     with pytest.raises(ClusterError, match=r"3 tries, of w1, w1, w1: the device is gone; expected"):
-        await texts(place.submit(submitter, "b.wav", silence(2)))
+        await texts(place.submit("b.wav", silence(2)))
     assert transcriber.n_runs == 6
 
 
 async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
-    submitter, _ = await place.submitter()
 
     def broken() -> Iterator[Float32Array]:
         yield np.zeros(16_000, np.float32)
         raise AudioFileError("a.wav is not audio")
 
     with pytest.raises(AudioFileError, match=r"^a.wav is not audio$"):
-        await texts(place.submit(submitter, "a.wav", broken))
+        await texts(place.submit("a.wav", broken))
 
     def torn() -> Iterator[Float32Array]:
         raise OSError("the disk is gone")
         yield
 
     with pytest.raises(AudioFileError, match=r"^a.wav cannot be read: the disk is gone"):
-        await texts(place.submit(submitter, "a.wav", torn))
+        await texts(place.submit("a.wav", torn))
     transcriber.n_runs = 0
     for decoding, told in (
         (DecodingSettings(language="de"), "language 'de'"),
@@ -292,9 +288,9 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
         (DecodingSettings(sample_len=-5), "sample_len is -5"),
     ):
         with pytest.raises(ConfigError, match=told):
-            await texts(place.submit(submitter, "a.wav", silence(1), settings=Settings(decoding=decoding)))
+            await texts(place.submit("a.wav", silence(1), settings=Settings(decoding=decoding)))
     with pytest.raises(ConfigError, match="beam_size"):
-        await texts(place.submit(submitter, "a.wav", silence(1), options=RecordingOptions(beam_size=9)))
+        await texts(place.submit("a.wav", silence(1), options=RecordingOptions(beam_size=9)))
     assert transcriber.n_runs == 0
 
 
@@ -302,32 +298,30 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     go = threading.Event()
     transcriber.between = lambda run: assert_(go.wait(60))
     worker = await place.worker()
-    submitter, bus = await place.submitter()
-    left = [place.submit(submitter, f"{i}.wav", silence(2)) for i in range(5)]
+    left = [place.submit(f"{i}.wav", silence(2)) for i in range(5)]
     await until(lambda: any(submitted.n_samples for submitted in left))
-    await bus.close()
+    await place.bus.close()
     go.set()
     await until(lambda: worker.counts.running == 0)
     assert (worker.counts.running, worker.counts.done, len(transcriber.heard)) == (0, 0, 1)
 
 
 async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Transcriber) -> None:
-    submitter, _ = await place.submitter()
     await place.worker("w0", most=0)
     for _ in range(5):
-        place.submit(submitter, "a.wav", silence(1))
-    place.submit(submitter, "b.wav", silence(1)).close()
-    await submitter.close()
+        place.submit("a.wav", silence(1))
+    place.submit("b.wav", silence(1)).close()
+    await place.jobs.close()
     other, _ = await place.submitter("s2")
     await place.worker("w1")
-    assert await texts(place.submit(other, "c.wav", silence(1))) == ["second 0"]
+    assert await texts(place.submit("c.wav", silence(1), jobs=other)) == ["second 0"]
     assert transcriber.n_runs == 1
 
 
 async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, transcriber: Transcriber) -> None:
     workers = [await place.worker(f"w{i}") for i in range(3)]
-    submitters = [(await place.submitter(f"s{i}"))[0] for i in range(2)]
-    all = [place.submit(submitter, f"{i}.wav", silence(1)) for i in range(3) for submitter in submitters]
+    submitters = [(await place.submitter(f"s{i + 2}"))[0] for i in range(2)]
+    all = [place.submit(f"{i}.wav", silence(1), jobs=submitter) for i in range(3) for submitter in submitters]
     for submitted in all:
         assert await texts(submitted) == ["second 0"]
     await until(lambda: sum(worker.counts.done for worker in workers) == 6)
@@ -336,7 +330,6 @@ async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, tran
 
 async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
-    submitter, _ = await place.submitter()
     reading, left = threading.Event(), threading.Event()
 
     def read() -> Iterator[Float32Array]:
@@ -347,7 +340,7 @@ async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, t
         finally:
             left.set()
 
-    submitted = place.submit(submitter, "a.wav", read)
+    submitted = place.submit("a.wav", read)
     await until(reading.is_set)
     submitted.close()
     await until(left.is_set)
@@ -357,20 +350,18 @@ async def test_a_device_that_is_started_again_keeps_a_recording_waiting_and_not_
     place: Place, transcriber: Transcriber, model: WhisperModel
 ) -> None:
     worker = await place.worker()
-    submitter, _ = await place.submitter()
     with model._lock:  # as `revive` holds it, for minutes
-        submitted = place.submit(submitter, "a.wav", silence(1))
+        submitted = place.submit("a.wav", silence(1))
         await until(lambda: worker.counts.running == 1)
         assert transcriber.n_runs == 0
     assert await texts(submitted) == ["second 0"]
 
 
 async def test_a_job_that_gets_lost_on_its_way_goes_to_the_next(place: Place, transcriber: Transcriber) -> None:
-    submitter, bus = await place.submitter()
     await place.worker(most=0)
-    submitted = place.submit(submitter, "a.wav", silence(1))
+    submitted = place.submit("a.wav", silence(1))
     free = jobs.FreeSlot(worker="w9", model="nano.en 1")
-    assert isinstance(await bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=60), jobs.RecordingJob)
+    assert isinstance(await place.bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=60), jobs.RecordingJob)
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
 
@@ -379,12 +370,11 @@ async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber,
     go = threading.Event()
     transcriber.between = lambda run: assert_(go.wait(60))
     worker = await place.worker()
-    submitter, bus = await place.submitter()
-    all = [place.submit(submitter, f"{i}.wav", silence(3)) for i in range(3)]
+    all = [place.submit(f"{i}.wav", silence(3)) for i in range(3)]
     await until(lambda: any(submitted.n_samples for submitted in all))
     nats_server.kill()
-    await until(lambda: not bus.connected)
-    all.append(place.submit(submitter, "3.wav", silence(3)))
+    await until(lambda: not place.bus.connected)
+    all.append(place.submit("3.wav", silence(3)))
     go.set()
     nats_server.start()
     for submitted in all:
@@ -398,9 +388,8 @@ async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
     monkeypatch.setattr(jobs, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 5 or go.wait(60))
-    submitter, _ = await place.submitter()
     machine = await place.worker("w0", identity="slow 1")
-    submitted = place.submit(submitter, "a.wav", silence(2))
+    submitted = place.submit("a.wav", silence(2))
     for i in range(1, 6):
         await until(lambda i=i: transcriber.n_runs == i and submitted.n_samples > 0)  # type: ignore[misc]
         await machine.stop()
@@ -412,39 +401,37 @@ async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
 async def test_a_recording_goes_to_a_worker_with_its_model(
     place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitter, _ = await place.submitter()
-    with pytest.raises(ClusterError, match="no worker that takes recordings is heard"):
-        place.submit(submitter, "a.wav", silence(1))
+    with pytest.raises(ClusterError, match="no worker that takes recordings is alive"):
+        place.submit("a.wav", silence(1))
     workers = [await place.worker(f"w{i}", identity) for i, identity in enumerate(("a.en 1", "a.en 1", "b.en 2"))]
     with pytest.raises(UnknownModelError, match=r"'c.en': expected one of a.en, b.en;"):
-        place.submit(submitter, "a.wav", silence(1), model="c.en")
+        place.submit("a.wav", silence(1), model="c.en")
     for model in ("b.en", "b.en 2", "b.en"):
-        await texts(place.submit(submitter, "a.wav", silence(1), model=model))
+        await texts(place.submit("a.wav", silence(1), model=model))
     await until(lambda: workers[2].counts.done == 3)
-    await texts(place.submit(submitter, "a.wav", silence(1)))
+    await texts(place.submit("a.wav", silence(1)))
     await until(lambda: workers[0].counts.done + workers[1].counts.done == 1)
-    monkeypatch.setattr(jobs, "NOBODY_S", 0.5)
+    monkeypatch.setattr(jobs, "ABSENT_S", 0.5)
     await workers[2].stop()
-    submitted = place.submit(submitter, "a.wav", silence(1), model="b.en")
+    submitted = place.submit("a.wav", silence(1), model="b.en")
     place.machines.remove(workers[2])
-    with pytest.raises(ClusterError, match=r"^a.wav is given up: no worker with the model b.en is heard any more"):
+    with pytest.raises(ClusterError, match=r"^a.wav is given up: no worker with the model b.en is alive any longer"):
         await texts(submitted)
 
 
 async def test_what_nobody_understands_is_left_out(
     place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
 ) -> None:
-    submitter, bus = await place.submitter()
     answers: list[Message] = [Refused(code="busy", message="no job")]
 
     async def answer(data: bytes, reply: Reply) -> None:
         if answers:
             await reply(answers.pop())
 
-    await bus.subscribe(jobs.JOBS, answer)
+    await place.bus.subscribe(jobs.JOBS, answer)
     await place.worker()
     await until(lambda: not answers)
-    assert await texts(place.submit(submitter, "a.wav", silence(1))) == ["second 0"]
+    assert await texts(place.submit("a.wav", silence(1))) == ["second 0"]
     assert "a recording is left out" in caplog.text
 
 

@@ -197,7 +197,7 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
     assert "NATS at 127.0.0.1:1 cannot be used" in outcome.error()
     outcome = run_here("transcribe", "--nats", nats, sentences[0])
     assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert "no worker that takes recordings is heard" in outcome.error()
+    assert "no worker that takes recordings is alive" in outcome.error()
 
 
 def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_command(
@@ -236,7 +236,7 @@ def test_ctrl_c_leaves_nothing_behind(
             try:
                 await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=60)
             except ClusterError as error:
-                return "nobody is there" in str(error)
+                return "it has no subscriber" in str(error)
         return False
 
     assert asyncio.run(is_alone())

@@ -65,7 +65,7 @@ def test_a_new_owner_gets_what_the_checkpoint_does_not_have() -> None:
     kept.write(samples(1000, 1000))
     kept.put(do())
     taken(kept)
-    kept.release(needed_from=600, heard=1500, command=1)
+    kept.release(needed_from=600, processed=1500, command=1)
     kept.rewind(600, 1)
     items = taken(kept, epoch=2)
     assert placed(items) == [("audio", 600, 1), ("flush", 2000, 2)]
@@ -88,7 +88,7 @@ def test_what_is_forgotten_is_not_asked_for_again() -> None:
     kept = ReplayBuffer("s", wide=False)
     kept.write(samples(300))
     kept.put(do())
-    kept.release(needed_from=200, heard=250, command=1)
+    kept.release(needed_from=200, processed=250, command=1)
     assert placed(taken(kept)) == [("audio", 200, 1)]
     kept.rewind(0, 0)
     assert placed(taken(kept)) == [("audio", 200, 1)]
@@ -112,7 +112,7 @@ def test_the_client_is_held_back_while_30_s_wait_and_no_longer() -> None:
     kept.on_room = lambda: calls.append(kept.free)
     kept.write(samples(WAITING_SAMPLES))
     assert kept.free == 0
-    kept.release(needed_from=0, heard=1600, command=0)
+    kept.release(needed_from=0, processed=1600, command=0)
     assert calls == [1600]
     assert kept.first == 0
 
