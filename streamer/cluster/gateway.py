@@ -49,7 +49,7 @@ from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
-from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, Places
+from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.load import default_token_path
 from streamer.settings.table import Settings
 
@@ -134,7 +134,7 @@ class ClusterStreams:
         )
         # Called with the reason and the seconds of each stall.
         self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
-        self._places = Places(settings.server)
+        self._slots = StreamSlots(settings.server)
         # Sessions that are open or being opened, by name.
         self._sessions: dict[str, GatewaySession] = {}
         # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
@@ -195,11 +195,11 @@ class ClusterStreams:
             known = self._sessions.get(session)
             if known is not None and self._bus.connected and await known.is_elsewhere():
                 known.lose()
-            stream = self._places.come_back(session, tenant)
+            stream = self._slots.come_back(session, tenant)
             return stream if stream is not None else await self._take_over(session, after, tenant)
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        self._places.abandon_unreachable(tenants)
+        self._slots.abandon_unreachable(tenants)
 
     async def _take_over(self, name: str, after: int, tenant: str) -> ClientStream:
         """Resume a session of another gateway, from its log and its worker's state."""
@@ -252,7 +252,7 @@ class ClusterStreams:
         keep_s: float = 0.0,
     ) -> GatewaySession:
         """Begin a session in a free slot. If that fails, or its client leaves meanwhile, it ends after `keep_s`."""
-        spare = self._places.spare(n_opening=len(self._sessions) - len(self._places.streams))
+        spare = self._slots.spare(n_opening=len(self._sessions) - len(self._slots.streams))
         session = GatewaySession(self._context, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(session))
         self._sessions[feed.session] = session
         self._left.pop(feed.session, None)
@@ -263,7 +263,7 @@ class ClusterStreams:
             self._forget(session, keep_s)
             raise
         if spare is not None:
-            self._places.give_up(spare)
+            self._slots.give_up(spare)
         return session
 
     def _serve(self, session: GatewaySession, pcm: PcmDecoder) -> ClientStream:
@@ -273,20 +273,17 @@ class ClusterStreams:
             session.close()
             self._forget(session)
 
-        stream = ClientStream(
-            session,
-            session.feed,
-            pcm,
-            session.checkpoint.start,
+        owner = StreamOwner(
             choose=lambda options: partial(session.change, options),
-            on_report=session.report,
-            on_keep=lambda: self._places.keep(name),
-            on_leave=leave,
-            outlives=True,
+            report=session.report,
+            keep=lambda: self._slots.keep(name),
+            leave=leave,
             tenant=session.checkpoint.tenant,
+            outlives=True,
         )
+        stream = ClientStream(session, session.feed, pcm, session.checkpoint.start, owner)
         session.on_options = partial(setattr, stream, "options")
-        self._places.add(name, stream)
+        self._slots.add(name, stream)
         return stream
 
     def _forget(self, session: GatewaySession, keep_s: float = 0.0) -> None:
@@ -294,7 +291,7 @@ class ClusterStreams:
         if self._sessions.get(name) is not session:
             return
         del self._sessions[name]
-        self._places.remove(name)
+        self._slots.remove(name)
         self._left[name] = self._context.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)

@@ -171,7 +171,7 @@ async def test_where_nats_has_lost_all_the_owner_stores_on(tmp_path: Path, sessi
 
 async def test_when_nats_is_full_storing_waits_for_room_and_tells_it_once(tmp_path: Path, session: str) -> None:
     troubles: list[str] = []
-    with running(NatsServer(tmp_path, store="max_file_store: 100KB"), list[str]()) as server:
+    with running(NatsServer(tmp_path, store="max_file_store: 100KB")) as server:
         async with log_on(server.url) as (bus, log):
             bus.on_trouble = troubles.append
             await bus.jetstream.add_stream(name="OTHER", subjects=["other"])
