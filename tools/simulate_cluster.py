@@ -1,7 +1,7 @@
 """A cluster of 10,000 machines and a million sessions, simulated: `python -m tools.simulate_cluster`.
 
-Which worker is asked, who is lost, which worker gives a session away, what load and room there are, and what an
-autoscaler is told are the real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
+Which worker is asked, who is lost, which worker gives a session away, and what load, room and demand there are, are the
+real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
 Simulated are the clock, the machines, NATS and the clients. What that assumes stands in `Assumed` and is printed first;
 docs/cluster.md has the results.
 
@@ -52,11 +52,11 @@ class Assumed:
     # From one pass of a session to the next when a machine is full: its sessions' passes fill that time.
     pace_s: float = 2.0
 
-    # A request to a worker, there and back; and for how long a gateway waits when nobody answers.
+    # A request to a worker, there and back; and for how long a gateway waits without an answer.
     round_trip_s: float = 0.002
     timeout_s: float = 1.0
 
-    # Workers that are asked for a session, before the client of a new one is told that nobody has room, or one that
+    # Workers that are asked for a session, before the client of a new one is turned away, or one that
     # goes on has to be taken.
     most_asked: int = 4
 
@@ -67,7 +67,7 @@ class Assumed:
     # Settled events a second of speech. Measured with nano.en.
     records: float = 0.41
 
-    # A gateway looks for lost workers so often, and takes so long for a client that comes (TLS and all).
+    # Between two checks for lost workers; and that a gateway takes for a client that comes (TLS and all).
     check_s: float = 0.25
     accept_s: float = 0.002
 
@@ -192,7 +192,7 @@ class Outcome:
     n_refused: int = 0
     n_must: int = 0
 
-    # Times that a client was told that nobody has room.
+    # Times that a client was turned away.
     n_turned_away: int = 0
 
     def row(self, what: str, began_s: float = 0.0) -> Row:
@@ -222,7 +222,7 @@ class Cell:
         self.outcome = Outcome()
         self.workers: dict[str, Worker] = {}
 
-        # The newest sign of life of each worker, as all hear it.
+        # The newest sign of life of each worker, as all receive it.
         self.signs: dict[str, WorkerAlive] = {}
         self.gateways = [Gateway(Workers(self.chance)) for _ in range(assumed.cell_gateways)]
         self._log = Queue()
@@ -512,22 +512,6 @@ def region_lost(assumed: Assumed, seed: int) -> list[Row]:
     return rows
 
 
-def all_again(assumed: Assumed, seed: int) -> list[Row]:
-    """All machines of a cell come back at once, and all clients: sessions go on from their logs."""
-    rows = []
-    for jitter in (True, False):
-        cell = Cell(assumed, seed)
-        began_s = cell.now_s
-        for _ in range(assumed.cell_sessions):
-            session = cell.new_session()
-            wait_s = retry_s(assumed, session, cell.chance, jitter=jitter)
-            cell.after(wait_s, partial(cell.arrive, session, n_reads=3, jitter=jitter))
-        cell.run(120.0)
-        row = cell.outcome.row("with jitter" if jitter else "all clients in the same moment", began_s)
-        rows.append(row | {"most load": most_load(cell)})
-    return rows
-
-
 def drained(assumed: Assumed, seed: int) -> list[Row]:
     """Workers are drained: one; then all, one after the other, each replaced by a new one before or behind it."""
     cell = settled(assumed, seed)
@@ -559,7 +543,6 @@ SCENARIOS: dict[str, Callable[[Assumed, int], list[Row]]] = {
     "workers": workers_lost,
     "gateway": gateway_lost,
     "region": region_lost,
-    "again": all_again,
     "drained": drained,
 }
 

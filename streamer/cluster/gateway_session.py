@@ -196,7 +196,6 @@ class GatewaySession:
         """
         self._context = context
         self.feed = feed
-        self.session = feed.session
         self.logger = logging.LoggerAdapter(logger, {"session": feed.session})
         self.state = GatewayState.OPENING
         # The newest one known.
@@ -222,6 +221,10 @@ class GatewaySession:
         # Set when there may be something to reconcile, and something to send.
         self._changed, self._wake = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def session(self) -> str:
+        return self.feed.session
 
     @property
     def closed(self) -> bool:

@@ -72,7 +72,7 @@ class FakeSession:
 
 
 class FakeWorker:
-    """Takes sessions of gateways until it is killed, or tells them to move."""
+    """Takes sessions of gateways until it is killed, or asks for them to move."""
 
     def __init__(self, bus: Bus, log: SessionLog, name: str, *, model: str = MODEL, room: bool = True) -> None:
         self.bus, self.log, self.name, self.model, self.room = bus, log, name, model, room
@@ -82,8 +82,8 @@ class FakeWorker:
         # Whether it has stopped as a process does with SIGSTOP; whether it takes audio in, and does nothing with it.
         self.stopped = self.idle = False
         self.sessions: dict[str, FakeSession] = {}
-        # All audio that was heard of a session, by position; all commands that took effect.
-        self.heard: dict[str, dict[int, Float32Array]] = {}
+        # All audio that was received of each session, by position; all commands that took effect.
+        self.received: dict[str, dict[int, Float32Array]] = {}
         self.done: list[SessionCommand] = []
         self.left: list[str] = []
         self.n_fenced = 0
@@ -112,7 +112,7 @@ class FakeWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ask_to_move(self, session: str, why: str) -> None:
-        await self._tell(session, (), stored=False, move=why)
+        await self._report(session, (), stored=False, move=why)
 
     @property
     def alive(self) -> WorkerAlive:
@@ -132,7 +132,7 @@ class FakeWorker:
             if not self.stopped:
                 await self.bus.publish(f"{ALIVE_WORKERS}.{self.name}", self.alive)
                 for name in tuple(self.sessions):
-                    await self._tell(name, (), stored=False)
+                    await self._report(name, (), stored=False)
             await asyncio.sleep(BEAT_S)
 
     async def _receive(self, data: bytes, reply: Reply) -> None:
@@ -203,7 +203,7 @@ class FakeWorker:
         if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):
             if not own.missing:
                 own.missing = True
-                await self._tell(session, (), stored=False)
+                await self._report(session, (), stored=False)
             return
         own.missing = False
         if isinstance(message, SessionCommand):
@@ -214,7 +214,7 @@ class FakeWorker:
         samples = unpack_samples(message.data, wide=message.wide)[own.head - message.position :]
         if not len(samples) or self.idle:
             return
-        self.heard.setdefault(session, {})[own.head] = samples
+        self.received.setdefault(session, {})[own.head] = samples
         own.head += len(samples)
         own.audio = np.concatenate([own.audio, samples])
         while len(own.audio) >= SEGMENT_SAMPLES:
@@ -249,8 +249,8 @@ class FakeWorker:
         for event in events:
             own.seq += 1
             stamped.append(event.stamped(own.seq, session))
-        told_until = min(own.first, own.head)
-        state = SessionState.behind_loss(told_until, told_until, own.segment, mark=own.command)
+        published_until = min(own.first, own.head)
+        state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
         state = msgspec.structs.replace(
             state,
             needed_from=own.first,
@@ -262,7 +262,7 @@ class FakeWorker:
         stored = bool(stamped) and not all(isinstance(event, Partial) for event in stamped)
         if stored:
             await self._store(session, own, texts)
-        await self._tell(session, texts, stored=stored, own=own)
+        await self._report(session, texts, stored=stored, own=own)
         if stamped and isinstance(stamped[-1], End):
             self.sessions.pop(session, None)
 
@@ -279,11 +279,11 @@ class FakeWorker:
         own.sequence = await self.log.store(session, record, after=own.sequence)
         own.number += 1
 
-    async def _tell(
+    async def _report(
         self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None, move: str = ""
     ) -> None:
         own = own or self.sessions[session]
-        told = Update(
+        update = Update(
             session=session,
             worker=self.name,
             epoch=own.epoch,
@@ -296,4 +296,4 @@ class FakeWorker:
             missing=own.missing,
             move=move,
         )
-        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", told)
+        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", update)

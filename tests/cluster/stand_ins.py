@@ -179,7 +179,7 @@ class LocalLog:
 
 
 class Gateway:
-    """One session as a gateway sees it: all of its audio and commands, what it was told, and who owns it."""
+    """One session as a gateway sees it: all of its audio and commands, the updates it received, and its owner."""
 
     def __init__(
         self, bus: LocalBus | Bus, log: LocalLog | SessionLog, model: str, session: str = "s1", name: str = "g1"
@@ -188,7 +188,7 @@ class Gateway:
         self.events: list[Event] = []
         self.audio = np.zeros(0, dtype=np.float32)
         self.commands: list[SessionCommand] = []
-        self.told: list[Update] = []
+        self.updates: list[Update] = []
         self.moves: list[Update] = []
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
@@ -268,16 +268,16 @@ class Gateway:
         """Send audio from a position on, and the commands behind one, again."""
         await self._send(position, command)
 
-    async def heard(self, position: int) -> None:
-        """Wait until it was told that audio up to a position was heard."""
+    async def processed(self, position: int) -> None:
+        """Wait until audio up to a position is known to be processed."""
         await until(lambda: self.checkpoint.state.heard >= position)
 
     async def asked_to_move(self) -> None:
         """Wait until its worker asks for it to be taken elsewhere."""
         await until(lambda: bool(self.moves))
 
-    async def settled(self) -> None:
-        """Wait until `end` was told."""
+    async def ended(self) -> None:
+        """Wait until `end` was received."""
         await until(lambda: bool(self.events) and self.events[-1].type == "end")
 
     @property
@@ -312,7 +312,7 @@ class Gateway:
                 )
 
     async def _fill_in(self) -> None:
-        """Take from the log what was stored, and not told."""
+        """Read from the log what was stored and not received."""
         for stored in await self.log.read(self.session):
             self._take(stored.record.events)
 
@@ -333,7 +333,7 @@ class Gateway:
             self.moves.append(message)
         if self.opening:
             return
-        self.told.append(message)
+        self.updates.append(message)
         self.checkpoint = message.checkpoint
         self._take(message.events)
         if message.missing:
@@ -365,7 +365,7 @@ class Speech:
 
 @contextmanager
 def engine_for(speech: Speech, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine[FakeEncoded]]:
-    """Run an engine that hears a speech."""
+    """Run an engine that transcribes a speech."""
     monkeypatch.setattr("streamer.sessions.sessions.SessionRunner", HearingRunner)
     encoder = FakeEncoder()
     engine: Engine[FakeEncoded] = Engine(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))

@@ -236,7 +236,9 @@ async def test_a_worker_that_was_asked_before_it_stopped_takes_nothing_when_it_c
 async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: str) -> None:
     await places.worker("w1")
     await places.worker("w2")
-    client = await places.client(16_000)
+    streams = await places.gateway()
+    await until(lambda: len(streams.workers()) == 2)
+    client = await places.client(16_000, streams)
     first = await places.owner(client)
     await client.speak(8050)
     first.draining = why == "drain"
@@ -499,10 +501,10 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     frame = again.go_on()
     needed_from = again._session.ring.first  # type: ignore[attr-defined]
     assert 0 < frame * 16_000 / rate <= needed_from
-    worker.heard.clear()
+    worker.received.clear()
     await again.write(data[frame * frame_bytes :])
     await until(lambda: at(again, len(expected) - 1600))
-    (pieces,) = worker.heard.values()
+    (pieces,) = worker.received.values()
     assert min(pieces) == needed_from
     found = np.concatenate([pieces[position] for position in sorted(pieces)])
     assert np.allclose(found, expected[needed_from : needed_from + len(found)], atol=1e-5)
@@ -600,9 +602,15 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
         return await get(session, sequence)
 
     monkeypatch.setattr(streams._log, "_get", counted)
-    worker.bus.lose = lambda message: isinstance(message, Update)  # type: ignore[attr-defined]
+    lost: list[Message] = []
+
+    def lose(message: Message) -> bool:
+        lost.append(message)
+        return isinstance(message, Update)
+
+    worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(lambda: worker.sessions[client.name].segment > 19)
+    await until(lambda: any(isinstance(message, Update) and message.stored for message in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10

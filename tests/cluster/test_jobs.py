@@ -30,7 +30,7 @@ SURE: dict[str, Any] = {"no_speech_prob": 0.0, "avg_logprob": 0.0}
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody waits as long as on a real network."""
+    """Wait less than on a real network."""
     for name, seconds in (("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
         monkeypatch.setattr(work, name, seconds)
     for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1), ("CHECK_S", 0.2)):
@@ -51,7 +51,7 @@ class Transcriber:
     # Called after the first segment of each run, with its number; may raise, or wait.
     between: Callable[[int], None] = lambda n: None
     # Samples of each run.
-    heard: list[Float32Array] = field(default_factory=list)
+    received: list[Float32Array] = field(default_factory=list)
     n_runs: int = 0
 
     def __call__(
@@ -64,9 +64,9 @@ class Transcriber:
     ) -> Iterator[RecordedSegment]:
         self.n_runs += 1
         run = self.n_runs
-        self.heard.append(np.concatenate([np.empty(0, np.float32), *blocks]))
+        self.received.append(np.concatenate([np.empty(0, np.float32), *blocks]))
         on_language("en", {})
-        for i in range(len(self.heard[-1]) // 16_000):
+        for i in range(len(self.received[-1]) // 16_000):
             final = Final(
                 segment=i + 1, start=float(i), end=i + 1.0, text=f"second {i}", words=(), language="en", **SURE
             )
@@ -178,14 +178,14 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
             ready, segments = await within(submitted.result())
         assert [segment.final.text for segment in segments] == [f"second {i}" for i in range(len(samples) // 16_000)]
         assert (ready.model, submitted.language, submitted.n_samples) == ("nano.en", "en", len(samples))
-        assert all(np.array_equal(heard, samples) for heard in transcriber.heard)
-        assert len(transcriber.heard) == 1
-        transcriber.heard.clear()
+        assert all(np.array_equal(received, samples) for received in transcriber.received)
+        assert len(transcriber.received) == 1
+        transcriber.received.clear()
     assert progress[0] == (16_000, 200_000)
     await until(lambda: (worker.counts.running, worker.counts.done) == (0, 3))
 
 
-async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcriber) -> None:
+async def test_segments_are_passed_on_as_they_come(place: Place, transcriber: Transcriber) -> None:
     go = threading.Event()
     transcriber.between = lambda run: assert_(go.wait(60))
     await place.worker()
@@ -196,7 +196,7 @@ async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcr
         assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
 
 
-async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is_told_twice(
+async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is_passed_on_twice(
     place: Place, transcriber: Transcriber, mortal: str
 ) -> None:
     go = threading.Event()
@@ -234,7 +234,7 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
     over = threading.Event()
 
     def die(run: int) -> None:
-        if len(transcriber.heard[-1]) == 16_000 * 7:
+        if len(transcriber.received[-1]) == 16_000 * 7:
             loop.call_soon_threadsafe(deaths.put_nowait, None)
             over.wait(60)
 
@@ -264,7 +264,7 @@ async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Pla
     assert transcriber.n_runs == 6
 
 
-async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, transcriber: Transcriber) -> None:
+async def test_a_wrong_file_or_option_fails_at_once(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
 
     def broken() -> Iterator[Float32Array]:
@@ -281,13 +281,13 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
     with pytest.raises(AudioFileError, match=r"^a.wav cannot be read: the disk is gone"):
         await texts(place.submit("a.wav", torn))
     transcriber.n_runs = 0
-    for decoding, told in (
+    for decoding, message in (
         (DecodingSettings(language="de"), "language 'de'"),
         (DecodingSettings(beam_size=9, patience=1.0), "beam_size is 9"),
         (DecodingSettings(grammar="/etc/passwd"), "grammar names a file"),
         (DecodingSettings(sample_len=-5), "sample_len is -5"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=message):
             await texts(place.submit("a.wav", silence(1), settings=Settings(decoding=decoding)))
     with pytest.raises(ConfigError, match="beam_size"):
         await texts(place.submit("a.wav", silence(1), options=RecordingOptions(beam_size=9)))
@@ -303,7 +303,7 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     await place.bus.close()
     go.set()
     await until(lambda: worker.counts.running == 0)
-    assert (worker.counts.running, worker.counts.done, len(transcriber.heard)) == (0, 0, 1)
+    assert (worker.counts.running, worker.counts.done, len(transcriber.received)) == (0, 0, 1)
 
 
 async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Transcriber) -> None:
@@ -419,7 +419,7 @@ async def test_a_recording_goes_to_a_worker_with_its_model(
         await texts(submitted)
 
 
-async def test_what_nobody_understands_is_left_out(
+async def test_a_malformed_job_is_left_out(
     place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
 ) -> None:
     answers: list[Message] = [Refused(code="busy", message="no job")]

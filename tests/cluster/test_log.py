@@ -66,7 +66,7 @@ async def test_a_lost_answer_is_not_taken_for_another_writer(nats: str, session:
         assert stored is not None
         assert await storing == stored.sequence
         assert [found.record.number for found in await log.read(session)] == [1, 2]
-        # The same once more, with the answer lost and somebody else behind it: he owns the session.
+        # The same once more, with the answer lost and another writer behind it, which owns the session.
         line.deaf = True
         storing = asyncio.create_task(log.store(session, record(3), after=stored.sequence))
         await until(lambda: _number(second, session, 3))
@@ -169,7 +169,7 @@ async def test_where_nats_has_lost_all_the_owner_stores_on(tmp_path: Path, sessi
                 await log.store(session, record(4, worker="w2"), after=0)
 
 
-async def test_when_nats_is_full_storing_waits_for_room_and_tells_it_once(tmp_path: Path, session: str) -> None:
+async def test_when_nats_is_full_storing_waits_for_room_and_reports_it_once(tmp_path: Path, session: str) -> None:
     troubles: list[str] = []
     with running(NatsServer(tmp_path, store="max_file_store: 100KB")) as server:
         async with log_on(server.url) as (bus, log):

@@ -61,7 +61,7 @@ def test_who_has_no_room_is_asked_last() -> None:
 
 def test_a_worker_is_lost_after_its_silence_and_then_forgotten() -> None:
     workers = known(alive("a"), alive("b"))
-    assert workers.is_lost("never heard", 0.0)
+    assert workers.is_lost("never alive", 0.0)
     workers.take(alive("b"), LOST_S)
     assert not workers.is_lost("a", LOST_S)
     assert workers.is_lost("a", LOST_S + 0.1)
@@ -95,7 +95,7 @@ def test_a_session_does_not_wander_to_and_fro() -> None:
     assert not wants_to_give(one, [other])
 
 
-def test_a_worker_that_nats_does_not_know_is_lost_soon_unless_it_is_heard() -> None:
+def test_a_worker_that_nats_does_not_know_is_lost_soon_unless_it_is_alive() -> None:
     workers = Workers()
     for worker in ("a", "b"):
         workers.take(alive(worker), 10.0)

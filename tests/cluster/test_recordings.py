@@ -177,7 +177,7 @@ def test_standard_output_is_in_the_order_of_the_files(
 
 
 def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, sentences: list[Path]) -> None:
-    for flags, told in (
+    for flags, message in (
         (["--stream"], "--stream"),
         (["--speakers"], "--speakers"),
         (["--glossary", "terms.yaml"], "--glossary"),
@@ -185,10 +185,10 @@ def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, se
     ):
         outcome = run_here("transcribe", "--nats", nats, sentences[0], *flags)
         assert outcome.exit_code == 2
-        assert told in outcome.error()
+        assert message in outcome.error()
 
 
-def test_a_cluster_that_is_not_there_is_told_in_a_line(
+def test_without_nats_or_workers_the_command_ends_with_one_line(
     nats: str, run_here: Run, sentences: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "WAIT_S", 0.2)
@@ -203,7 +203,7 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
 def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_command(
     nats: str, worker: None, run_here: Run, sentences: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "WAIT_S", 3.0)  # in which the worker is heard
+    monkeypatch.setattr(batch, "WAIT_S", 3.0)  # in which the worker is alive
     outcome = run_here("transcribe", "--nats", nats, "--model", "base.en", sentences[0])
     assert outcome.exit_code == 2
     assert "no worker has the model 'base.en': expected one of nano.en" in outcome.error()

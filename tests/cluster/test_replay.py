@@ -137,11 +137,11 @@ def test_a_session_that_another_gateway_had_goes_on_with_its_numbers() -> None:
 def test_whatever_happens_a_worker_ends_up_with_all_of_it_in_order(seed: int) -> None:
     chance = random.Random(seed)
     kept, head, command = ReplayBuffer("s", wide=False), 0, 0
-    heard = np.empty(0, np.float32)
+    received = np.empty(0, np.float32)
 
     def deliver(loss: float) -> None:
         """Let the worker take what follows what it has; some is lost on the way."""
-        nonlocal head, command, heard
+        nonlocal head, command, received
         for item in taken(kept):
             if chance.random() < loss:
                 continue
@@ -150,7 +150,7 @@ def test_whatever_happens_a_worker_ends_up_with_all_of_it_in_order(seed: int) ->
                     command = item.command
             elif item.position <= head and item.command <= command:
                 new = unpack_samples(item.data, wide=item.wide)[head - item.position :]
-                heard, head = np.concatenate([heard, new]), head + len(new)
+                received, head = np.concatenate([received, new]), head + len(new)
 
     for _ in range(30):
         if chance.random() < 0.7:
@@ -162,5 +162,5 @@ def test_whatever_happens_a_worker_ends_up_with_all_of_it_in_order(seed: int) ->
             kept.release(head - min(head, chance.randrange(500)), head, command)
         kept.rewind(head, command)
     deliver(loss=0.0)
-    assert np.array_equal(heard, samples(kept.head))
+    assert np.array_equal(received, samples(kept.head))
     assert command == kept.command

@@ -56,7 +56,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     text = EXAMPLE.read_text(encoding="utf-8")
     for role in ROLES:
         text = replaced(text, f"U_OF_{role.upper()}", make_key(folder / f"{role}.nk"))
-    make_key(folder / "nobody.nk")
+    make_key(folder / "unknown.nk")
     text = replaced(text, "/etc/nats/", f"{folder.as_posix()}/")
     servers = [NatsServer(folder, f"nats-{i}") for i in (1, 2, 3)]
     routes = [free_port() for _ in servers]
@@ -124,10 +124,10 @@ def make_certificates(folder: Path) -> None:
 
 
 async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def note(data: bytes, reply: Reply) -> None:
-        heard.append(data)
+        received.append(data)
         await reply(Refused(code="busy", message="full"))
 
     async with secure.bus("gateways", "g1") as gateway, secure.bus("workers", "w1") as worker:
@@ -153,13 +153,13 @@ async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.L
                 return False
 
         await until(answered)
-        heard.clear()
+        received.clear()
         await gateway.publish("streamer.worker.w1", leave)
         await worker.publish("streamer.gateway.g1", leave)
         await gateway.publish("streamer.alive.gateway.g1", leave)
         await worker.publish("streamer.alive.worker.w1", leave)
-        await until(lambda: len(heard) == 6)
-        assert {decoded(data, Leave) for data in heard} == {leave}
+        await until(lambda: len(received) == 6)
+        assert {decoded(data, Leave) for data in received} == {leave}
     assert "contrib/nats" not in caplog.text
 
 
@@ -181,7 +181,7 @@ async def test_recordings_pass_from_who_submits_them_to_workers_and_back(
             async def answered(subject: str = subject) -> bool:
                 try:
                     return await worker.request(subject, leave, Refused, timeout_s=5) == busy
-                except ClusterError:  # servers tell each other a moment later who subscribes to what
+                except ClusterError:  # servers exchange subscriptions a moment later
                     return False
 
             await until(answered)
@@ -250,16 +250,16 @@ async def test_each_role_can_do_nothing_else(
         assert bus.connected
 
 
-async def test_strangers_do_not_come_in(secure: SecureCluster) -> None:
+async def test_machines_without_a_known_key_or_authority_are_refused(secure: SecureCluster) -> None:
     ca, key = str(secure.folder / "ca.pem"), str(secure.folder / "gateways.nk")
     for settings, reason in (
         (settings_for(*secure.urls, ca=ca), "Authorization Violation"),
-        (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "nobody.nk")), "Authorization Violation"),
+        (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "unknown.nk")), "Authorization Violation"),
         (settings_for(*secure.urls, nkey_file=key), "certificate"),
         (settings_for(*(server.url for server in secure.servers), nkey_file=key), "certificate"),
     ):
         with pytest.raises(ClusterError, match=reason):
-            await Bus.connect(settings, "stranger")
+            await Bus.connect(settings, "unknown")
 
 
 async def test_nothing_is_sent_to_a_server_without_tls_where_tls_is_asked_for(nats: str, secure: SecureCluster) -> None:

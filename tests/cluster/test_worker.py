@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SPEECH = Speech(10.0)
 
-# Of the sample, what the real model hears.
+# Of the sample, for the real model.
 AUDIO_S = 6
 
 # Up to window placement: passes fall elsewhere by the clock, and nano.en gets one word in six wrong.
@@ -106,7 +106,7 @@ async def test_sessions_whose_audio_is_still_to_come_count(scene: Scene, monkeyp
         gateway = await scene.gateway("s1")
         await gateway.open("w2")
         await gateway.write(SPEECH.audio)
-        await gateway.heard(9 * SAMPLE_RATE)
+        await gateway.processed(9 * SAMPLE_RATE)
         await gateway.release()
         audio, gateway.audio = gateway.audio, gateway.audio[:0]  # the gateway has none
         await gateway.opened("w1")
@@ -116,7 +116,7 @@ async def test_sessions_whose_audio_is_still_to_come_count(scene: Scene, monkeyp
         await until(lambda: workers.workers[0].alive.room)
 
 
-async def test_who_asks_for_what_cannot_be_is_told_why(scene: Scene) -> None:
+async def test_impossible_requests_are_refused_with_a_reason(scene: Scene) -> None:
     async with scene.workers("w1") as workers:
         gateway = await scene.gateway("s1")
         good, codes = gateway.checkpoint, []
@@ -139,18 +139,18 @@ async def test_who_asks_for_what_cannot_be_is_told_why(scene: Scene) -> None:
         assert scene.engine.n_sessions == workers.workers[0].alive.sessions == 0
 
 
-async def test_nonsense_is_told_and_changes_nothing(scene: Scene) -> None:
+async def test_malformed_messages_are_logged_and_change_nothing(scene: Scene) -> None:
     async with scene.workers("w1"):
         gateway = await scene.gateway("s1")
         await gateway.open("w1")
         for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
-            for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "told"})):
+            for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "update"})):
                 await scene.bus.send_raw(subject, data)
         await until(lambda: len(scene.bus.troubles) == 15)
         scene.bus.troubles.clear()
         await gateway.write(SPEECH.audio)
         await gateway.do("end")
-        await within(gateway.settled())
+        await within(gateway.ended())
         assert gateway.words == SPEECH.texts
 
 
@@ -163,7 +163,7 @@ async def test_a_request_whose_answer_was_lost_may_be_made_again(scene: Scene) -
         assert workers.workers[0].alive.sessions == 1
         await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
         await gateway.do("end")
-        await within(gateway.settled())
+        await within(gateway.ended())
         assert gateway.words == SPEECH.texts
         check_promises(gateway.events)
 
@@ -199,12 +199,12 @@ async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(scene: Scene
         for gateway in gateways:
             await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
             await gateway.do("end")
-            await within(gateway.settled())
+            await within(gateway.ended())
             assert gateway.words == SPEECH.texts
             check_promises(gateway.events)
 
 
-async def test_sessions_that_nobody_takes_are_in_the_log_when_a_worker_has_stopped(
+async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_has_stopped(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamer.cluster.worker.DRAIN_S", 0.1)
@@ -212,7 +212,7 @@ async def test_sessions_that_nobody_takes_are_in_the_log_when_a_worker_has_stopp
         gateway = await scene.gateway("s1")
         await gateway.open("w1")
         await gateway.write(SPEECH.audio)
-        await gateway.heard(9 * SAMPLE_RATE)
+        await gateway.processed(9 * SAMPLE_RATE)
         workers.stops[0].set()
         await within(workers.tasks[0])
         assert scene.engine.n_sessions == 0
@@ -268,7 +268,7 @@ async def test_a_session_whose_gateway_is_lost_ends_when_no_other_asks_for_it(
         monkeypatch.setattr("streamer.cluster.worker.LOST_S", 0.5)
         await asyncio.sleep(0.8)
         assert workers.workers[0].alive.sessions == 1
-        scene.bus.connected = False  # nobody is heard, and that says nothing
+        scene.bus.connected = False  # without NATS, silence says nothing
         beating.cancel()
         await asyncio.sleep(0.8)
         assert workers.workers[0].alive.sessions == 1
@@ -317,11 +317,11 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
             )
             alive: dict[str, WorkerAlive] = {}
 
-            async def hear(data: bytes, _reply: object) -> None:
+            async def note(data: bytes, _reply: object) -> None:
                 message = decoded(data, WorkerAlive)
                 alive[message.worker] = message
 
-            await bus.subscribe(f"{ALIVE_WORKERS}.*", hear)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", note)
             gateway = Gateway(bus, log, identity_of(model))
             await gateway.listen()
             async with Workers(place):
@@ -329,12 +329,12 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
                 await gateway.opened("w1")
                 half = len(audio) // 2
                 await gateway.write(audio[:half])
-                await gateway.heard(half - SAMPLE_RATE)
+                await gateway.processed(half - SAMPLE_RATE)
                 assert isinstance(await gateway.release(), Released)
                 await gateway.opened("w2")
                 await gateway.write(audio[half:])
                 await gateway.do("end")
-                await within(gateway.settled())
+                await within(gateway.ended())
                 await until(lambda: alive["w2"].sessions == 0)
                 signal.raise_signal(signal.SIGTERM)
                 assert await within(second) == 0
@@ -356,11 +356,11 @@ async def test_a_worker_says_which_sessions_it_takes_and_why_it_has_them_no_long
         await gateway.open("w2")
         await gateway.do("end")
         await until(lambda: "it has ended" in caplog.text)
-    told = [record for record in caplog.records if record.levelname == "INFO"]
-    assert [record.getMessage() for record in told] == [
+    logged = [record for record in caplog.records if record.levelname == "INFO"]
+    assert [record.getMessage() for record in logged] == [
         "takes the session, for gateway g1",
         "no longer has the session: it was given away",
         "goes on with the session, for gateway g1",
         "no longer has the session: it has ended",
     ]
-    assert {record.__dict__["session"] for record in told} == {"s1"}
+    assert {record.__dict__["session"] for record in logged} == {"s1"}
