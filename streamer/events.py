@@ -55,15 +55,15 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Whether it can still change.
     stable: bool
 
-    # Where they were asked for; not written where there are none.
+    # Only if they were asked for and there are some.
     tokens: tuple[Token, ...] = ()
 
-    # Who says it, `S1`, `S2`, ... or a name that was enrolled; not written where nobody knows, or asked.
+    # The speaker, `S1`, `S2`, ... or a name that was enrolled; not written if unknown, or not asked for.
     speaker: str | None = None
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """A place where a revision reads otherwise than its final: characters of the final's text, and what they became."""
+    """A difference between a revision and its final: characters of the final's text, and what they became."""
 
     start: int
     end: int
@@ -142,7 +142,7 @@ class Partial(Event, frozen=True, kw_only=True):
 
 
 class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """What a segment reads; never changed, never taken back. The text is empty where no word was heard."""
+    """What a segment reads; never changed, never taken back. The text is empty if no word was recognized."""
 
     segment: int
     start: Number
@@ -160,7 +160,7 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     # Whose sound of `mic+system` was louder, "mic" or "system"; not written for other audio.
     speaker: str = ""
 
-    # `translate` where the text is a translation beside the transcript; not written otherwise.
+    # `translate` if the text is a translation beside the transcript; not written otherwise.
     task: str = ""
 
 
@@ -173,7 +173,7 @@ class Revision(Event, frozen=True, kw_only=True):
     # What found it: `glossary`, `second_pass`, `language_model`, `speakers`; several with commas between.
     by: str
 
-    # The whole text, with its words; where nothing but the speakers changed, the text is the final's.
+    # The whole text, with its words; if only the speakers changed, the text is the final's.
     text: str
     words: tuple[Word, ...]
 
@@ -207,13 +207,13 @@ class Gap(Event, frozen=True, kw_only=True):
 
 
 class Flushed(Event, frozen=True, kw_only=True):
-    """All that was said before `time`, where a `flush` stood in the audio, is told: it lies in finals and gaps."""
+    """All audio before `time`, the position of a `flush` in it, is covered by finals and gaps that were published."""
 
     time: Number
 
 
 class Error(Event, frozen=True, kw_only=True):
-    """Something went wrong; where `fatal`, no more audio is heard: what was said becomes final, then comes `end`."""
+    """Something went wrong; if `fatal`, no more audio is processed: what was said becomes final, then `end` follows."""
 
     code: str
     message: str
@@ -241,8 +241,8 @@ def from_json(text: str | bytes) -> Event:
 
     Fields that this version does not know are ignored, so that a later server can add some.
 
-    Raises ProtocolError where the text is not JSON, or a field is missing or of the wrong type; UnknownEventError
-    where the type is not known.
+    Raises ProtocolError if the text is not JSON, or a field is missing or of the wrong type; UnknownEventError
+    if the type is not known.
     """
     try:
         name = msgspec.json.decode(text, type=_Typed).type

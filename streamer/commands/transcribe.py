@@ -98,7 +98,6 @@ def transcribe_files(
     format: str | None,
     streaming: bool,
     output: str | Path | None,
-    folder: Path | None = None,
     track: int = 1,
     invocation: Invocation | None = None,
 ) -> int:
@@ -113,7 +112,7 @@ def transcribe_files(
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
-    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
+    plan = plan_texts(paths, format, output, task=settings.decoding.task)
     flags = invocation.overrides if invocation is not None else {}
     if elsewhere := bool(flags.get("cluster.nats")):
         from streamer.commands.batch import check_elsewhere, transcribe_elsewhere
