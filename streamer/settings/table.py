@@ -804,9 +804,6 @@ class ClusterSettings:
     keep_s: float = setting(
         3600.0, "time for which a session's log is kept for clients that come back", unit="s", within=(60.0, 604_800.0)
     )
-    max_streams_per_token: int = setting(
-        0, "streams at once for each token, in the whole cluster; 0: no limit", within=(0, 1_000_000)
-    )
     max_recordings: int = setting(1, "recordings that a worker transcribes at once; 0: none", within=(0, 64))
 
 
