@@ -1,4 +1,4 @@
-"""Measures live captions, beside other programs where they can be had (docs/metrics.md).
+"""Measures live captions, beside other programs where they can be had (docs/operations.md).
 
     python tools/benchmark.py corpus DIR         make recordings with exact word times
     python tools/benchmark.py stream             delay, flicker, accuracy and cost at real-time pace

@@ -1,4 +1,4 @@
-"""The figures of a system over recordings (docs/metrics.md): accuracy, delay, stability, cost, loss."""
+"""The figures of a system over recordings: accuracy, delay, stability, cost, loss."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields

@@ -43,7 +43,7 @@ class FliteVoice:
         register.restype = ctypes.POINTER(_Voice)
         register.argtypes = (ctypes.c_void_p,)
         self._voice = register(None)
-        # kal16 has a pitch of its own. The corpora that docs/metrics.md measures with have Flite's usual one.
+        # kal16 has a pitch of its own. The measured corpora have Flite's usual one.
         self._library.flite_feat_remove(self._voice.contents.features, b"int_f0_target_mean")
 
     def say(self, text: str, rate: float = 1.0) -> Speech:
