@@ -106,7 +106,9 @@ def draw(shown: Sequence[tuple[float, str, str]], samples: Float32Array, title: 
         "text{font:17px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#f2f4f7;white-space:pre}"
         ".u{fill:#8391a5}"
         f"@keyframes p{{0%{{transform:none}}{played:.2f}%,100%{{transform:translateX({length:.0f}px)}}}}"
-        f"#p{{animation:p {loop_s:.2f}s linear infinite}}{''.join(styles)}</style>"
+        f"#p{{animation:p {loop_s:.2f}s linear infinite}}{''.join(styles)}"
+        # Who wants no motion sees the last text.
+        f"@media(prefers-reduced-motion){{#f{len(shown) - 1}{{opacity:1}}g[id],#p{{animation:none}}}}</style>"
         f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="#161b22"/>'
         f'<path d="{bars}" stroke="#4a6076" stroke-width="3"/>'
         '<path id="p" d="M20 20v70" stroke="#e8b04a" stroke-width="2"/>'
