@@ -2,6 +2,7 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,6 +120,13 @@ def test_named_commands_and_flags_exist(text: str) -> None:
             assert flag in known or f'"{flag}"' in tools, span
         for command in re.findall(r"(?:^|[|;] |bin/)streamer ([a-z]+)", span):
             assert command in groups, span
+
+
+def test_shown_command_lines_are_accepted(text: str) -> None:
+    for fence in re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for line in fence.splitlines():
+            for arguments in re.findall(r"(?:^|\| )(?:STREAMER_\w+=\S+ )*(?:\S*bin/)?streamer (.*?)(?= \| |$)", line):
+                make_parser().parse_args(shlex.split(arguments, comments=True))  # SystemExit if one is refused
 
 
 def test_rooms_of_the_design_exist() -> None:
