@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -16,10 +17,10 @@ import pytest
 import scipy.signal
 import soundfile
 
-from streamer.app import _signals
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
+from streamer.signals import handled
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from streamer.whisper.source import read_model
 from tests.audio.sources.test_container import write
@@ -82,7 +83,7 @@ def test_others_are_not_let_in_without_a_token(refused: Refused) -> None:
 
 def test_outputs_that_cannot_be_are_refused_at_once(refused: Refused) -> None:
     run = ("run", "--port", "0", "--input")
-    assert "name an input, or drop --to" in refused(2, *run, "none", "--to", "obs")
+    assert "name one, or drop --to" in refused(2, *run, "none", "--to", "obs")
     assert "outputs.zoom_url is empty" in refused(2, *run, SAMPLE, "--to", "obs", "--to", "zoom")
     assert "--to 'twitch' is no output" in refused(2, *run, SAMPLE, "--to", "twitch")
 
@@ -118,30 +119,20 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config.json", "tokenizer.json", "model.safetensors"],
-)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path, name: str) -> None:
     (model / name).unlink()
-    error = refused(2, "transcribe", "--model", model, sentence)
-    assert name in error
-    assert "missing" in error
+    assert re.search(rf"{name}.* missing", refused(2, "transcribe", "--model", model, sentence))
 
 
-def test_a_mismatched_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path) -> None:
+def test_a_file_of_a_model_that_is_cut_off_or_does_not_fit_is_named(refused: Refused, model: Path) -> None:
+    run = ("run", "--port", "0", "--input", "none", "--model", model)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config["encoder_layers"] += 1
-    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    error = refused(2, "transcribe", "--model", model, sentence)
-    assert "model.safetensors" in error
-    assert "config.json" in error
-
-
-def test_a_cut_off_file_of_a_model_is_named(refused: Refused, model: Path) -> None:
+    more = {**config, "encoder_layers": config["encoder_layers"] + 1}
+    (model / "config.json").write_text(json.dumps(more), encoding="utf-8")
+    assert re.search(r"model\.safetensors.*config\.json", refused(2, *run))
     os.truncate(model / "model.safetensors", 100_000)
-    error = refused(2, "run", "--port", "0", "--input", "none", "--model", model)
-    assert "model.safetensors" in error
+    assert "model.safetensors" in refused(2, *run)
 
 
 def test_a_model_that_is_not_there_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
@@ -485,7 +476,7 @@ async def pause_and_resume_by_signals(daemon: Daemon) -> None:
 async def test_signals_are_handled_only_while_the_daemon_runs() -> None:
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
-    with _signals(asyncio.get_running_loop(), *3 * [lambda: None]):
+    with handled(asyncio.get_running_loop(), *3 * [lambda: None]):
         assert not any(signal.getsignal(number) == handler for number, handler in zip(numbers, before, strict=True))
     assert [signal.getsignal(number) for number in numbers] == before
 

@@ -39,8 +39,8 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
-    if told := limits(model.origin):
-        logger.warning("%s", told)
+    if notice := limits(model.origin):
+        logger.warning("%s", notice)
     return model
 
 

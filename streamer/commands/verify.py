@@ -13,9 +13,9 @@ from streamer.whisper.model import verify_model
 
 
 def verify(settings: Settings, console: Console) -> int:
-    """Check a model and print one row a check. Returns 1 where one did not pass.
+    """Check a model and print one row a check. Returns 1 if one did not pass.
 
-    Raises StreamerError where the model cannot be found, read or compiled; what was checked before is printed.
+    Raises StreamerError if the model cannot be found, read or compiled; earlier checks are printed.
     """
     model = choose_model(settings, live=True).model
     checks: list[Check] = []

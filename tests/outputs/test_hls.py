@@ -8,15 +8,16 @@ import av
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.events import Event, Gap, Ready, Speech
+from streamer.events import Event, Gap, Speech
 from streamer.outputs import hls
 from streamer.outputs.hls import N_SEGMENTS, PLAYLIST, Hls
 from streamer.outputs.subtitles import SubtitleOptions
+from tests.builders import ready
 from tests.outputs.finals import final
 
 BEGAN = 1_800_000_000.0  # Unix time of the first sample; a multiple of a segment's length
 FIRST = 300_000_000
-READY = Ready(model="m", device={}, sample_rate=16000, language="en")
+READY = ready()
 
 
 class Show:
@@ -183,5 +184,5 @@ def test_a_final_that_could_not_be_written_is_there_once(
 
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another place$"):
+    with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another path$"):
         Hls(tmp_path / "file", SubtitleOptions(), lambda position_s: position_s)

@@ -3,11 +3,11 @@
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.events import Ready
 from streamer.outputs.obs import Obs, authentication
+from tests.builders import ready
 from tests.outputs.stand_ins import ObsStandIn, WebStandIn, final, sending, spoken, wait_failing, warnings
 
-READY = Ready(model="m", device={}, sample_rate=16_000, language="en")
+READY = ready()
 
 
 def obs(stand_in: ObsStandIn, password: str = "", text_source: str = "") -> Obs:
@@ -69,7 +69,7 @@ def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> N
         obs(stand_in).handle(final(1))
     with WebStandIn(lambda request: (200, b"")) as web, pytest.raises(PeerError, match="cannot be reached"):
         Obs(f"ws://127.0.0.1:{web.port}").handle(READY)
-    with pytest.raises(ConfigError, match=r"outputs\.obs_url is no address"):
+    with pytest.raises(ConfigError, match=r"outputs\.obs_url is not an address"):
         Obs("http://127.0.0.1")
 
 

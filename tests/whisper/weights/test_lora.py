@@ -17,6 +17,7 @@ from safetensors.numpy import save_file
 
 from streamer.commands.convert import convert_model
 from streamer.errors import ModelError
+from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.model import load_model
@@ -271,7 +272,9 @@ class TestModels:
         console = Console(file=io.StringIO())
         for name, used in (("without", ""), ("with", str(adapter)), ("again", str(adapter))):
             target = tmp_path / name
-            convert_model(str(NANO), target, weights="f16", lora=used, console=console)
+            convert_model(
+                str(NANO), target, weights="f16", settings=Settings(model=ModelSettings(lora=used)), console=console
+            )
             written.append((tmp_path / name / "encoder.bin").read_bytes())
         assert written[0] != written[1] == written[2]
 
