@@ -1,4 +1,4 @@
-"""README.md: its snippets run as they stand, and what it shows is true.
+"""README.md and docs/quickstart.md: their snippets run as they stand, and what they show is true.
 
 They run in a folder with the files of a clone that they name, beside a daemon of the test, whose address replaces the
 usual one. Those that follow the daemon run while it transcribes a sentence, and end with it.
@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -18,20 +19,32 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
+from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Daemon, environment, pause_after, pcm16, recording, running
 
 README = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-FENCES: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+QUICKSTART = (REPOSITORY / "docs" / "quickstart.md").read_text(encoding="utf-8")
+FENCES: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```$", README + QUICKSTART, re.DOTALL | re.MULTILINE)
 
 # What is said in the recordings of these tests.
 SENTENCE_S = (pause_after(1), pause_after(2))
 SENTENCE = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[1]["text"]
 
 # Why a snippet is not run here, by how it begins.
-NOT_RUN = {"pipx install .": "needs the network for what is installed"}
+NOT_RUN = {
+    "pipx install .": "needs the network for what is installed",
+    "make run": "needs the network for what is installed, and make; CI makes its environment by it",
+    "python3 -m venv": "needs the network for what is installed",
+    "py -m venv": "needs Windows, and the network for what is installed",
+    "streamer run  ": "needs a sound server; tests/audio/sources has these sources",
+    "streamer run --to obs": "needs OBS and a microphone; tests/outputs/test_obs.py speaks with a stand-in",
+    "streamer transcribe talk.mp4": "needs a video; tests/commands has such files",
+    "streamer models pull speakers": "needs the network for a model; the rest: tests/sessions, tests/correct",
+    "arecord": "needs a microphone; tests/test_end_to_end.py captions standard input",
+}
 
 # Those that follow the daemon: all of them run while it transcribes a sentence.
-FOLLOWS = ("streamer listen", "from streamer import listen")
+FOLLOWS = ("streamer listen", "streamer chat", "from streamer import listen")
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="snippets are for a POSIX shell")
 
@@ -106,26 +119,42 @@ async def test_snippets_that_end_do_what_they_say(folder: Path, daemon: Daemon) 
 
 async def test_snippets_that_follow_the_daemon_end_with_it(folder: Path, daemon: Daemon) -> None:
     texts = [text for text in snippets("sh", "python") if text.startswith(FOLLOWS)]
-    assert len(texts) == 2
-    processes = [await start(text, folder, addresses(daemon)) for text in texts]
-    ending = [asyncio.create_task(finished(process)) for process in processes]
-    try:
-        while f"streamer_subscribers {len(texts)}.0" not in daemon.get("/metrics")[1]:
-            assert not any(task.done() for task in ending)
-            await asyncio.sleep(0.05)
-        assert daemon.process.stdin is not None
-        daemon.process.stdin.write(pcm16(recording(SAMPLE, *SENTENCE_S)))
-        daemon.process.stdin.close()
-    finally:
-        ended = await asyncio.gather(*ending)
-    for stdout, _ in ended:
-        assert "Secret Service agents" in " ".join(stdout.split())
+    assert len(texts) == 4
+    async with chat_endpoint(saying("Indeed.")) as endpoint:
+        replaced = {**addresses(daemon), "http://127.0.0.1:11434/v1": endpoint.url}
+        processes = [await start(text, folder, replaced) for text in texts]
+        ending = [asyncio.create_task(finished(process)) for process in processes]
+        try:
+            while f"streamer_subscribers {len(texts)}.0" not in daemon.get("/metrics")[1]:
+                assert not any(task.done() for task in ending)
+                await asyncio.sleep(0.05)
+            assert daemon.process.stdin is not None
+            daemon.process.stdin.write(pcm16(recording(SAMPLE, *SENTENCE_S)))
+            daemon.process.stdin.close()
+        finally:
+            ended = await asyncio.gather(*ending)
+        for text, (stdout, _) in zip(texts, ended, strict=True):
+            assert "Secret Service agents" in " ".join(stdout.split())
+            assert ("bot: Indeed." in stdout) == ("chat" in text)
+            assert ("caption: " in stdout) == ("caption" in text)
 
 
 def test_each_snippet_is_run_or_has_a_reason() -> None:
     for start in NOT_RUN:
         assert any(text.startswith(start) for _, text in FENCES), start
-    assert {language for language, _ in FENCES} == {"sh", "python"}
+    assert {language for language, _ in FENCES} == {"sh", "python", "powershell"}
+
+
+def test_streamer_is_where_it_is_said_to_be(folder: Path) -> None:
+    """The beginning of what is not run: in a new environment, `streamer` is found by its path, or when it is active."""
+    assert ".venv/bin/streamer run" in QUICKSTART
+    assert "`source .venv/bin/activate`" in QUICKSTART
+    (folder / ".venv" / "bin" / "activate").write_text('PATH="$PWD/.venv/bin:$PATH"\n', encoding="utf-8")
+    for command in (".venv/bin/streamer --version", "source .venv/bin/activate\nstreamer --version"):
+        bash = shutil.which("bash")
+        assert bash is not None
+        environ = environment({"PYTHONPATH": str(REPOSITORY)})
+        assert subprocess.check_output([bash, "-ec", command], cwd=folder, env=environ).startswith(b"streamer ")
 
 
 def test_its_figures_are_among_the_measured_ones() -> None:
