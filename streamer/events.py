@@ -313,6 +313,6 @@ def from_json(text: str | bytes) -> Event:
             return msgspec.json.decode(text, type=EVENT_TYPES[name])
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise ProtocolError(
-            f"message is no event ({str(error)!r:.200}): expected one as `streamer docs protocol` says"
+            f"message is not an event ({str(error)!r:.200}): expected one that `streamer docs protocol` describes"
         ) from None
     raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")

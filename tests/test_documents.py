@@ -99,6 +99,18 @@ def test_named_files_and_modules_exist(text: str) -> None:
             assert list(REPOSITORY.glob(module.replace(".", "/") + "*")), span
 
 
+def test_named_classes_and_constants_exist() -> None:
+    texts = "".join((REPOSITORY / name).read_text(encoding="utf-8") for name in ("CONTRIBUTING.md", "docs/design.md"))
+    folders = (REPOSITORY / "streamer", REPOSITORY / "tests", REPOSITORY / "tools")
+    modules = [path for folder in folders for path in folder.rglob("*.py")]
+    source = "".join(path.read_text(encoding="utf-8") for path in modules)
+    for span in code(texts):
+        if re.fullmatch(r"[A-Z]\w{3,}", span):
+            assert re.search(rf"^(class )?{span}\b", source, re.MULTILINE), span
+        if re.fullmatch(r"(\w+/)*\w+\.py", span):
+            assert any(path.as_posix().endswith(f"/{span}") for path in modules), span
+
+
 def test_named_settings_exist(text: str) -> None:
     sections = {name.partition(".")[0] for name in SETTINGS}
     for span in code(text):
