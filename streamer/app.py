@@ -36,7 +36,7 @@ from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)
@@ -273,5 +273,6 @@ def _load_beside(settings: Settings, name: str) -> WhisperModel:
     """Load a model that a request asks for."""
     model, n_beams = settings.model, settings.decoding.beam_size
     return load_model(
-        name, device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"
+        name,
+        LoadOptions(device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"),
     )

@@ -18,7 +18,7 @@ from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
@@ -106,7 +106,7 @@ class SecondPass:
         cache_dir, n_beams = settings.model.cache_dir, correction.beam_size
 
         def load(name: str) -> WhisperModel:
-            return load_model(name, devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto")
+            return load_model(name, LoadOptions(devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto"))
 
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))

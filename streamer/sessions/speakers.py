@@ -19,7 +19,7 @@ from streamer.health import Health
 from streamer.offline.speech import SpeechFinder
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
-from streamer.speakers.clusters import ClusterSettings
+from streamer.speakers.clusters import ClusteringSettings
 from streamer.speakers.diarization import Diarization
 from streamer.speakers.encoder import SpeakerEncoder
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
@@ -203,7 +203,7 @@ class RecordedSpeakers:
 
     def recognize(self, blocks: Iterable[Float32Array]) -> tuple[Iterator[Float32Array], Diarization]:
         """Return the blocks of a recording, 16 kHz mono, shape (n,), and who speaks in those that were read."""
-        diarization = Diarization(self._known, ClusterSettings(keep_s=math.inf))
+        diarization = Diarization(self._known, ClusteringSettings(keep_s=math.inf))
         return self._passing(blocks, diarization), diarization
 
     def _passing(self, blocks: Iterable[Float32Array], diarization: Diarization) -> Iterator[Float32Array]:

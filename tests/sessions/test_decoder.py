@@ -23,13 +23,12 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, read
+from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
 
 SAMPLES = read(SPEECH)
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
@@ -38,7 +37,7 @@ ENCODED: Untyped = None
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path_factory.mktemp("compiled")), n_beams=3)
+    return load_on_cpu(NANO, tmp_path_factory.mktemp("compiled"), n_beams=3)
 
 
 @pytest.fixture(scope="module")

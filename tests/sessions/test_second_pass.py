@@ -21,19 +21,18 @@ from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.second_pass import SecondPass
 from streamer.sessions.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from tests.builders import final
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.promises import check_promises
-from tests.whisper.support import NANO
+from tests.whisper.support import NANO, load_on_cpu
 
 WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def own(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    return load_on_cpu(NANO, cache_dir)
 
 
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
