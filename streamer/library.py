@@ -87,7 +87,7 @@ def transcribe(
     audio : the path of a file, or samples, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
     model : what `load_model` returns, or takes; by its name it is loaded for this one time
     sample_rate : of samples; a file says its own
-    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=1
+    decoding : options of docs/options.md by their names, such as language="en", task="translate", beam_size=1
 
     Of a file that is cut off, what there is, is transcribed, and that is logged. In an asynchronous program:
     `await asyncio.to_thread(transcribe, "speech.wav", model)`.

@@ -1,4 +1,4 @@
-"""Terms as they are to be spelled, as a YAML file names them (docs/correction.md)."""
+"""Terms as they are to be spelled, as a YAML file names them (docs/streaming.md)."""
 
 import unicodedata
 from dataclasses import dataclass

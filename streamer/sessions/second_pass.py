@@ -1,4 +1,4 @@
-"""The model behind the second pass: the daemon's own, or another one."""
+"""The model of the second pass: the daemon's own, or another one."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
     """Return whether finals are transcribed again.
 
-    By default they are not if a model was trained on short windows: live it reads them as well, and long ones worse.
+    By default they are not if a model was trained on short windows: it transcribes long ones worse than live ones.
     """
     name = settings.correction.model
     return not own.generation.windows_s if name == AUTO else bool(name)
@@ -58,7 +58,10 @@ class SecondPass:
         self.model.add_done_callback(note)
 
     def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
-        """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
+        """Transcribe a passage again (see `ReadAgain`).
+
+        Returns no words while the model is being loaded, or if it does not know the language.
+        """
         if not self.model.done():
             return ()
         if error := self.model.exception():

@@ -66,17 +66,17 @@ def label_word(word: Word, diarization: Diarization) -> Word:
 
 
 class SpeakersOfSessions:
-    """What the sessions share: the model, its worker, and the people who are enrolled."""
+    """The model of speakers, its worker, and the enrolled people, shared by all sessions."""
 
     def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], health: Health) -> None:
         self._vector_of = vector_of
         self.known = known
         self._health = health
-        # Computes a window of each session in turn. A step that waits does what another would: one is enough.
+        # Computes a window of each session in turn. One waiting step of a session is enough: it does all there is.
         self.worker = Worker("speakers", limit=1)
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of what is said; None if that is nothing, or the model fails."""
+        """Return the vector of the speaker; None if no one speaks, or the model fails."""
         try:
             vector = self._vector_of(samples)
         except Exception as error:  # noqa: BLE001 - reported there

@@ -39,8 +39,8 @@ _MUSIC = "♩♪♫♬♭♮♯"
 _INSIDE_WORDS = (" -", " '")
 
 
-# Windows of live captions, in seconds, of a model that names none (docs/tuning.md): the shortest and the longest if one
-# graph computes all lengths between, else the longest alone.
+# Windows of live captions, in seconds, of a model that names none (docs/streaming.md): the shortest and the longest if
+# one graph computes all lengths between, else the longest alone.
 DEFAULT_WINDOWS_S = (5, 15)
 
 

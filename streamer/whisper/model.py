@@ -38,7 +38,7 @@ T = TypeVar("T")
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
-# Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/tuning.md).
+# Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/streaming.md).
 SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
 
 # Width and numbers of layers of the published sizes that `auto` computes in int8: tiny and base, of which int8 was

@@ -252,7 +252,7 @@ async def fails(reply: Reply) -> None:
         (slow, 1.0, "has not answered within 1.0 s"),
         (hangs, 1.0, "has not answered within 1.0 s|silent"),
         (rubbish, WAIT_S, "not JSON"),
-        (too_much, WAIT_S, "more than 2048000 bytes"),
+        (too_much, WAIT_S, "the reply is too long"),
         (too_many_words, WAIT_S, "longer than 4000 characters"),
         (breaks_off, WAIT_S, "broke off"),
         (fails, WAIT_S, "answered 500 Status .out of memory"),

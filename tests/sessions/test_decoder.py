@@ -250,10 +250,11 @@ def temperatures_of(known: KnownModel) -> list[float]:
 
 
 class TestSecondLook:
-    def test_a_text_that_is_trusted_has_none(self, known: KnownModel) -> None:
-        hypothesis = decoder_of(known).decode(ENCODED, RETRY)
+    @pytest.mark.parametrize("said", [{}, {"avg_logprob": -1.5, "no_speech_prob": 0.9}], ids=["trusted", "silence"])
+    def test_a_text_that_is_trusted_and_silence_have_none(self, known: KnownModel, said: dict[str, Untyped]) -> None:
+        known.said = {0.0: said}
+        assert not decoder_of(known).decode(ENCODED, RETRY).failed
         assert temperatures_of(known) == [0.0]
-        assert not hypothesis.failed
 
     @pytest.mark.parametrize("failure", [LOOPED, UNLIKELY], ids=["looped", "unlikely"])
     def test_temperatures_are_tried_until_a_text_is_trusted(
@@ -279,11 +280,6 @@ class TestSecondLook:
         known.said[0.0]["attention"] = np.ones((1, 4 + len(again), 1500), dtype=np.float32)
         assert decoder_of(known).decode(ENCODED, RETRY).temperature == 0.2
         assert decoder_of(known, compression_ratio_threshold=None).decode(ENCODED, RETRY).temperature == 0.0
-
-    def test_silence_has_none(self, known: KnownModel) -> None:
-        known.said = {0.0: {"avg_logprob": -1.5, "no_speech_prob": 0.9}}
-        assert not decoder_of(known).decode(ENCODED, RETRY).failed
-        assert temperatures_of(known) == [0.0]
 
     @pytest.mark.parametrize("off", ["request", "settings"])
     def test_there_is_none_where_it_was_not_asked_for(self, known: KnownModel, off: str) -> None:

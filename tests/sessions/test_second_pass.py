@@ -17,7 +17,7 @@ from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
 from streamer.health import Health
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.second_pass import SecondPass
 from streamer.sessions.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
@@ -97,7 +97,7 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
     # Captions cannot write this word: so there is something to mend.
     (the,) = model.tokenizer.encode(" the")
     engine = make_engine(model, DecodingSettings(suppress_tokens=f"-1,{the}"))
-    enrichment = Enrichment(settings, model, engine)
+    enrichment = PostProcessing(settings, model, engine)
     log = EventLog("abc", 10_000)
     told: list[events.Event] = []
     log.subscribe(told.append)

@@ -204,8 +204,8 @@ def test_the_documented_table_is_right() -> None:
 def table() -> str:
     """Return the table of sizes in docs/models.md, without the models that are as large as another."""
     rows = [
-        "| Model | Parameters | Layers | Width | Mel bins | Vocabulary | f16 | int8 | Cross-KV | Cache |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| Model | Parameters | Layers | f16 | int8 | Cross-KV | Cache |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     alike = {"tiny.en", "base.en", "small.en", "medium.en", "large-v1", "distil-large-v3.5"}
     for name, dims in SIZES.items():
@@ -215,9 +215,6 @@ def table() -> str:
             name,
             f"{sum(math.prod(shape) for shape in expected_shapes(dims).values()) / 1e6:.1f} M",
             f"{dims.n_audio_layer} + {dims.n_text_layer}",
-            dims.n_text_state,
-            dims.n_mels,
-            dims.n_vocab,
             *(megabytes(sum(weight_bytes(dims, precision).values())) for precision in ("f16", "int8")),
             megabytes(cross_kv_bytes(dims)),
             megabytes(cache_bytes(dims)),
