@@ -55,8 +55,8 @@ from streamer.errors import (
 from streamer.events import End, from_json
 from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import Enrichment
 from streamer.sessions.models import unless_stopped
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
@@ -105,7 +105,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
                     model=model,
                     identity=identity_of(model),
                     engine=engine,
-                    enrichment=Enrichment(settings, model, engine),
+                    enrichment=PostProcessing(settings, model, engine),
                 )
                 # A worker of the same name may just have died: gateways must notice before this one is alive.
                 await asyncio.sleep(begin_s + LOST_S + BEAT_S - asyncio.get_running_loop().time())

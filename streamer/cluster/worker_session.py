@@ -38,7 +38,7 @@ from streamer.errors import FencedError, SessionStateError, UsageError
 from streamer.events import End, Error, Event, Final, Gap, Partial
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.sessions import open_session, ready_event, session_settings
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.table import Settings
@@ -66,7 +66,7 @@ class WorkerContext:
     # See `WorkerAlive.model`.
     identity: str
     engine: Engine[EncodedWindow]
-    enrichment: Enrichment | None = None
+    enrichment: PostProcessing | None = None
 
 
 class LogPosition(NamedTuple):

@@ -28,7 +28,7 @@ from streamer.offline import transcribe
 from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import open_glossary
+from streamer.sessions.postprocessing import open_glossary
 from streamer.sessions.sessions import open_session, ready_event, tell_error, write_all
 from streamer.sessions.speakers import RecordedSpeakers, label_final
 from streamer.settings.apply import resolve_decoding

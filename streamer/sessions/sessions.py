@@ -19,7 +19,7 @@ from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
 from streamer.protocols.native import SessionOptions
 from streamer.sessions.confidence import Confidence
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned, stability_policy, when_stable
 from streamer.settings.check import check_decode_options
@@ -42,7 +42,7 @@ def open_session(
     on_finished: Callable[[], None],
     options: SessionOptions = NO_OPTIONS,
     label: Callable[[Event], Event] = lambda event: event,
-    enrichment: Enrichment | None = None,
+    enrichment: PostProcessing | None = None,
     state: SessionState | None = None,
     live_from: int = 0,
 ) -> SessionRunner:

@@ -153,7 +153,7 @@ def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationCo
     )
 
 
-# Attention margin in seconds and probability from which a word is stable (measured on people: docs/tuning.md).
+# Attention margin in seconds and probability from which a word is stable (measured on people: docs/streaming.md).
 CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
 
 

@@ -1,7 +1,7 @@
 """The one table of settings: each with its default, range, unit, help, flag, and the program that it comes from.
 
 Everything else about a setting is made of this table: its place in the configuration file, its environment variable
-and its flag (`load`, `flags`), and config.yaml, the JSON Schema and the tables of docs/decoding.md (`documents`).
+and its flag (`load`, `flags`), and config.yaml, the JSON Schema and the tables of docs/options.md (`documents`).
 A new setting is one entry here. The table imports nothing of the program, so that every part may read its sections.
 """
 
@@ -248,7 +248,7 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingSettings:
-    """How audio becomes text; docs/decoding.md says more, and which options live captions heed."""
+    """How audio becomes text; docs/options.md says more, and which options live captions use."""
 
     # Names and defaults are openai-whisper's where it has the option.
 
@@ -267,8 +267,7 @@ class DecodingSettings:
         choices=("transcribe", "translate", "both"),
         metavar="T",
         live=True,
-        more="Of a file `both` makes two texts; live the translation follows each sentence"
-        " ([correction.md](correction.md#translation))",
+        more="Of a file `both` makes two texts; live the translation follows each sentence (docs/streaming.md)",
         use="captions in the original and in English",
     )
     beam_size: int | None = _openai(
@@ -391,7 +390,7 @@ class DecodingSettings:
 
     condition_on_previous_text: str = _openai(
         "auto",
-        "show the model what was said last: always, never, or auto: where it was trained so",
+        "show the model what was said last: always, never, or auto: as it was trained",
         choices=("auto", "always", "never"),
         metavar="W",
         group="Prompt",
@@ -736,7 +735,7 @@ class ServerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputsSettings:
-    """Where captions of the daemon's own input go, too (docs/outputs.md); a secret may be @FILE."""
+    """Where captions of the daemon's own input go, too (docs/clients.md); a secret may be @FILE."""
 
     to: tuple[str, ...] = setting(
         (),

@@ -24,7 +24,7 @@ from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within
@@ -59,7 +59,7 @@ async def gateway(url: str, model: WhisperModel) -> AsyncIterator[ClusterRecordi
 @pytest.fixture(scope="module")
 def model() -> WhisperModel:
     """The embedded model, for as many beams as files are decoded along."""
-    return load_model(str(SAMPLE.parent), DeviceSettings("CPU"), n_beams=None, live=False)
+    return load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), n_beams=None, live=False))
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from streamer.protocols.native import StreamStart
 from streamer.sessions.decoder import make_engine
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings, SpeakersSettings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
+from streamer.whisper.model import LoadOptions, load_model
 from tests.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace
 from tests.cluster.support import bus_on, until
 from tests.daemon import SAMPLE, Outcome, sample_text
@@ -303,7 +303,9 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
     engine = make_engine(model, settings.decoding)
     engine.start()
     # Of its own: a twin has the one buffer that recordings need, and live windows take two.
-    second = asyncio.create_task(run_worker(settings, lambda: load_model(model.name, DeviceSettings("CPU"))))
+    second = asyncio.create_task(
+        run_worker(settings, lambda: load_model(model.name, LoadOptions(DeviceSettings("CPU"))))
+    )
     try:
         async with bus_on(nats, name="g1") as bus, bus_on(nats, name="w1") as bus_of_first:
             log = SessionLog(bus, settings.cluster)

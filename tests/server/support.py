@@ -20,7 +20,7 @@ from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
-from streamer.server.interfaces import ClientStream, Services
+from streamer.server.interfaces import Services, StreamSession
 from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.table import ServerSettings
 from tests import builders
@@ -168,7 +168,7 @@ class RecordingStreams:
         # Called with each new stream.
         self.prepare: Callable[[RecordingStream], None] = lambda stream: None
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> StreamSession:
         self.tenants.append(tenant)
         self.called.set()
         if self.refusal is not None:
@@ -179,7 +179,7 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> StreamSession:
         self.tenants.append(tenant)
         self.called.set()
         for stream in self.opened:
