@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
@@ -302,7 +303,7 @@ class _Daemon:
             take_glossary = self._enrichment.reread() if self._enrichment is not None else lambda: None
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
-            front = dataclasses.replace(self._settings.server, **new)
+            front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)
                 self._streams.reload(front)

@@ -1,9 +1,10 @@
 """Clients' own audio: one session for each, as the server's `/v1/stream` wants it."""
 
-import dataclasses
 import secrets
 from collections.abc import Collection
 from functools import partial
+
+import msgspec
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.engine.engine import Engine
@@ -41,7 +42,7 @@ class ClientStreams:
 
     def reload(self, front: ServerSettings) -> None:
         """Let other limits hold from now on."""
-        self._settings = dataclasses.replace(self._settings, server=front)
+        self._settings = msgspec.structs.replace(self._settings, server=front)
         self._places.settings = front
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:

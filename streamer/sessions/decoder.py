@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
+import msgspec
+
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
@@ -44,7 +46,7 @@ class WhisperDecoder:
         self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = resolve_decoding(dataclasses.replace(decoding, hotwords=()), model)
+        chosen = resolve_decoding(msgspec.structs.replace(decoding, hotwords=()), model)
         self._config = chosen.generation
         # Of sessions that chose nothing.
         self._own = check_decode_options(decode_options(decoding, model), model)

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from pathlib import Path
 from typing import Any, Self
 
+import msgspec
+
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
@@ -40,7 +42,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
         "temperature": options.temperature,
         "beam_size": options.beam_size,
     }
-    chosen = dataclasses.replace(decoding, **{name: value for name, value in said.items() if value is not None})
+    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in said.items() if value is not None})
     # The model sees the end of a prompt that is too long.
     check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
     return chosen

@@ -1,6 +1,5 @@
 """The model behind the second pass: the daemon's own, or another one."""
 
-import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -65,7 +64,7 @@ class SecondPass:
             raise StreamerError(str(error))  # a new one each time: its traceback would grow
         model, session = self.model.result(), passage.settings
         language = passage.finals[0].language
-        decoding = dataclasses.replace(
+        decoding = msgspec.structs.replace(
             self._settings.decoding,
             language=language,
             task="translate" if session is not None and session.task == "translate" else "transcribe",
@@ -81,7 +80,7 @@ class SecondPass:
             return ()
         if session is not None and session.options is not None:
             chosen = session.options
-            decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
+            decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
         self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start

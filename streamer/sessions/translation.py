@@ -4,10 +4,11 @@ What is translated is a passage: finals up to the end of a sentence, or of speec
 buffers of its own, so that windows of captions wait for one call of a graph at most.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
@@ -60,7 +61,7 @@ class Translations:
         self.translating = Worker("translate", MAX_WAITING, self.note_late)
         # Grammar, words and prompt are of the language that is spoken. Translations are less probable than transcripts:
         # only a loop is decoded again, and left out if it stays one.
-        self._decoding = dataclasses.replace(
+        self._decoding = msgspec.structs.replace(
             settings.decoding, grammar="", hotwords=(), initial_prompt="", logprob_threshold=None
         )
         self._conditioned = is_conditioned(settings.decoding, model)

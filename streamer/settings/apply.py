@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.engine.gate import GateSettings
 from streamer.engine.settings import DecodeOptions
@@ -110,7 +112,7 @@ def resolve_decoding(
 
 
 def gate_settings(speech: SpeechSettings) -> GateSettings:
-    return GateSettings(**dataclasses.asdict(speech))
+    return GateSettings(**msgspec.structs.asdict(speech))
 
 
 def _file_gate(speech: SpeechSettings) -> GateSettings:

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -74,7 +75,7 @@ class Places:
 
     async def gateway(self, name: str = "g1", server: ServerSettings | None = None, **more: Any) -> ClusterStreams:  # noqa: ANN401
         bus, log = await self.bus(name)
-        cluster = dataclasses.replace(self.settings, **more)
+        cluster = msgspec.structs.replace(self.settings, **more)
         streams = ClusterStreams(Settings(cluster=cluster, server=server or ServerSettings()), bus, log, name)
         streams.on_stall = lambda why, stall_s: self.stalls.append(why)
         await streams.start()

@@ -1,16 +1,17 @@
 """Which model `model.name: auto` becomes."""
 
 import logging
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
 import psutil
 import pytest
 
 from streamer.commands import auto
 from streamer.commands.fit import Speed
 from streamer.errors import ModelError, PeerError, StreamerError
-from streamer.settings.table import DecodingSettings, ModelSettings, Settings, StreamSettings
+from streamer.settings.table import ModelSettings, Settings, StreamSettings
 from streamer.whisper import cache as measurements
 from streamer.whisper.hub import cache
 
@@ -58,9 +59,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def chosen(tmp_path: Path, *, live: bool = True, language: str = "auto", task: str = "transcribe") -> str:
     model = ModelSettings(name="auto", cache_dir=str(tmp_path / "compiled"))
-    settings = Settings(model=model, decoding=DecodingSettings(language=language, task=task))
+    settings = Settings(model=model).having({"decoding.language": language, "decoding.task": task})
     found = auto.choose_model(settings, live=live)
-    assert replace(found, model=model) == settings
+    assert msgspec.structs.replace(found, model=model) == settings
     return found.model.name
 
 

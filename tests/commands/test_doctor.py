@@ -90,8 +90,8 @@ def machine(tmp_path: Path) -> Machine:
 
 def having(machine: Machine, section: str = "model", **values: object) -> Machine:
     """Return the machine with other settings in a section."""
-    changed = dataclasses.replace(getattr(machine.settings, section), **values)
-    return dataclasses.replace(machine, settings=dataclasses.replace(machine.settings, **{section: changed}))
+    settings = machine.settings.having({f"{section}.{key}": value for key, value in values.items()})
+    return dataclasses.replace(machine, settings=settings)
 
 
 def put(path: Path, text: str = "") -> Path:

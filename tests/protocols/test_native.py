@@ -80,12 +80,10 @@ def test_commands_say_nothing_more(kind: str) -> None:
     ],
 )
 def test_ranges_are_those_of_the_settings(key: str, setting: str) -> None:
-    limits = SETTINGS[setting]
-    assert limits.low is not None
-    assert limits.high is not None
-    for limit, beyond in ((limits.low, limits.low / 2), (limits.high, limits.high * 2)):
+    low, high = SETTINGS[setting].within or (0.0, 0.0)
+    for limit, beyond in ((low, low / 2), (high, high * 2)):
         parse_message(json.dumps({"type": "set", key: limit}))
-        with pytest.raises(ProtocolError, match=f"from {limits.low:g} to {limits.high:g}"):
+        with pytest.raises(ProtocolError, match=f"from {low:g} to {high:g}"):
             parse_message(json.dumps({"type": "set", key: beyond}))
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import socket
 import threading
@@ -20,7 +19,7 @@ from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import ClientStream, Services
-from streamer.settings.table import ServerSettings
+from streamer.settings.table import SECTIONS, ServerSettings
 
 T = TypeVar("T")
 
@@ -255,7 +254,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     own = RecordingInput()
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
-    names = {field.name for field in dataclasses.fields(ServerSettings)}
+    names = set(SECTIONS["server"].settings)
     chosen = {name: value for name, value in settings.items() if name in names}
     arguments: dict[str, Any] = {
         "feed": log,

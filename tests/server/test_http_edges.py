@@ -62,7 +62,7 @@ async def place(
     async with serving(log, unix_socket=path or "", tls=tls, queue_events=20) as running:
         context = None
         if tls == "self-signed":
-            context = ssl.create_default_context(cafile=certificate_path(ServerSettings(tls=tls)))
+            context = ssl.create_default_context(cafile=certificate_path(ServerSettings(tls="self-signed")))
         yield Place(running, path, context)
     assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
 
