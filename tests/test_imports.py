@@ -16,7 +16,7 @@ EVENTS = {
     *("streamer", "streamer.errors", "streamer.events", "streamer.outside"),
     *("streamer.audio", "streamer.audio.constants"),
 }
-SETTINGS = {"streamer.settings", "streamer.settings.setting", "streamer.settings.table"}
+SETTINGS = {"streamer.settings", *(f"streamer.settings.{name}" for name in ("setting", "table", "values"))}
 
 # For the references in the tests and for people's tools.
 NEVER = ("torch", "transformers", "librosa", "whisper", "tools", "tests")

@@ -6,13 +6,14 @@ What settles is stored in the session's log before anybody is told of it. All of
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -261,8 +262,8 @@ class Owned:
 
     def _change(self, options: SessionOptions, command: int) -> None:
         """Go on with other options, or say why that cannot be."""
-        names = [field.name for field in dataclasses.fields(SessionOptions)]
-        start = dataclasses.replace(self._starts[-1][1], **{name: getattr(options, name) for name in names})
+        chosen = {name: getattr(options, name) for name in SessionOptions.__struct_fields__}
+        start = msgspec.structs.replace(self._starts[-1][1], **chosen)
         try:
             settings = session_settings(self._place.settings, self._place.model, start)
         except UsageError as error:

@@ -1,11 +1,9 @@
 """Sessions of a loaded model: their settings, how they are opened, and how audio is written to them."""
 
-import dataclasses
 import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -23,7 +21,7 @@ from streamer.sessions.enrich import Enrichment
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned, stability_policy, when_stable
 from streamer.settings.check import check_decode_options
-from streamer.settings.table import Settings
+from streamer.settings.table import CLIENT_OPTIONS, Settings
 from streamer.whisper.model import SILENCE_S, WhisperModel
 
 logger = logging.getLogger(__name__)
@@ -96,33 +94,44 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
 
     Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
     """
-    task = options.task or settings.decoding.task
-    language = options.language or settings.decoding.language
+    settings = settings.having(
+        {
+            setting.name: chosen
+            for name, setting in CLIENT_OPTIONS.items()
+            if (chosen := getattr(options, name)) is not None
+        }
+    )
+    decoding, stream = settings.decoding, settings.stream
+    language, task = decoding.language, decoding.task
     for code in options.languages or ():
         model.tokenizer.start_sequence(code, task)
     if language == "auto" and len(set(options.languages or ())) == 1:
         (language,) = set(options.languages or ())
-    margin_s, probability = when_stable(settings.stream)
-    chosen = SessionSettings(
+    margin_s, probability = when_stable(stream)
+    # A client that chooses how much silence ends speech means that it makes the text final, too.
+    final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
+    return SessionSettings(
         gate=gate_settings(settings.speech),
-        pace_s=settings.stream.pace_s,
-        policy=stability_policy(settings.stream, model),
-        n_agreeing=settings.stream.agreement,
+        pace_s=stream.pace_s,
+        policy=stability_policy(stream, model),
+        n_agreeing=stream.agreement,
         attention_margin_s=margin_s,
         commit_probability=probability,
-        show_probability=settings.stream.show_probability,
-        trim_after_s=settings.stream.trim_after_s,
-        final_silence_s=max(settings.stream.final_silence_s, settings.speech.min_silence_s),
-        window_s=settings.stream.window_s or _longest_window_s(model, whole=settings.stream.captions == "exact"),
-        condition_on_previous_text=is_conditioned(settings.decoding, model),
-        no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
-        logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
-        compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
+        show_probability=stream.show_probability,
+        trim_after_s=stream.trim_after_s,
+        final_silence_s=max(final_silence_s, settings.speech.min_silence_s),
+        window_s=stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
+        condition_on_previous_text=is_conditioned(decoding, model),
+        no_speech_threshold=_or(decoding.no_speech_threshold, math.inf),
+        logprob_threshold=_or(decoding.logprob_threshold, -math.inf),
+        compression_ratio_threshold=_or(decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
+        languages=options.languages or (),
         task="transcribe" if task == "both" else task,
         translated=task == "both",
+        options=check_decode_options(decode_options(decoding, model), model),
+        words=options.words is not False,
     )
-    return _with_options(chosen, settings, model, options)
 
 
 def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
@@ -134,31 +143,6 @@ def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
     if whole or not short:
         return longest - SILENCE_S
     return max(SHORTEST_WINDOW_S, short[-1] - (model.silence_s or SILENCE_S))
-
-
-def _with_options(
-    chosen: SessionSettings, settings: Settings, model: WhisperModel, options: SessionOptions
-) -> SessionSettings:
-    """Return settings with the options that a client named, but for language and task."""
-    decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
-    gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
-    own = dataclasses.replace(decode_options(settings.decoding, model), **decoding)
-    return dataclasses.replace(
-        chosen,
-        **_named(
-            languages=options.languages,
-            words=options.words,
-            pace_s=options.pace_s,
-            options=check_decode_options(own, model),
-            final_silence_s=options.min_silence_s,
-            gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
-        ),
-    )
-
-
-def _named(**options: object) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {key: value for key, value in options.items() if value is not None}
 
 
 def write_all(runner: SessionRunner, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:

@@ -201,7 +201,7 @@ def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodeOpt
     return DecodeOptions(
         initial_prompt=decoding.initial_prompt,
         hotwords=check_hotwords(decoding.hotwords),
-        beam_size=decoding.beam_size or model.n_beams,
+        beam_size=model.n_beams if decoding.beam_size is None else decoding.beam_size,
     )
 
 

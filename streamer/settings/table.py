@@ -139,6 +139,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         live=True,
         more="`auto` looks at the first 30 s. YAML takes `no` (Norwegian) for false: quote it",
         use="a known language saves the search for it, and its errors on short audio",
+        client="language",
     )
     task: Literal["transcribe", "translate", "both"] = _openai(
         "transcribe",
@@ -148,6 +149,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         more="Of a file `both` makes two texts; live the translation follows each sentence"
         " ([correction.md](correction.md#translation))",
         use="captions in the original and in English",
+        client="task",
     )
     beam_size: int | None = _openai(
         None,
@@ -156,6 +158,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         live=True,
         more="Live nano.en asks for 4, most models for 1. 1 is greedy: faster, with more errors",
         use="fewer errors, for more time",
+        client="beam_size",
     )
     patience: float | None = _openai(
         None,
@@ -281,6 +284,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="TEXT",
         live=True,
         use="spelling of names, style of punctuation",
+        client="initial_prompt",
     )
     carry_initial_prompt: bool = _openai(
         False,
@@ -303,6 +307,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         more="They are made likelier while they are being spelled, and shown before the first window to a model that"
         " heeds a prompt",
         use="names, products, rare words",
+        client="hotwords",
     )
     hotwords_boost: float = setting(
         3.0,
@@ -472,10 +477,15 @@ class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When somebody counts as speaking."""
 
     threshold: float = setting(
-        0.5, "probability at which speech begins; higher in noise, lower for soft voices", within=(0.01, 0.99)
+        0.5,
+        "probability at which speech begins; higher in noise, lower for soft voices",
+        within=(0.01, 0.99),
+        client="vad_threshold",
     )
     min_speech_s: float = setting(0.1, "shorter bursts are clicks", unit="s", within=(0.0, 10.0))
-    min_silence_s: float = setting(0.6, "silence that ends speech", unit="s", within=(0.1, 10.0))
+    min_silence_s: float = setting(
+        0.6, "silence that ends speech", unit="s", within=(0.1, 10.0), client="min_silence_s"
+    )
     pad_s: float = setting(
         0.3, "kept before and after speech, so that soft first and last sounds are heard", unit="s", within=(0.0, 2.0)
     )
@@ -486,7 +496,11 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When to transcribe, and when a word is settled."""
 
     pace_s: float = setting(
-        0.25, "least new audio from one pass to the next; costly passes take more", unit="s", within=(0.1, 10.0)
+        0.25,
+        "least new audio from one pass to the next; costly passes take more",
+        unit="s",
+        within=(0.1, 10.0),
+        client="pace_s",
     )
     max_pace_s: float = setting(
         2.0, "clients' audio is refused where it would make passes rarer than this", unit="s", within=(0.1, 60.0)
@@ -741,3 +755,6 @@ SETTINGS: dict[str, Setting] = {
     for name, cls in SECTIONS.items()
     for key, known in cls.settings.items()
 }
+
+# Settings that a client may choose otherwise for its session, by the names of the options.
+CLIENT_OPTIONS = {known.client: known for known in SETTINGS.values() if known.client}

@@ -59,8 +59,9 @@ def checked(setting: Setting, value: object, where: str) -> object:
         pass
     wrong = _wrong_items(setting, value) if isinstance(value, list | tuple) else []
     found = f"a {type(value).__name__}" if setting.secret else described(wrong[0] if wrong else value)
+    or_none = f", or {NONE}" if setting.may_be_none else ""
     raise ConfigError(
-        f"{where} {'has' if wrong else 'is'} {found}: expected {expected(setting)}{_remedy(setting, value)}"
+        f"{where} {'has' if wrong else 'is'} {found}: expected {expected(setting)}{or_none}{_remedy(setting, value)}"
     )
 
 
@@ -101,8 +102,8 @@ def described(value: object) -> str:
     return f"{value!s:.60} (a {type(value).__name__})"
 
 
-def expected(setting: Setting, none: str = NONE) -> str:
-    """Return what a setting may be set to, in a few words; `none` is how None is written."""
+def expected(setting: Setting) -> str:
+    """Return what a setting may be set to other than None, in a few words."""
     example = setting.example
     if setting.choices:
         what = f"one of {', '.join(filter(None, setting.choices))}"
@@ -110,7 +111,7 @@ def expected(setting: Setting, none: str = NONE) -> str:
     else:
         what = _TYPE_NAMES[setting.kind] + (f" such as {example}" if example else "")
         what += f" from {' to '.join(map(short, setting.within))}" if setting.within is not None else ""
-    return f"{what}, or {none}" if setting.may_be_none else what
+    return what
 
 
 def _remedy(setting: Setting, value: object) -> str:

@@ -242,7 +242,7 @@ class FakeWorker:
                 events.append(End())
             case "set":
                 language = do.options.language if do.options else None
-                start = dataclasses.replace(own.checkpoint.start, language=language)
+                start = msgspec.structs.replace(own.checkpoint.start, language=language)
                 own.checkpoint = msgspec.structs.replace(own.checkpoint, start=start)
         await self._say(session, own, events)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -134,7 +133,7 @@ async def test_a_session_is_transcribed_by_a_worker(places: Places) -> None:
     data, samples = speech(8000)
     await speak(stream, data[:8000])
     await stream.command("flush")
-    await stream.change(dataclasses.replace(stream.options, language="de"))
+    await stream.change(msgspec.structs.replace(stream.options, language="de"))
     await speak(stream, data[8000:])
     await stream.finish()
     assert isinstance(events[0], Ready)
@@ -525,7 +524,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     frame_bytes = channels * (4 if format == "f32le" else 2)
     expected = PcmDecoder(format, rate, channels).decode(data)
 
-    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))  # type: ignore[arg-type]
+    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     middle = 2 * rate * frame_bytes
     await stream.write(data[:middle])
     await heard(stream, 30_000)
