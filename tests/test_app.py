@@ -16,10 +16,10 @@ import pytest
 import scipy.signal
 import soundfile
 
-from streamer.app import _signals
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
+from streamer.signals import handled
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from streamer.whisper.source import read_model
 from tests.audio.sources.test_container import write
@@ -82,7 +82,7 @@ def test_others_are_not_let_in_without_a_token(refused: Refused) -> None:
 
 def test_outputs_that_cannot_be_are_refused_at_once(refused: Refused) -> None:
     run = ("run", "--port", "0", "--input")
-    assert "name an input, or drop --to" in refused(2, *run, "none", "--to", "obs")
+    assert "name one, or drop --to" in refused(2, *run, "none", "--to", "obs")
     assert "outputs.zoom_url is empty" in refused(2, *run, SAMPLE, "--to", "obs", "--to", "zoom")
     assert "--to 'twitch' is no output" in refused(2, *run, SAMPLE, "--to", "twitch")
 
@@ -485,7 +485,7 @@ async def pause_and_resume_by_signals(daemon: Daemon) -> None:
 async def test_signals_are_handled_only_while_the_daemon_runs() -> None:
     numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
-    with _signals(asyncio.get_running_loop(), *3 * [lambda: None]):
+    with handled(asyncio.get_running_loop(), *3 * [lambda: None]):
         assert not any(signal.getsignal(number) == handler for number, handler in zip(numbers, before, strict=True))
     assert [signal.getsignal(number) for number in numbers] == before
 

@@ -443,7 +443,7 @@ async def test_listen_ends_with_one_line_at_what_is_no_event() -> None:
     async with daemon('{"type":"final","text":7}') as (address, _):
         done = await outcome("listen", address)
     assert done.exit_code == 1
-    assert "sent what is no event" in done.only_error()
+    assert "sent an invalid event" in done.only_error()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals to send")

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import soundfile
 
-from streamer.app import _Daemon
+from streamer.app import Daemon
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
@@ -95,20 +95,20 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def daemon_at_work() -> AsyncIterator[tuple[_Daemon, int]]:
+async def daemon_at_work() -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=str(SAMPLE)))
-    daemon = _Daemon(settings, captions=False, read_settings=lambda: settings)
+    daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:
         async with asyncio.timeout(START_S):
             await wait_healthz(port, "ok")
         yield daemon, port
     finally:
-        daemon._stop.set()
+        daemon.stop.set()
         await running
 
 
@@ -122,9 +122,9 @@ async def test_health_says_what_fails_and_that_it_works_again(faulty: Faulty) ->
         code, health = await wait_healthz(port, "ok")
         assert code == 200
         assert "failure" not in health
-        assert daemon._log is not None
+        assert daemon.input is not None
         events: list[Event] = []
-        events[:0] = daemon._log.subscribe(events.append, after=0).backlog
+        events[:0] = daemon.input.log.subscribe(events.append, after=0).backlog
         async with asyncio.timeout(WAIT_S):
             while not text_behind_gaps(events):
                 await asyncio.sleep(0.05)

@@ -15,6 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "streamer"
 EVENTS = {
     *("streamer", "streamer.errors", "streamer.events", "streamer.outside"),
     *("streamer.audio", "streamer.audio.constants"),
+    "streamer.findings",
 }
 SETTINGS = {"streamer.settings", *(f"streamer.settings.{name}" for name in ("setting", "table", "values"))}
 
@@ -32,6 +33,7 @@ def name_of(path: Path) -> str:
 # the bytes of files to words; `source` joins what lies on disk, `model` joins all.
 ROOMS = [
     "model",
+    "doctor",
     "locate",
     "source",
     "adapters",

@@ -15,11 +15,12 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
-from streamer.app import STUCK_RECOVERING_S, STUCK_S, _Daemon, has_hung_up
+from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
 from streamer.errors import ConfigError
 from streamer.sessions.enrich import Enrichment
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
+from streamer.signals import has_hung_up
 from tests.daemon import REPOSITORY, WAIT_S, environment, started
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither SIGHUP nor Unix sockets")
@@ -30,11 +31,11 @@ posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has nei
 # Stops, or loads, for ever: what hangs is a thread that nothing interrupts.
 STUCK = """
 import asyncio, time
-from streamer.app import _signals
+from streamer import signals
 
 async def main():
     stop = asyncio.Event()
-    with _signals(asyncio.get_running_loop(), stop.set, *2 * [lambda: None]):
+    with signals.handled(asyncio.get_running_loop(), stop.set, *2 * [lambda: None]):
         print("ready", flush=True)
         await stop.wait()
         print("stopping", flush=True)
@@ -61,17 +62,17 @@ def test_a_second_signal_ends_at_once_whatever_hangs(wait: str) -> None:
 # In a process of its own, which a signal may end.
 HANGING_UP = """
 import asyncio, os, signal
-import streamer.app
+from streamer import signals
 from streamer import cli
 
 async def main():
     done = asyncio.Queue()
     tell = [lambda what=what: done.put_nowait(what) for what in ("stop", "pause", "reload")]
-    with streamer.app._signals(asyncio.get_running_loop(), *tell):
+    with signals.handled(asyncio.get_running_loop(), *tell):
         for name in ("SIGHUP", "SIGUSR1"):
             os.kill(os.getpid(), getattr(signal, name))
             print(await done.get())
-        streamer.app.has_hung_up = lambda terminals: True
+        signals.has_hung_up = lambda terminals: True
         os.kill(os.getpid(), signal.SIGHUP)
         print(await done.get(), signal.getsignal(signal.SIGTERM) == signal.SIG_DFL)
 
@@ -108,7 +109,7 @@ def reloaded(before: Settings, after: Settings | Exception) -> None:
             raise after
         return after
 
-    _Daemon(before, captions=False, read_settings=read)._reload()
+    Daemon(before, captions=False, read_settings=read)._reload()
 
 
 async def test_what_cannot_be_changed_is_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -130,7 +131,7 @@ async def test_of_settings_that_are_refused_the_glossary_is_not_taken_either(tmp
     path = tmp_path / "terms.yaml"
     path.write_text("- Quorbix", encoding="utf-8")
     wanted = Settings(correction=CorrectionSettings(glossary=str(path)))
-    daemon = _Daemon(wanted, captions=False, read_settings=lambda: wanted)
+    daemon = Daemon(wanted, captions=False, read_settings=lambda: wanted)
     daemon._enrichment = enrichment = Enrichment(wanted, MagicMock(), MagicMock())
     daemon._server, daemon._streams = MagicMock(), MagicMock()
     daemon._server.reload.side_effect = ConfigError("server.origins has 'x'")
@@ -155,7 +156,7 @@ class Model:
 
 
 async def test_a_slow_pass_is_not_stuck_and_a_thread_that_hangs_is() -> None:
-    daemon = _Daemon(Settings(), captions=False, read_settings=Settings)
+    daemon = Daemon(Settings(), captions=False, read_settings=Settings)
     assert not daemon._stuck(), "nothing is loaded"
     engine, model = Engine(), Model()
     daemon._engine, daemon._model = engine, model  # type: ignore[assignment]
@@ -173,7 +174,7 @@ async def test_the_watchdog_is_fed_only_while_there_is_progress(monkeypatch: pyt
     told: list[str] = []
     monkeypatch.setattr("streamer.systemd.notify", told.append)
     monkeypatch.setattr("streamer.systemd.watchdog_s", lambda: 0.0)
-    daemon = _Daemon(Settings(), captions=False, read_settings=Settings)
+    daemon = Daemon(Settings(), captions=False, read_settings=Settings)
     engine = Engine()
     daemon._engine, daemon._model = engine, Model()  # type: ignore[assignment]
     feeding = asyncio.create_task(daemon._feed_watchdog())

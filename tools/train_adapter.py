@@ -43,7 +43,7 @@ from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.source import load_checkpoint
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
-from tools.benchmarks.synthetic.acoustics import add_noise, reverberate
+from tools.acoustics import add_noise, reverberate
 
 # Seconds of sound, and of silence behind it: what live captions give the encoder.
 SOUND_S = (1.5, 15.0)

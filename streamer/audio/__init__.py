@@ -1,1 +1,1 @@
-"""Where sound comes in and becomes 16 kHz mono float32 samples and log-mel frames."""
+"""Audio input: sources, resampling to 16 kHz mono float32, speech detection, and log-mel frames."""

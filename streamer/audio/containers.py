@@ -9,7 +9,7 @@ from streamer.errors import AudioFileError
 
 log = logging.getLogger(__name__)
 
-ANALYZE_S = 0.25  # of audio, in which its format is found where the header leaves it open
+ANALYZE_S = 0.25  # of audio, in which its format is found if the header does not name it
 
 # Most that one piece may decode to: 43 s of stereo at 48 kHz. A few bytes can stand for hours of silence.
 MAX_DECODED_BYTES = 2**24
@@ -46,13 +46,13 @@ class _Pipe:
 
     def __init__(self) -> None:
         self.fed: SimpleQueue[bytes] = SimpleQueue()
-        # Told when everything that was fed is used up, and at the end.
+        # Gets an item when everything that was fed is used up, and at the end.
         self.hungry: SimpleQueue[None] = SimpleQueue()
         self.format: tuple[int, int] | None = None
         self.decoded = bytearray()
         self.failure = ""
         self.ended = False
-        # What was fed and not read yet, and whether no more comes.
+        # What was fed and is not read yet, and whether the end was fed.
         self._rest = b""
         self._complete = False
 
@@ -69,7 +69,7 @@ class _Pipe:
             self.hungry.put(None)
 
     def read(self, n_bytes: int) -> bytes:
-        """Return at most so many bytes, none at the end: FFmpeg calls it."""
+        """Return up to `n_bytes` bytes, none at the end: FFmpeg calls it."""
         if not self._rest and not self._complete:
             self.hungry.put(None)
             self._wait()

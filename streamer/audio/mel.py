@@ -154,21 +154,19 @@ class LogMelStream:
         assert samples.ndim == 1, f"expected mono samples, found shape {samples.shape}"
         assert n_samples <= N_SAMPLES, f"{n_samples} samples are more than a window of {N_SAMPLES}"
         first_frame = exact_div(start_samples, HOP_LENGTH)
-
-        # Frame i sees the samples from i * HOP_LENGTH - PADDING to i * HOP_LENGTH + PADDING.
-        n_heard = min(N_FRAMES, -(-(n_samples + PADDING) // HOP_LENGTH)) if n_samples else 0
-        interior_end = max(FIRST_INTERIOR_FRAME, min(N_FRAMES, (n_samples - PADDING) // HOP_LENGTH + 1))
-
         log_power = np.full((N_FRAMES, self.n_mels), np.log10(POWER_FLOOR), dtype=np.float32)
-        if n_heard:
-            log_power[:FIRST_INTERIOR_FRAME] = self._compute(_head(samples))
-            log_power[FIRST_INTERIOR_FRAME:interior_end] = self._interior(samples, first_frame, interior_end)
-            if interior_end < n_heard:
-                log_power[interior_end:n_heard] = self._compute(_tail(samples, interior_end, n_heard))
-
+        if n_samples:
+            padded = np.pad(np.pad(samples, (0, N_SAMPLES - n_samples)), PADDING, mode="reflect")
+            # Ends of the frames that see any audio, and of those that see audio alone.
+            n_frames = min(N_FRAMES, -(-(n_samples + PADDING) // HOP_LENGTH))
+            interior_end = max(FIRST_INTERIOR_FRAME, min(N_FRAMES, (n_samples - PADDING) // HOP_LENGTH + 1))
+            log_power[:FIRST_INTERIOR_FRAME] = self._compute(padded, 0, FIRST_INTERIOR_FRAME)
+            log_power[FIRST_INTERIOR_FRAME:interior_end] = self._interior(padded, first_frame, interior_end)
+            if interior_end < n_frames:
+                log_power[interior_end:n_frames] = self._compute(padded, interior_end, n_frames)
         return log_power
 
-    def _interior(self, samples: Float32Array, first_frame: int, end: int) -> Float32Array:
+    def _interior(self, padded: Float32Array, first_frame: int, end: int) -> Float32Array:
         """Return the frames from FIRST_INTERIOR_FRAME to `end` of the window, computing those that are new."""
         absolute_start = first_frame + FIRST_INTERIOR_FRAME
         absolute_end = first_frame + end
@@ -180,16 +178,18 @@ class LogMelStream:
             self._kept[:n_kept] = self._kept[offset : offset + n_kept].copy()
             self._kept_start = absolute_start
         if absolute_end > self._kept_end:
-            first = (self._kept_end - first_frame) * HOP_LENGTH - PADDING
-            last = (end - 1) * HOP_LENGTH + PADDING
             rows = slice(self._kept_end - absolute_start, absolute_end - absolute_start)
-            self._kept[rows] = self._compute(samples[first:last])
+            self._kept[rows] = self._compute(padded, self._kept_end - first_frame, end)
             self._kept_end = absolute_end
         return self._kept[: end - FIRST_INTERIOR_FRAME]
 
-    def _compute(self, stretch: Float32Array) -> NDArray[np.float64]:
-        """Return log10 of the mel power of each frame that lies in a stretch of samples, shape (n_frames, n_mels)."""
-        frames = np.lib.stride_tricks.sliding_window_view(stretch, N_FFT)[::HOP_LENGTH]
+    def _compute(self, padded: Float32Array, start: int, end: int) -> NDArray[np.float64]:
+        """Return log10 of the mel power of frames, shape (end - start, n_mels).
+
+        padded : audio with the padding before it: frame i is `padded[160 * i : 160 * i + 400]`
+        """
+        seen = padded[start * HOP_LENGTH : (end - 1) * HOP_LENGTH + N_FFT]
+        frames = np.lib.stride_tricks.sliding_window_view(seen, N_FFT)[::HOP_LENGTH]
         self.frames_computed += len(frames)
         from scipy import fft  # late: it takes a sixth of the start
 
@@ -216,21 +216,18 @@ def _log_powers(blocks: Iterable[Float32Array], n_mels: int) -> Iterator[Float32
             seen = np.concatenate([seen, *waiting]) if waiting else seen
             waiting, n_waiting = [], 0
             if not begun:
-                seen = np.concatenate([seen[PADDING:0:-1], seen])
+                seen = np.pad(seen, (PADDING, 0), mode="reflect")
                 begun = True
-            yield stream._compute(seen[: N_SAMPLES - HOP_LENGTH + N_FFT]).astype(np.float32)
+            yield stream._compute(seen, 0, N_FRAMES).astype(np.float32)
             seen = seen[N_SAMPLES:]
     seen = np.concatenate([seen, *waiting])
     if not begun and len(seen) <= N_SAMPLES:
         yield stream._log_power(seen, 0)
         return
-    if not begun:
-        seen = np.concatenate([seen[PADDING:0:-1], seen])
-    n_frames = (len(seen) - PADDING) // HOP_LENGTH
-    seen = np.concatenate([seen, seen[-2 : -PADDING - 2 : -1]])
+    n_frames = (len(seen) - (PADDING if begun else 0)) // HOP_LENGTH
+    seen = np.pad(seen, (0 if begun else PADDING, PADDING), mode="reflect")
     for first in range(0, n_frames, N_FRAMES):  # the rest may be a frame more than a block
-        end = min(first + N_FRAMES, n_frames)
-        yield stream._compute(seen[first * HOP_LENGTH : (end - 1) * HOP_LENGTH + N_FFT]).astype(np.float32)
+        yield stream._compute(seen, first, min(first + N_FRAMES, n_frames)).astype(np.float32)
 
 
 def _compress(log_power: Float32Array, loudest: np.floating) -> Float32Array:
@@ -239,26 +236,6 @@ def _compress(log_power: Float32Array, loudest: np.floating) -> Float32Array:
     compressed += 4.0
     compressed /= 4.0
     return compressed
-
-
-def _head(samples: Float32Array) -> Float32Array:
-    """Return what the frames before FIRST_INTERIOR_FRAME see: the start of the window and its reflection."""
-    n_seen = (FIRST_INTERIOR_FRAME - 1) * HOP_LENGTH + PADDING
-    seen = np.zeros(n_seen, dtype=np.float32)
-    seen[: len(samples)] = samples[:n_seen]
-    return np.concatenate([seen[PADDING:0:-1], seen])
-
-
-def _tail(samples: Float32Array, start: int, end: int) -> Float32Array:
-    """Return what the frames from `start` to `end` see: the end of the audio, silence, and its reflection at 30 s."""
-    first = start * HOP_LENGTH - PADDING
-    seen = np.zeros((end - 1) * HOP_LENGTH + PADDING - first, dtype=np.float32)
-    audio = samples[first:]
-    seen[: len(audio)] = audio
-    n_beyond = first + len(seen) - N_SAMPLES
-    if n_beyond > 0:
-        seen[-n_beyond:] = seen[-n_beyond - 2 : -2 * n_beyond - 2 : -1]
-    return seen
 
 
 @cache

@@ -16,7 +16,7 @@ class Resampler:
         self.sample_rate = sample_rate
         self.channels = channels
 
-        # The converter, made at the first block and forgotten by flush(); not used where the rate is already right.
+        # The converter, made at the first block and forgotten by flush(); not used if the rate is already right.
         self._stream: soxr.ResampleStream | None = None
 
     def process(self, frames: Float32Array) -> Float32Array:

@@ -32,9 +32,6 @@ class RingBuffer:
         assert capacity_samples > 0, f"capacity {capacity_samples} is not positive"
         self.capacity_samples = capacity_samples
 
-        # Called by the writing thread after each write; it must return quickly.
-        self.on_write: Callable[[], None] | None = None
-
         # Called by the reading thread each time there is room for more; it must return quickly.
         self.on_room: Callable[[], None] | None = None
 
@@ -75,11 +72,9 @@ class RingBuffer:
         self._samples[start : start + n_first] = kept[:n_first]
         self._samples[: len(kept) - n_first] = kept[n_first:]
         self.head = end
-        if self.on_write is not None:
-            self.on_write()
 
     def read(self, start: int, end: int) -> Float32Array:
-        """Return a copy of samples, shape (end - start,). Raises Overrun where some are overwritten, even meanwhile."""
+        """Return a copy of samples, shape (end - start,). Raises Overrun if some are overwritten, even meanwhile."""
         assert 0 <= start <= end <= self.head, f"samples {start} to {end} asked for, {self.head} written"
         if start < self.oldest:
             raise Overrun(self.oldest)

@@ -59,7 +59,7 @@ class SpeechDetector:
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Have the network compute with one thread where OpenMP does not know of the limit; nothing else is changed."""
+    """Have the network compute with one thread if OpenMP does not know of the limit; nothing else is changed."""
     unlimited = _unlimited()
     if unlimited is None:
         yield

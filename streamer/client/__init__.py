@@ -1,1 +1,1 @@
-"""Programs of ours that follow a running daemon."""
+"""Clients of a running daemon."""

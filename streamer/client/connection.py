@@ -1,4 +1,4 @@
-"""A connection to a running daemon: its address, what can be wrong with it, and its events."""
+"""A connection to a running daemon: its address, its errors, and its events."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,7 @@ import ssl
 import sys
 import threading
 import urllib.parse
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,48 +34,48 @@ logger = logging.getLogger(__name__)
 DEFAULT_PORT = 8765
 CAPTIONS_PATH = "/v1/captions"
 STREAM_PATH = "/v1/stream"
-MAX_EVENT_BYTES = 1 << 20  # an event with the words of 30 seconds is some ten kilobytes
-MAX_QUEUED_EVENTS = 16  # read and not shown yet; then the daemon is held back
-CLOSE_TIMEOUT_S = 2.0  # for a daemon that goes on sending to take note that we leave
-FIRST_DELAY_S = 0.25  # before the first attempt to reach the daemon again; doubled after each that fails
+MAX_EVENT_BYTES = 1 << 20  # an event with the words of 30 seconds has some ten kilobytes
+MAX_QUEUED_EVENTS = 16  # that the caller has not read; then the daemon is held back
+CLOSE_TIMEOUT_S = 2.0  # for the close handshake with a daemon that still sends
+FIRST_DELAY_S = 0.25  # before the first attempt to reconnect; doubled after each failure
 MAX_DELAY_S = 10.0
 KEEPALIVE_S = 20.0  # from one ping to the next
 
-# Close codes after which coming back is of no use: the daemon did not understand or does not want us (RFC 6455, 7.4.1).
+# Close codes of errors that a new connection would repeat (RFC 6455, 7.4.1).
 _REFUSALS = (1002, 1003, 1007, 1008, 1009, 1010)
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonAddress:
-    """Where a daemon's captions are, or where it takes audio."""
+    """The address of a daemon's captions, or the one that audio is sent to."""
 
-    # ws:// or wss:// address without a token, fit for messages. Of a Unix socket: what goes into the request.
+    # ws:// or wss:// address without a token, for messages too. Of a Unix socket: the address in the request.
     url: str
 
-    # What the daemon asks for; empty: nothing.
+    # Bearer token; empty: none.
     token: str = field(default="", repr=False)
 
-    # SHA-256 of the certificate that it must show, 64 hexadecimal digits; empty: one that this machine trusts.
+    # SHA-256 of the daemon's certificate, 64 hexadecimal digits; empty: one that this machine trusts.
     fingerprint: str = ""
 
-    # Path of its Unix socket; empty: it is on the network.
+    # Path of the daemon's Unix socket; empty: it is on the network.
     unix_socket: str = ""
 
     def __str__(self) -> str:
-        """Return where it is, for messages."""
+        """Return the address for messages."""
         return f"unix://{self.unix_socket}" if self.unix_socket else self.url
 
 
 def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: str = CAPTIONS_PATH) -> DaemonAddress:
-    """Read a daemon's address.
+    """Parse a daemon's address.
 
-    text : HOST, HOST:PORT, an http(s):// or ws(s):// address, with a path or without, or unix:// and a path; a
-        `?token=` in it is taken out
-    token : what the daemon asks for; it wins over the one in the address
-    fingerprint : SHA-256 of the daemon's certificate, which is not checked otherwise; HOST:PORT speaks TLS then
-    path : what is wanted of the daemon: CAPTIONS_PATH or STREAM_PATH
+    text : HOST, HOST:PORT, an http(s):// or ws(s):// address, with or without a path, or unix:// and a path; a
+        `?token=` is removed from it
+    token : bearer token; it wins over the one in the address
+    fingerprint : SHA-256 of the daemon's certificate, which replaces other checks; HOST:PORT then implies TLS
+    path : CAPTIONS_PATH or STREAM_PATH
 
-    Raises UsageError where it is no address, or the fingerprint is none.
+    Raises UsageError for an invalid address, token or fingerprint.
     """
     refusal = UsageError(
         f"{text.partition('?')[0]!r:.100} is no daemon's address: expected HOST:PORT, ws://HOST:PORT, wss://HOST:PORT"
@@ -124,10 +124,10 @@ def log_notice(text: str) -> None:
 
 
 class Events:
-    """A daemon's events: `for event in events`, or `async for`. Each loop begins anew, with a connection of its own."""
+    """A daemon's events: `for event in events`, or `async for`. Each loop has a connection of its own."""
 
     def __init__(self, begin: Callable[[], AsyncGenerator[Event, None]]) -> None:
-        """Read what `begin()` yields."""
+        """Iterate over `begin()` in each loop."""
         self._begin = begin
 
     def __aiter__(self) -> AsyncGenerator[Event, None]:
@@ -138,8 +138,7 @@ class Events:
 
 
 def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
-    """Yield what an asynchronous generator yields. A thread runs it, so that it also works within a running loop."""
-    over = object()
+    """Yield the items of an asynchronous generator, which a thread runs, so that this works within a running loop."""
     loop = asyncio.new_event_loop()
     stop = asyncio.Event()
     lock = asyncio.Lock()  # a generator must not be closed while it runs
@@ -148,16 +147,12 @@ def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, No
         with asyncio.Runner(loop_factory=lambda: loop) as runner:
             runner.run(stop.wait())
 
-    async def read() -> Any:  # noqa: ANN401 - an event or `over`
+    async def locked(step: Callable[[], Awaitable[Event | None]]) -> Event | None:
         async with lock:
-            return await anext(events, over)
+            return await step()
 
-    async def close() -> None:
-        async with lock:
-            await events.aclose()
-
-    def result(coroutine: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - its result
-        future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+    def result(step: Callable[[], Awaitable[Event | None]]) -> Event | None:
+        future = asyncio.run_coroutine_threadsafe(locked(step), loop)
         try:
             while not future.done():
                 wait([future], timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
@@ -168,12 +163,12 @@ def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, No
     thread = threading.Thread(target=work, name="streamer-client", daemon=True)
     thread.start()
     try:
-        while (event := result(read())) is not over:
+        while (event := result(lambda: anext(events, None))) is not None:
             yield event
     finally:
-        if not sys.is_finalizing():  # else the thread runs no longer, and would be waited for without end
+        if not sys.is_finalizing():  # otherwise the thread no longer runs, and the wait for it would not end
             try:
-                result(close())
+                result(events.aclose)
             finally:
                 loop.call_soon_threadsafe(stop.set)
                 thread.join()
@@ -191,7 +186,7 @@ class Reconnection:
         self._address = address
         self._on_notice = on_notice
         self._delay_s = FIRST_DELAY_S
-        # Whether there has been a connection, and whether a notice said that it is lost.
+        # Whether there ever was a connection, and whether a notice has reported its loss.
         self._known = self._away = False
 
     def connected(self) -> None:
@@ -201,7 +196,7 @@ class Reconnection:
         self._known, self._away = True, False
 
     def works(self) -> None:
-        """Note that an event arrived: only then the next delay is short again, not after a refused connection."""
+        """Note that an event arrived, which resets the delay; a connection alone may still be refused."""
         self._delay_s = FIRST_DELAY_S
 
     async def wait(self, gone: GoneError) -> None:
@@ -213,7 +208,7 @@ class Reconnection:
         if not self._away:
             self._away = True
             self._on_notice(f"{self._address} went away ({gone}): waiting for it to come back")
-        # Jitter, so that clients of one daemon do not all return at the same moment.
+        # Jitter, so that clients of one daemon do not all reconnect at the same moment.
         delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         logger.debug("trying again in %.1f s: %s", delay_s, gone)
         await asyncio.sleep(delay_s)
@@ -221,16 +216,15 @@ class Reconnection:
 
 
 class Place:
-    """How far into which session we are."""
+    """Session and number of the newest event."""
 
     def __init__(self) -> None:
-        # Session and number of the newest event; empty and 0 before the first.
         self.session = ""
         self.seq = 0
 
     def moved(self, event: Event) -> bool:
-        """Move on to an event, and say whether it is new."""
-        # What a gateway says of a session in between has no number of its own.
+        """Advance to an event; return whether it is new."""
+        # A gateway's errors about a session have no number of their own.
         between = isinstance(event, Error) and not event.fatal and event.seq == self.seq
         if event.session == self.session and event.seq <= self.seq and not between:
             return False
@@ -241,9 +235,9 @@ class Place:
 async def connected(
     address: DaemonAddress, place: Place | None = None, *, answer_s: float | None = KEEPALIVE_S
 ) -> ClientConnection:
-    """Connect; with a place, to read captions from there on. A daemon that answers no ping for `answer_s` is gone.
+    """Connect; with a place, to the captions after it. A daemon that answers no ping for `answer_s` is gone.
 
-    Raises GoneError if the daemon cannot be reached now, PeerError or UsageError if a retry cannot help.
+    Raises GoneError if the daemon cannot be reached now, PeerError or UsageError if a retry is useless.
     """
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
@@ -318,7 +312,7 @@ def unverified() -> ssl.SSLContext:
 
 
 def _pinned(fingerprint: str) -> type[ClientConnection]:
-    """Return a connection class that says nothing, no token above all, to who does not show this certificate."""
+    """Return a connection class that sends nothing, in particular no token, unless the peer has this certificate."""
 
     class PinnedConnection(ClientConnection):
         async def handshake(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
@@ -335,7 +329,7 @@ def _pinned(fingerprint: str) -> type[ClientConnection]:
 
 
 async def events_of(address: DaemonAddress, connection: ClientConnection) -> AsyncGenerator[Event, None]:
-    """Yield the events of one connection until it is closed with 1000. Raises GoneError where it ends otherwise."""
+    """Yield the events of one connection until it is closed with 1000. Raises GoneError if it ends otherwise."""
     while True:
         try:
             message = await connection.recv()
@@ -351,17 +345,18 @@ async def events_of(address: DaemonAddress, connection: ClientConnection) -> Asy
             if isinstance(message, bytes):
                 raise ProtocolError("a binary message: expected events as text")
             event = from_json(message)
-        except UnknownEventError as error:  # a later daemon may say more than we understand
-            logger.debug("%s sent an event that is left out: %s", address, error)
+        except UnknownEventError as error:  # a newer daemon may have more types
+            logger.debug("%s sent an event of an unknown type: %s", address, error)
             continue
         except ProtocolError as error:
-            said = one_line(error)
-            raise PeerError(f"{address} sent what is no event: {said:.300}; are both of one version?") from None
+            raise PeerError(
+                f"{address} sent an invalid event: {one_line(error):.300}; do both have the same version?"
+            ) from None
         yield event
 
 
 def _code(closed: ConnectionClosed) -> int:
-    """Return the close code: the daemon's, or else our own, sent where its frames break the protocol."""
+    """Return the close code: the daemon's, or our own after a violation of the protocol."""
     frame = closed.rcvd or closed.sent
     return frame.code if frame else 1006
 

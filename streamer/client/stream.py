@@ -134,7 +134,7 @@ def stream(
 
 
 class Sent:
-    """Audio and commands that may be sent again; bounded. Positions count frames."""
+    """A bounded buffer of audio and commands that may be sent again. Positions count frames."""
 
     def __init__(self, start: dict[str, Any], frame_bytes: int) -> None:
         """Begin a stream with a `start` message; a frame, a sample of each channel, has `frame_bytes`."""
@@ -143,7 +143,7 @@ class Sent:
         # The `start` message that would open a session at the first item, and whether the stream is paused there.
         self._start = dict(start)
         self._paused = False
-        # Each with its position; the first `_n_sent` were sent over the present connection.
+        # Each with its position; the first `_n_sent` were sent over the current connection.
         self._items: list[tuple[int, Message]] = []
         self._n_sent = 0
         # End of the last audio.
@@ -170,7 +170,7 @@ class Sent:
         return self._items[self._n_sent - 1][1]
 
     def rewind(self, position: int) -> None:
-        """Send again the audio from a position on, with the commands at it or later."""
+        """Send again the audio from a position, and the commands at that position or later."""
         self._n_sent = sum(start < position for start, _ in self._items)
         if self._n_sent:
             start, item = self._items[self._n_sent - 1]
@@ -193,7 +193,7 @@ class Sent:
 
 
 def _obeyed(item: Message, start: dict[str, Any], paused: bool) -> tuple[dict[str, Any], bool]:
-    """Return the `start` message that would do what a command did, and whether the stream is paused behind it."""
+    """Return the `start` message with the effects of a command, and whether the stream is paused after it."""
     if isinstance(item, bytes):
         return start, paused
     kind = item["type"]
@@ -203,7 +203,7 @@ def _obeyed(item: Message, start: dict[str, Any], paused: bool) -> tuple[dict[st
 
 
 class _ForgottenError(Exception):
-    """The daemon has lost the session, and accepts another."""
+    """The daemon no longer has the session, and accepts another."""
 
 
 class StreamClient:
@@ -229,13 +229,13 @@ class StreamClient:
         self._failure: Exception | None = None
         # Whether there ever was a session.
         self._opened = False
-        # Newest event of the session; where the session begins in all the audio; up to where its text is final.
+        # Newest event of the session; positions in all the audio: start of the session, end of its final text.
         self._place = Place()
         self._base = 0
-        self._settled = 0
-        # What ends the session: a fatal error, or the end of the audio that a stopping daemon processed.
+        self._final = 0
+        # Reason of the session's end: a fatal error, or the samples that a stopping daemon has processed.
         self._fatal: Error | None = None
-        self._heard: int | None = None
+        self._processed: int | None = None
 
     async def events(self) -> AsyncGenerator[Event, None]:
         pumping = asyncio.create_task(self._pump())
@@ -287,33 +287,33 @@ class StreamClient:
                 if isinstance(event, End):
                     if self._fatal is not None:
                         raise _error(self._fatal)
-                    if self._heard is not None and not (
-                        self._sent.is_finished() and self._base + self._heard >= self._sent.position
+                    if self._processed is not None and not (
+                        self._sent.is_finished() and self._base + self._processed >= self._sent.position
                     ):
-                        self._begin_anew(self._base + self._heard)
+                        self._begin_anew(self._base + self._processed)
                         raise GoneError("it stops")
                 yield _shifted(event, self._base / self._rate) if self._base else event
         finally:
             if sending is not None:
                 sending.cancel()
                 await asyncio.gather(sending, return_exceptions=True)
-            await connection.close()  # with the code that gives up the stream, where it is open still
+            await connection.close()  # if it is still open, with the code that gives up the stream
 
     def _note(self, event: Event) -> None:
         """Remember what is needed when the connection breaks."""
         self._opened = True
         match event:
             case Final() | Gap():
-                self._settled = self._base + round(event.end * self._rate)
+                self._final = self._base + round(event.end * self._rate)
             case Error(fatal=True):
                 self._fatal = event
             case Error(code=StoppingError.code, heard_samples=heard):
-                self._heard = heard if isinstance(heard, int) else self._settled - self._base
+                self._processed = heard if isinstance(heard, int) else self._final - self._base
 
     def _refused(self, error: Error) -> None:
         """Handle a refused session: begin another, try again, or raise the daemon's error."""
         if error.code == UnknownSessionError.code and self._place.session:
-            self._begin_anew(self._settled)
+            self._begin_anew(self._final)
             text_s = self._base / self._rate
             self._on_notice(f"{self._address} has forgotten the session: another begins at {text_s:.1f} s of the audio")
             raise _ForgottenError
@@ -325,8 +325,8 @@ class StreamClient:
         """Continue in another session at a position."""
         self._rewind(position)
         self._place = Place()
-        self._base = self._settled = min(max(position, self._sent.first), self._sent.position)
-        self._heard = None
+        self._base = self._final = min(max(position, self._sent.first), self._sent.position)
+        self._processed = None
 
     def _rewind(self, position: int) -> None:
         if position < self._sent.first:

@@ -49,7 +49,7 @@ from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
-from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, Places
+from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.load import default_token_path
 from streamer.settings.table import Settings
 
@@ -134,7 +134,7 @@ class ClusterStreams:
         )
         # Told of each stall: why, and for how many seconds nothing came.
         self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
-        self._places = Places(settings.server)
+        self._places = StreamSlots(settings.server)
         # Sessions that are open or being opened, by name.
         self._remotes: dict[str, Remote] = {}
         # Sessions that nobody wants any more, the newest last, and from when on.
@@ -281,18 +281,15 @@ class ClusterStreams:
             remote.close(leave=True)
             self._forget(name, remote)
 
-        stream = ClientStream(
-            remote,
-            remote.feed,
-            pcm,
-            remote.checkpoint.start,
+        owner = StreamOwner(
             choose=lambda options: partial(remote.change, options),
-            on_report=remote.report,
-            on_keep=lambda: self._places.keep(name),
-            on_leave=leave,
-            outlives=True,
+            report=remote.report,
+            keep=lambda: self._places.keep(name),
+            leave=leave,
             tenant=remote.checkpoint.tenant,
+            outlives=True,
         )
+        stream = ClientStream(remote, remote.feed, pcm, remote.checkpoint.start, owner)
         remote.on_options = partial(setattr, stream, "options")
         self._places.add(name, stream)
         return stream

@@ -12,10 +12,12 @@ import psutil
 from streamer.commands.fit import SIZES, Speed, delay_s, memory_bytes
 from streamer.commands.pull import fetch
 from streamer.errors import ModelError, StreamerError
+from streamer.findings import Finding, ok, warning
 from streamer.settings.table import AUTO, DecodingSettings, Settings, StreamSettings
 from streamer.whisper import cache as measurements
 from streamer.whisper.device.devices import device_facts, the_core
-from streamer.whisper.files import read_json
+from streamer.whisper.doctor import check_model
+from streamer.whisper.files import format_size, read_json
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.hub import cache
 from streamer.whisper.hub.published import PACKAGED
@@ -96,15 +98,50 @@ def known_speed(cache_dir: str) -> Speed:
             if all(value > 0 for value in kept.values()):
                 measurements.use(entry)
                 return Speed(**kept)
-    me = psutil.Process()
-    psutil.cpu_percent(), me.cpu_percent()
-    speed = Speed.measured()
-    others_percent = psutil.cpu_percent() - me.cpu_percent() / (psutil.cpu_count() or 1)
+    speed, others_percent = _measure()
     if entry is not None and others_percent <= _MAX_OTHERS_PERCENT:
         measurements.use(entry)
         with contextlib.suppress(OSError):
             (entry / _SPEED_FILE).write_text(json.dumps(dataclasses.asdict(speed)), encoding="utf-8")
     return speed
+
+
+def check_speed(settings: Settings) -> dict[str, Finding]:
+    """Return which published models fit the memory and keep pace on the CPU; and check the model that auto stands for.
+
+    Raises InferenceError if OpenVINO fails.
+    """
+    speed, others_percent = _measure()
+    free_bytes, stream = psutil.virtual_memory().available, settings.stream
+    found = {}
+    if settings.model.name == AUTO:
+        names = keeping_pace(candidates(settings.decoding), speed, free_bytes, stream)
+        found["Model"] = check_model(next(filter(cache.cached, names), names[0]))
+    facts, unfit = [], set()
+    for name, dims in SIZES.items():
+        need_bytes = round(memory_bytes(dims))
+        behind_s, pass_s = delay_s(speed, dims, max(settings.model.windows_s or DEFAULT_WINDOWS_S), stream)
+        if need_bytes <= free_bytes and pass_s <= stream.max_pace_s:
+            facts.append(f"{name}: {behind_s:.1f} s behind")
+            continue
+        unfit.add(name.removesuffix(".en"))
+        sizes = f"about {format_size(need_bytes)}, and {format_size(free_bytes)} are free"
+        too_slow = f"{name} is too slow (a pass takes {pass_s:.0f} s)"
+        facts.append(too_slow if need_bytes <= free_bytes else f"{name} does not fit ({sizes})")
+    if others_percent > _MAX_OTHERS_PERCENT:
+        facts.append(f"measured while other programs took {others_percent:.0f} % of the processor")
+    text = "; ".join((*facts, "estimated for the CPU and weights of 8 bits: `streamer bench --model NAME` measures"))
+    if settings.model.name.removesuffix(".en") in unfit:
+        return {**found, "Speed": warning(text, "choose a smaller model: model.name, or --model NAME")}
+    return {**found, "Speed": ok(text)}
+
+
+def _measure() -> tuple[Speed, float]:
+    """Measure the CPU; return its speed, and what other programs took of it meanwhile, in per cent."""
+    me = psutil.Process()
+    psutil.cpu_percent(), me.cpu_percent()
+    speed = Speed.measured()
+    return speed, psutil.cpu_percent() - me.cpu_percent() / (psutil.cpu_count() or 1)
 
 
 def _fetch_first(names: Sequence[str], decoding: DecodingSettings) -> str:

@@ -21,6 +21,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import Recording
 from streamer.bench.compare import Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
+from streamer.commands.apart import apart
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.invocation import Invocation
@@ -86,8 +87,7 @@ def compare_models(
 
 def measure_apart(job: Job) -> Runs:
     """Do a job in another process. What it did before it failed is kept."""
-    command = [sys.executable, "-I", "-c", _CHILD, msgspec.json.encode(sys.path).decode()]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - this very program
+    process = subprocess.Popen(apart("compare:answer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
     found = Runs(name=job.name, runs=[])
     assert process.stdin is not None
     assert process.stdout is not None
@@ -105,11 +105,6 @@ def measure_apart(job: Job) -> Runs:
     error = f"its process ended with exit code {exit_code}: expected 0; see whether there was memory enough"
     found.runs += [Run(error=error)] * missing
     return found
-
-
-_CHILD = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1])\nfrom streamer.commands.compare import answer\nanswer()"
-)
 
 
 def answer() -> None:

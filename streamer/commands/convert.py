@@ -1,13 +1,10 @@
 """`streamer models convert`: builds the graphs of a checkpoint, compresses and saves them."""
 
-import contextlib
 import json
-import logging
 import os
 import shlex
 import subprocess
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,8 +25,6 @@ from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import holds_graphs, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +96,14 @@ def convert(
     dims, heads = source.checkpoint.dims, tuple(source.generation.alignment_heads)
     # f16 is made while the graph is written, tensor by tensor, and marked as made for size alone.
     built = {stage: "f32" if precision == "f16" else precision for stage, precision in precisions.items()}
-    with _telling(source.name) as tell:
+    with show_progress(source.name) as progress:
         model = saved.save(
             output,
             saved.Description(source.name, source.origin, dims, heads, precisions),
             ModelGraphs.of(source.checkpoint, heads, built).build,
             _companions(source),
             force=force,
-            on_stage=lambda stage: tell(f"building the {stage} ({precisions[stage]})"),
+            on_stage=lambda stage: progress.begin(f"building the {stage} ({precisions[stage]})"),
         )
     n_bytes = sum(mark.n_bytes for mark in model.description.files.values())
     # As a shell takes it.
@@ -144,13 +139,3 @@ def _companions(source: ConvertSource) -> dict[str, bytes]:
     }
     written = {name: (json.dumps(data, indent=2) + "\n").encode() for name, data in contents.items()}
     return {**written, "tokenizer.json": source.tokenizer.to_json()}
-
-
-@contextlib.contextmanager
-def _telling(name: str) -> Iterator[Callable[[str], None]]:
-    """Show what is being done: on a terminal in one line that goes again, else in log lines."""
-    if not sys.stderr.isatty():
-        yield lambda doing: logger.info("%s: %s", name, doing)
-        return
-    with Console(stderr=True).status(name) as status:
-        yield lambda doing: status.update(f"{name}: {doing}")

@@ -33,7 +33,7 @@ def _show_inference_devices(devices: Sequence[DeviceInfo], console: Console) -> 
         return
     table = make_table("Inference devices", "Device", "Name")
     for device in devices:
-        table.add_row(device.name, (device.full_name or "unnamed") + (device.driver and f", driver {device.driver}"))
+        table.add_row(device.name, device.about)
     console.print(table, markup=False)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
-from streamer.engine.passes import EASE, EASY_SAMPLES
+from streamer.engine.schedule import EASE, EASY_SAMPLES
 from streamer.settings.apply import when_stable
 from streamer.settings.table import StreamSettings
 from streamer.whisper.device.compile import Compilation
@@ -92,7 +92,7 @@ class Speed:
 
 
 def delay_s(speed: Speed, dims: ModelDimensions, window_s: int, stream: StreamSettings) -> tuple[float, float]:
-    """Return after how many seconds half of the words are stable, and how many a pass takes (see `engine.passes`)."""
+    """Return after how many seconds half of the words are stable, and how many a pass takes (see `engine.schedule`)."""
     cost_s, interval_s = 0.0, stream.pace_s
     for _ in range(20):  # the rarer passes are, the more each hears
         cost_s = speed.pass_s(dims, window_s, interval_s)

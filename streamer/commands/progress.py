@@ -26,49 +26,53 @@ from streamer.whisper.hub import progress as hub
 
 logger = logging.getLogger(__name__)
 
-# Told how many samples of a file are done, and of how many, where that is known.
+# Called with how many samples of a file are done, and of how many, if that is known.
 OnProgress = Callable[[int, int | None], None]
 
 
-class Loading:
-    """Is told how far a model is, and shows nothing."""
-
-    def fetched(self, progress: hub.Progress) -> None:
-        """Hear how much of a model is here."""
-
-    def compiled(self, done: int, total: int) -> None:
-        """Hear how many graphs of how many are compiled."""
-
-
 @contextlib.contextmanager
-def show_progress(name: str) -> Iterator[Loading]:
-    """Show on standard error how far the model of this name is."""
-    if not sys.stderr.isatty():
-        yield _LogLines(name)
-        return
-    console = Console(stderr=True)
-    # A daemon that is stopped while it loads leaves the thread that loads behind, and the cursor hidden.
-    atexit.register(console.show_cursor)
+def show_progress(name: str) -> Iterator["Loading"]:
+    """Show on standard error how far the model of this name is: a bar on a terminal, else log lines."""
+    console = Console(stderr=True) if sys.stderr.isatty() else None
+    if console is not None:
+        # A daemon that is stopped while it loads leaves the thread that loads behind, and the cursor hidden.
+        atexit.register(console.show_cursor)
     with contextlib.ExitStack() as stack:
-        yield _Bars(console, stack)
-    atexit.unregister(console.show_cursor)
+        yield Loading(name, console, stack)
+    if console is not None:
+        atexit.unregister(console.show_cursor)
 
 
-class _Bars(Loading):
-    """Draws a bar for what is being done, which is removed at its end."""
+class Loading:
+    """Shows what is being done to a model: a bar for each step on a terminal, else a log line for each."""
 
-    def __init__(self, console: Console, stack: contextlib.ExitStack) -> None:
+    def __init__(self, name: str, console: Console | None, stack: contextlib.ExitStack) -> None:
+        self._name = name
         self._console = console
-        self._stack = stack
+        self._stack = stack  # closes the present bar
         self._bar: Progress | None = None
         self._doing = ""
 
     def fetched(self, progress: hub.Progress) -> None:
-        columns = (DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
-        self._draw(progress.doing, progress.n_here, progress.n_all or None, columns)
+        """Show how much of a model is here."""
+        if self._console is not None:
+            columns = (DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
+            self._draw(progress.doing, progress.n_here, progress.n_all or None, columns)
+        elif not progress.n_all:  # what is fetched, and how large it is, is logged anyway
+            self.begin(progress.doing)
 
     def compiled(self, done: int, total: int) -> None:
-        self._draw("compiling", done, total, (MofNCompleteColumn(),))
+        """Show how many graphs of how many are compiled."""
+        if self._console is not None:
+            self._draw("compiling", done, total, (MofNCompleteColumn(),))
+
+    def begin(self, doing: str) -> None:
+        """Show what is being done, if it is not known how far that is."""
+        if self._console is not None:
+            self._draw(doing, 0, None, ())
+        elif doing != self._doing:
+            self._doing = doing
+            logger.info("%s: %s", self._name, doing)
 
     def _draw(self, doing: str, done: int, total: int | None, columns: Sequence[ProgressColumn]) -> None:
         if self._bar is not None and doing == self._doing:
@@ -82,24 +86,13 @@ class _Bars(Loading):
         self._doing = doing
 
 
-class _LogLines(Loading):
-    """Logs what a program waits for; what is fetched from where, and how large it is, the log says anyway."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._last = ""
-
-    def fetched(self, progress: hub.Progress) -> None:
-        if not progress.n_all and progress.doing != self._last:
-            self._last = progress.doing
-            logger.info("%s: %s", self._name, progress.doing)
-
-
 @contextlib.contextmanager
 def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iterator[Callable[[Path], OnProgress]]:
     """Show the progress of files in one bar on a terminal, else log each of several; yield what begins a file.
 
     lengths_s : of each file, None if it is not known; empty: nothing is shown
+
+    Several files may be at work at once.
     """
 
     def numbered(path: Path) -> str:
@@ -114,32 +107,23 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
     if not console.is_terminal or not lengths_s:
         yield log_begin
         return
-    shares = estimated_lengths(lengths_s)
+    known = [length for length in lengths_s.values() if length]
+    average_s = sum(known) / len(known) if known else 1.0
+    shares = {path: length or average_s for path, length in lengths_s.items()}
+    done_s = dict.fromkeys(shares, 0.0)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), PercentColumn(), TimeRemainingColumn())
     # Text that comes to the terminal meanwhile stands above the bar.
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(f"{len(shares)} files", total=sum(shares.values()))
 
         def begin(path: Path) -> OnProgress:
-            before_s = sum(list(shares.values())[: list(shares).index(path)])
-            bar.update(task, completed=before_s, description=numbered(path))
+            bar.update(task, description=numbered(path))
 
             def on_progress(done: int, total: int | None) -> None:
                 of = total or (lengths_s[path] or 0) * SAMPLE_RATE
-                bar.update(task, completed=before_s + shares[path] * (min(1.0, done / of) if of else 0.0))
+                done_s[path] = shares[path] * (min(1.0, done / of) if of else 0.0)
+                bar.update(task, completed=sum(done_s.values()))
 
             return on_progress
 
         yield begin
-
-
-def estimated_lengths(lengths_s: Mapping[Path, float | None]) -> dict[Path, float]:
-    """Return the lengths of files in seconds; one that is not known counts as an average one."""
-    known = [length for length in lengths_s.values() if length]
-    average_s = sum(known) / len(known) if known else 1.0
-    return {path: length or average_s for path, length in lengths_s.items()}
-
-
-def format_size(n_bytes: int) -> str:
-    """Return a number of bytes as people write it, such as 290 MB."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

@@ -4,11 +4,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streamer.commands.progress import format_size, show_progress
+from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table, say
 from streamer.speakers import models as speakers
 from streamer.wheels import INDEX
-from streamer.whisper.files import size_of
+from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED

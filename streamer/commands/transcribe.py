@@ -2,11 +2,11 @@
 
 import asyncio
 import contextlib
-import functools
 import logging
 import queue
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -31,13 +31,64 @@ from streamer.sessions.decoder import make_engine
 from streamer.sessions.enrich import open_glossary
 from streamer.sessions.sessions import open_session, ready_event, tell_error, write_all
 from streamer.sessions.speakers import RecordedSpeakers, label_final
-from streamer.settings.apply import ResolvedDecoding, resolve_decoding
+from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
+
+# Transcribes a file: yields the events of its session, and reports progress. Raises TruncatedAudioError after the last
+# event of a truncated file.
+Transcriber = Callable[[Path, OnProgress], Generator[Event]]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """Recordings that are transcribed, and what their texts are written to."""
+
+    # How many seconds each has, if that is known.
+    lengths: Mapping[Path, float | None]
+
+    # Which audio track of each, from 1 on.
+    track: int
+
+    plan: Mapping[Path, Sequence[Text]]
+    lines: SubtitleOptions
+    console: Console
+
+    def needs_words(self, settings: Settings) -> bool:
+        """Return whether finals need words: plain text has no times."""
+        timed = any(text.format != "text" for texts in self.plan.values() for text in texts)
+        return timed or self.lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
+
+    def shown(self) -> contextlib.AbstractContextManager[Callable[[Path], OnProgress]]:
+        """Show the progress of the files; a terminal that shows the text of the only file needs no bar."""
+        first = next(iter(self.lengths))
+        is_seen = len(self.lengths) == 1 and self.plan[first][0].target is None and sys.stdout.isatty()
+        return show_files(self.console, {} if is_seen else self.lengths)
+
+    def write(self, path: Path, events: Generator[Event]) -> int:
+        """Write the texts of a file; return its exit code. Prints what is wrong with it, and warns if it is empty."""
+        n_finals = 0
+        try:
+            with contextlib.closing(events), contextlib.ExitStack() as stack:
+                texts = self.plan[path]
+                streams = [stack.enter_context(opened(text.target)) for text in texts]
+                writers = [open_writer(text.format, to, self.lines) for text, to in zip(texts, streams, strict=True)]
+                for writer in writers:
+                    stack.callback(writer.close)
+                for event in events:
+                    n_finals += isinstance(event, Final)
+                    for text, writer in zip(texts, writers, strict=True):
+                        if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
+                            writer.handle(event)
+        except StreamerError as error:
+            return print_error(self.console, error)
+        if not n_finals:
+            logger.warning("%s: no speech found, its text is empty", one_line(path.name))
+        return 0
 
 
 def transcribe_files(
@@ -64,9 +115,8 @@ def transcribe_files(
     paths = find_recordings([str(file) for file in files])
     plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
     flags = invocation.overrides if invocation is not None else {}
-    elsewhere = bool(flags.get("cluster.nats"))
-    if elsewhere:
-        from streamer.commands.batch import Batch, check_elsewhere
+    if elsewhere := bool(flags.get("cluster.nats")):
+        from streamer.commands.batch import check_elsewhere, transcribe_elsewhere
 
         check_elsewhere(settings, paths, streaming=streaming)
     if settings.decoding.task == "both" and streaming:
@@ -75,41 +125,32 @@ def transcribe_files(
         raise UsageError("--speakers needs a whole file before its first word: leave out --stream")
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
-    lengths, exit_code = check_files(paths, track, console)
+    lengths, exit_code = _check_files(paths, track, console)
     if not lengths:
         return exit_code
     check_options(settings, streaming=streaming)
+    work = Files(lengths, track, plan, lines, console)
     if elsewhere:
-        batch = Batch(settings, plan, lines, lengths, track, console)
-        return max(exit_code, *asyncio.run(batch.run(str(flags.get("model.name", "")))))
+        exit_codes = asyncio.run(transcribe_elsewhere(settings, work, str(flags.get("model.name", ""))))
+        return max(exit_code, *exit_codes)
     settings, model = load_chosen(settings, live=streaming)
     with contextlib.ExitStack() as stack:
         if streaming:
             engine = make_engine(model, settings.decoding)
             engine.start()
             stack.callback(engine.stop)
-            work: _Streaming | _Offline = _Streaming(settings, model, engine, track)
+            transcriber = _streaming(settings, model, engine, track)
         else:
-            words = needs_words(settings, plan[paths[0]], lines)
-            decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
-            work = _Offline(settings, model, decoding, track)
-        begin = stack.enter_context(show_files(console, {} if is_seen(lengths, plan) else lengths))
-        exit_codes = [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
-    return max(exit_code, *exit_codes)
+            transcriber = _offline(settings, model, track, words=work.needs_words(settings))
+        begin = stack.enter_context(work.shown())
+        for path in lengths:
+            on_progress = begin(path)
+            exit_code = max(exit_code, work.write(path, transcriber(path, on_progress)))
+            on_progress(1, 1)
+    return exit_code
 
 
-def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
-    """Return whether finals need words: plain text has no times."""
-    timed = any(text.format != "text" for text in texts)
-    return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
-
-
-def is_seen(lengths: Mapping[Path, float | None], plan: Mapping[Path, Sequence[Text]]) -> bool:
-    """Return whether a terminal shows the text of the only file as it is written, and so needs no bar."""
-    return len(lengths) == 1 and plan[next(iter(lengths))][0].target is None and sys.stdout.isatty()
-
-
-def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[dict[Path, float | None], int]:
+def _check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[dict[Path, float | None], int]:
     """Return how many seconds the files that hold audio have, if that is known, and the exit code of the others."""
     lengths: dict[Path, float | None] = {}
     exit_code = 0
@@ -125,139 +166,84 @@ def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[di
     return lengths, exit_code
 
 
-def _transcribe_file(
-    work: "_Streaming | _Offline",
-    path: Path,
-    texts: Sequence[Text],
-    lines: SubtitleOptions,
-    begin: Callable[[Path], OnProgress],
-    console: Console,
-) -> int:
-    """Transcribe one file and return its exit code; print what is wrong with it, and warn if it has no words."""
-    n_finals = 0
-    try:
-        with writing(texts, lines) as write_text:
-
-            def write(event: Event) -> None:
-                nonlocal n_finals
-                n_finals += isinstance(event, Final)
-                write_text(event)
-
-            work.transcribe(path, write, begin(path))
-    except StreamerError as error:
-        return print_error(console, error)
-    if not n_finals:
-        logger.warning("%s: no speech found, its text is empty", one_line(path.name))
-    return 0
-
-
-@contextlib.contextmanager
-def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[[Event], None]]:
-    """Open the texts of a recording; yield what writes an event of its session. Raises UsageError as `opened` does."""
-    with contextlib.ExitStack() as stack:
-        writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
-
-        def write(event: Event) -> None:
-            for text, writer in zip(texts, writers, strict=True):
-                if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
-                    writer.handle(event)
-
-        try:
-            yield write
-        finally:
-            for writer in writers:
-                writer.close()
-
-
 def print_error(console: Console, error: StreamerError) -> int:
     """Print an error; return its exit code."""
     say(console, f"streamer: error: {one_line(error)}", "red")
     return error.exit_code
 
 
-class _Offline:
-    """Transcribes as openai-whisper does: window after window."""
+def _offline(settings: Settings, model: WhisperModel, track: int, *, words: bool) -> Transcriber:
+    """Return what transcribes as openai-whisper does: window after window.
 
-    def __init__(self, settings: Settings, model: WhisperModel, decoding: ResolvedDecoding, track: int) -> None:
-        self._settings = settings
-        self._model = model
-        self._decoding = decoding
-        self._track = track
-        self._glossary = open_glossary(settings, model)
-        self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
+    words : whether finals need words
+    """
+    decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
+    glossary = open_glossary(settings, model)
+    speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
-    def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
-        """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
-        recording = Recording(path, self._track)
+    def transcribed(path: Path, on_progress: OnProgress) -> Generator[Event]:
+        recording = Recording(path, track)
         blocks = recording.read()
         diarization = None
-        if self._speakers is not None:
-            blocks, diarization = self._speakers.recognize(blocks)
-        log = EventLog(path.name, self._settings.server.history_events)
-        write(log.append(ready_event(self._model, self._settings.decoding.language)))
+        if speakers is not None:
+            blocks, diarization = speakers.recognize(blocks)
+        log = EventLog(path.name, settings.server.history_events)
+        yield log.append(ready_event(model, settings.decoding.language))
         for final in transcribe(
-            self._model,
+            model,
             blocks,
-            self._decoding,
+            decoding,
             on_progress=lambda position: on_progress(position, recording.n_samples),
-            on_language=functools.partial(_log_language, one_line(path.name)),
+            on_language=lambda language, probabilities: _log_language(path, language, probabilities),
         ):
             if diarization is not None:
                 final = label_final(final, diarization)
-            if self._glossary is not None:
-                final = self._glossary.spelled(final, self._settings.decoding.task)
-            write(log.append(final))
-        write(log.append(End()))
+            if glossary is not None:
+                final = glossary.spelled(final, settings.decoding.task)
+            yield log.append(final)
+        yield log.append(End())
         if recording.truncated is not None:
             raise recording.truncated
 
+    return transcribed
 
-class _Streaming:
-    """Transcribes as live captions are made, as fast as the engine takes the audio."""
 
-    def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow], track: int) -> None:
-        self._settings = settings
-        self._model = model
-        self._engine = engine
-        self._track = track
-        self._glossary = open_glossary(settings, model)
+def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow], track: int) -> Transcriber:
+    """Return what transcribes as live captions are made, as fast as the engine takes the audio.
 
-    def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
-        """Transcribe a file.
+    It raises InferenceError after the last event of a file of which something could not be transcribed.
+    """
+    glossary = open_glossary(settings, model)
+    language = model.choose_language(settings.decoding.language, settings.decoding.task)
 
-        Raises TruncatedAudioError when the text of a truncated file has been written, InferenceError when that of a
-        file has of which something could not be transcribed.
-        """
-        log = EventLog(path.name, self._settings.server.history_events)
-        language = self._model.choose_language(self._settings.decoding.language, self._settings.decoding.task)
+    def transcribed(path: Path, on_progress: OnProgress) -> Generator[Event]:
+        log = EventLog(path.name, settings.server.history_events)
         live = open_session(
-            self._settings,
-            self._model,
+            settings,
+            model,
             log,
             kind=AudioKind.RECORDED,
             on_finished=log.close,
-            label=Spelling(self._glossary, language).label if self._glossary is not None else lambda event: event,
+            label=Spelling(glossary, language).label if glossary is not None else lambda event: event,
         )
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        for event in log.subscribe(events.put, after=0).backlog:
-            write(event)
-        self._engine.add(live)
-        truncated: TruncatedAudioError | None = None
-        lost_s = 0.0
+        gaps: list[Gap] = []
 
-        def handle(event: Event) -> None:
-            nonlocal lost_s
-            write(event)
+        def arrive(event: Event) -> None:
             if isinstance(event, Gap):
-                lost_s += event.end - event.start
+                gaps.append(event)
+            events.put(event)
 
+        truncated: TruncatedAudioError | None = None
         try:
-            for block in read_audio(path, lambda error: tell_error(log, error), self._track):
+            yield from log.subscribe(arrive, after=0).backlog
+            engine.add(live)
+            for block in read_audio(path, lambda error: tell_error(log, error), track):
                 write_all(live, block)
                 on_progress(live.position, None)
                 while not events.empty():
-                    handle(events.get())
+                    yield events.get()
                 if live.over:
                     break  # it has failed
         except TruncatedAudioError as error:
@@ -266,24 +252,25 @@ class _Streaming:
             live.close()
             raise
         live.end()
-        while True:
+        event: Event | None = None
+        while not isinstance(event, End):
             try:
                 event = events.get(timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
+                yield event
             except queue.Empty:
                 on_progress(live.position, live.ring.head)
-                continue
-            handle(event)
-            if isinstance(event, End):
-                break
         if truncated is not None:
             raise truncated
-        if lost_s or live.failing:
+        if gaps or live.failing:
+            lost_s = sum(gap.end - gap.start for gap in gaps)
             raise InferenceError(
                 f"{lost_s:.1f} s of {path} could not be transcribed: expected all of it; the messages above say why"
             )
 
+    return transcribed
 
-def _log_language(name: str, language: str, probabilities: Mapping[str, float]) -> None:
+
+def _log_language(path: Path, language: str, probabilities: Mapping[str, float]) -> None:
     others = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[1:3]
     beside = "".join(f", {code} {probabilities[code]:.0%}" for code in others)
-    logger.info("%s: language %s %.0f%%%s", name, language, 100 * probabilities[language], beside)
+    logger.info("%s: language %s %.0f%%%s", one_line(path.name), language, 100 * probabilities[language], beside)

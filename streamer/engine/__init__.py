@@ -1,1 +1,1 @@
-"""The streaming engine: which audio to transcribe when, and which words are settled."""
+"""The streaming engine: which audio to transcribe when, and which words are stable."""

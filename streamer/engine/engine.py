@@ -26,10 +26,10 @@ Encoded = TypeVar("Encoded")
 EncodedOut = TypeVar("EncodedOut", covariant=True)
 EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
-IDLE_S = 0.5  # how long a thread sleeps at most before it looks again
-MAX_PACE_S = 2.0  # from one pass of a session to the next, up to which captions count as live, unless told otherwise
-RETRY_S = 2.0  # that a live session may spend on a better text for a final
-MAX_RETRY_LOAD = 0.5  # above which finals are not decoded again, as that would take time from other sessions
+IDLE_S = 0.5  # longest sleep of a thread before it checks again
+MAX_PACE_S = 2.0  # longest time from one pass of a session to the next at which captions count as live, by default
+RETRY_S = 2.0  # longest time that a live session may spend on a better text for a final
+MAX_RETRY_LOAD = 0.5  # above it finals are not decoded again, as that would take time from other sessions
 
 
 class Encoder(Protocol[EncodedOut]):
@@ -55,7 +55,7 @@ class _Worker(threading.Thread):
         self._clock = clock
         # Set when there may be something to do; cleared before a turn, so that nothing is missed.
         self._woken = threading.Event()
-        # When the present turn began; infinity between two.
+        # When the current turn began; infinity between two.
         self._began_s = math.inf
         self.stopping = False
 
@@ -63,13 +63,13 @@ class _Worker(threading.Thread):
         self._woken.set()
 
     def stop(self) -> None:
-        """End after the present turn."""
+        """End after the current turn."""
         self.stopping = True
         self.wake()
 
     @property
     def turn_s(self) -> float:
-        """Seconds that the present turn has taken so far; infinity if the thread has died."""
+        """Seconds since the current turn began; infinity if the thread has died."""
         if self.ident and not self.is_alive() and not self.stopping:
             return math.inf
         return max(0.0, self._clock() - self._began_s)
@@ -112,7 +112,7 @@ class Engine(Generic[Encoded]):
         max_pace_s: float = MAX_PACE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Make an engine; `max_pace_s` is the pace down to which `load` says that there is room, in seconds."""
+        """`max_pace_s` is the slowest pace, in seconds, at which `load` reports room for another session."""
         self._encoder = encoder
         self._decoder = decoder
         self._clock = clock
@@ -125,7 +125,7 @@ class Engine(Generic[Encoded]):
         # The window that waits to be decoded, and the one that is being decoded.
         self._slot: _Slotted[Encoded] | None = None
         self._being_decoded: _Slotted[Encoded] | None = None
-        # Notified after each turn of a thread: only then the engine becomes idle. Nothing else is locked meanwhile.
+        # Notified after each turn of a thread: only then the engine becomes idle. No other lock is held then.
         self._turned = threading.Condition()
         self._listening = _Worker("listen", self.listen, self._turned, clock)
         self._encoding = _Worker("encode", self.encode, self._turned, clock)
@@ -143,21 +143,21 @@ class Engine(Generic[Encoded]):
 
     @property
     def busy(self) -> bool:
-        """Whether some session's window is due, or at work."""
+        """Whether a session's window is due, or being transcribed."""
         return self._busy.n_busy > 0 or self._slot is not None or self.n_waiting > 0
 
     def is_free_for(self, duration_s: float) -> bool:
-        """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
+        """Return whether no window is due or being transcribed, nor will be for `duration_s` without new speech."""
         return not self.busy and all(runner.due.quiet_s >= duration_s for runner in self._runners)
 
     def wait_idle(self, timeout_s: float, duration_s: float = 0.0) -> bool:
-        """Wait until `is_free_for(duration_s)`, for `timeout_s` at most; return whether it is so."""
+        """Wait until `is_free_for(duration_s)`, for `timeout_s` at most; return its value."""
         with self._turned:
             return self._turned.wait_for(lambda: self.is_free_for(duration_s), timeout_s)
 
     @property
     def failing(self) -> str:
-        """The message of a failure in some session that is tried again; empty while all works."""
+        """The message of a failure after which a session is to try again; empty if there is no failure."""
         return next((runner.failing for runner in self._runners if runner.failing and runner.due.retrying), "")
 
     @property
@@ -167,7 +167,7 @@ class Engine(Generic[Encoded]):
 
     @property
     def turn_s(self) -> float:
-        """Seconds that the longest of the threads' present turns has taken so far; infinity if a thread has died."""
+        """Seconds since the oldest of the threads' current turns began; infinity if a thread has died."""
         return max(worker.turn_s for worker in self._workers)
 
     def start(self) -> None:
@@ -175,7 +175,7 @@ class Engine(Generic[Encoded]):
             worker.start()
 
     def stop(self) -> None:
-        """Stop the threads after their present windows; sessions that are not finished stay so."""
+        """Stop the threads after their current windows; sessions that are not finished stay so."""
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
@@ -189,7 +189,7 @@ class Engine(Generic[Encoded]):
         self._listening.wake()
 
     def listen(self) -> bool:
-        """Process what has come in all sessions. Returns whether there may be more to process at once."""
+        """Process new audio and commands of all sessions. Returns whether there may be more to process at once."""
         more = False
         for runner in self._runners:
             begin_s, begin = self._clock(), runner.position

@@ -1,4 +1,4 @@
-"""The numbered record of a session's events, which any number of listeners can follow without missing one."""
+"""A log that numbers a session's events; any number of listeners can follow it without missing one."""
 
 import logging
 import threading
@@ -21,59 +21,52 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 Keep = Callable[[Event, Callable[[], None]], bool]
 
 
-@dataclass(frozen=True, slots=True)
-class _Packed:
-    """An event as compressed JSON: an hour of speech has a thousand, and objects take nine times the memory."""
-
-    seq: int
-    content: bytes
-
-    def unpack(self) -> Event:
-        return from_json(zlib.decompress(self.content))
+# An event's number, and the event as compressed JSON: an hour of speech has a thousand, and objects take nine times the
+# memory.
+_Packed = tuple[int, bytes]
 
 
 class Backlog:
-    """Events of the past, oldest first. Each is unpacked when it is asked for."""
+    """Events of the past, oldest first, each unpacked when it is read."""
 
-    def __init__(self, events: Iterable[Event | _Packed]) -> None:
-        self._events = tuple(sorted(events, key=lambda event: event.seq))
+    def __init__(self, packed: Iterable[_Packed]) -> None:
+        self._packed = sorted(packed)
 
     def __len__(self) -> int:
-        return len(self._events)
+        return len(self._packed)
 
     def __iter__(self) -> Iterator[Event]:
-        return (event.unpack() if isinstance(event, _Packed) else event for event in self._events)
+        return (_unpack(packed) for packed in self._packed)
 
 
 @dataclass(slots=True)
 class _Held:
-    """What waits in a log: an event to be published, or a call behind those before it."""
+    """A call that waits in a log for those before it; `storing`: it publishes an event that is still being stored."""
 
     publish: Callable[[], object]
-
-    # Whether the event is still being stored.
     storing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """What a new listener missed, and how it leaves."""
+    """What a new listener missed, and how to remove it.
 
-    # What happened before the listener was added; everything later goes to the listener.
+    backlog : what was published before the listener was added; everything later goes to the listener
+    cancel : removes the listener, which is not called after that; harmless the second time
+    """
+
     backlog: Backlog
-
-    # Removes the listener; harmless the second time. No call reaches the listener after it returned.
     cancel: Callable[[], None]
 
 
 class EventLog:
     """Numbers the events of one session, keeps those that still matter, and passes them on.
 
-    Any thread may call any method. Memory is bounded: of partials only the newest of the open segment is kept, of
-    everything else the newest `limit` events; the `ready` event stays for as long as the log.
+    Any thread may call any method. Memory is bounded: the log keeps the `ready` event, the newest partial of the open
+    segment, and the newest `limit` other events.
 
-    With `keep` an event that has to be stored first is published when it is, by the thread that stored it; those
-    behind it follow. Without, it is published when it is appended.
+    With `keep`, an event that has to be stored first is published by the thread that stored it, and then those after
+    it. Other events are published when they are appended.
     """
 
     def __init__(self, session: str, limit: int, keep: Keep | None = None, *, after: int = 0) -> None:
@@ -93,7 +86,7 @@ class EventLog:
         self._held: deque[_Held] = deque()
         # Whether `end` has a number: nothing follows it.
         self._ending = False
-        # All events but partials and the first `ready`, oldest first.
+        # All events except partials and the first `ready`, oldest first.
         self._kept: deque[_Packed] = deque()
         self._ready: Event | None = None
         # The newest partial of the segment that has no final yet; the `speech start` that has no `speech end` yet.
@@ -127,7 +120,7 @@ class EventLog:
             return event
 
     def put(self, event: Event) -> None:
-        """Take in an event that was numbered where its session is transcribed; nothing if it is known."""
+        """Publish an event that has its number already, unless it is older than the newest one."""
         with self._lock:
             if self._ending or event.seq <= self.last_seq:
                 return
@@ -143,7 +136,7 @@ class EventLog:
             self._publish_held()
 
     def call_behind(self, callback: Callable[[], object]) -> None:
-        """Call `callback` when everything that was appended so far is published: at once, unless some is held."""
+        """Call `callback` when everything that was appended so far is published, which may be at once."""
         with self._lock:
             if self._held:
                 self._held.append(_Held(callback))
@@ -151,37 +144,36 @@ class EventLog:
         callback()
 
     def notify(self, event: Event) -> None:
-        """Pass what is no event of the session to those who listen now: it has no number, and is not kept."""
+        """Publish an event without a number and without keeping it: it is not part of the session."""
         with self._lock:
             if self._end is None:
                 self._publish(event.stamped(0, self.session))
 
     def skip_to(self, seq: int) -> None:
-        """Use no number up to `seq`: elsewhere they were given to partials that are not known here."""
+        """Give no number up to `seq` to an event: another process gave them to partials that are not known here."""
         with self._lock:
             self.last_seq = max(self.last_seq, seq)
 
     def subscribe(self, listener: Listener, *, after: int | None = None, session: str | None = None) -> Subscription:
         """Add a listener and return what it missed; between the two no event is lost or doubled.
 
-        Without `after` the backlog is the present state: `ready`, a `speech start` that is still open, the newest
-        partial of the open segment. With `after` it holds everything later than that number that still matters. If
-        `after` is beyond the newest number, or `session` is not this session, the caller's numbers come from another
-        run, and the backlog holds everything from the start. A replay that reaches back to events no longer kept says
-        so with an `error` event, code `history_lost`, which has the number of the newest of them. The backlog of a
-        closed log always ends with `end`.
+        Without `after` the backlog is the current state: `ready`, a `speech start` that is still open, the newest
+        partial of the open segment. With `after` it holds all later events that are kept. If `after` is beyond the
+        newest number, or `session` is not this session, the caller's numbers come from another run, and the backlog
+        holds everything from the start. If some of these events are no longer kept, the backlog has an `error` event,
+        code `history_lost`, with the number of the newest of them. The backlog of a closed log always ends with `end`.
         """
         with self._lock:
-            backlog: Iterable[Event | _Packed | None]
             if after is None:
                 over = (self._fatal, self._end) if self._end is not None else ()
-                backlog = (self._ready, self._speech, self._partial, *over)
+                state = (self._ready, self._speech, self._partial, *over)
+                backlog = [_pack(event) for event in state if event is not None]
             else:
                 backlog = self._since(0 if after > self.last_seq or session not in (None, self.session) else after)
             key = object()
             if self._end is None:
                 self._listeners[key] = listener
-            return Subscription(Backlog(event for event in backlog if event is not None), lambda: self._remove(key))
+            return Subscription(Backlog(backlog), lambda: self._remove(key))
 
     def close(self) -> None:
         with self._lock:
@@ -208,21 +200,20 @@ class EventLog:
                 self._partial = event
                 return
             case Final():
-                # Finals come in order, so this one settles every earlier segment too.
+                # Finals come in order: earlier segments are final, too.
                 if self._partial is not None and self._partial.segment <= event.segment:
                     self._partial = None
             case Gap(reason="cleared"):
-                self._partial = None  # no final comes of it
+                self._partial = None  # it has no final
             case Speech():
                 self._speech = event if event.state == "start" else None
             case Error() if event.fatal:
                 self._fatal = event
             case End():
                 self._end = event
-        # About ten microseconds: less than it takes to hand the event to another thread.
-        self._kept.append(_Packed(event.seq, zlib.compress(event.to_json().encode("utf-8"))))
+        self._kept.append(_pack(event))
         if len(self._kept) > self._limit:
-            dropped = self._kept.popleft().unpack()
+            dropped = _unpack(self._kept.popleft())
             self.dropped_seq = dropped.seq
             time_s: float = getattr(dropped, "end", getattr(dropped, "time", 0.0))
             self._dropped_until_s = max(self._dropped_until_s, time_s)
@@ -240,13 +231,12 @@ class EventLog:
         if self._end is not None:
             self._listeners.clear()
 
-    def _since(self, after: int) -> Iterator[Event | _Packed]:
-        if after < self.dropped_seq:
-            yield self._history_lost()
+    def _since(self, after: int) -> list[_Packed]:
+        events: list[Event] = [self._history_lost()] if after < self.dropped_seq else []
+        events += [event for event in (self._ready, self._partial) if event is not None and event.seq > after]
         # `end` is repeated to a listener that has it already, which would wait for it otherwise.
         kept_after = min(after, self._end.seq - 1) if self._end is not None else after
-        yield from (event for event in (self._ready, self._partial) if event is not None and event.seq > after)
-        yield from (packed for packed in self._kept if packed.seq > kept_after)
+        return [*map(_pack, events), *(packed for packed in self._kept if packed[0] > kept_after)]
 
     def _history_lost(self) -> Error:
         message = (
@@ -258,3 +248,12 @@ class EventLog:
     def _remove(self, key: object) -> None:
         with self._lock:
             self._listeners.pop(key, None)
+
+
+def _pack(event: Event) -> _Packed:
+    """Pack an event, in about ten microseconds: less than it takes to hand it to another thread."""
+    return event.seq, zlib.compress(event.to_json().encode("utf-8"))
+
+
+def _unpack(packed: _Packed) -> Event:
+    return from_json(zlib.decompress(packed[1]))

@@ -1,4 +1,4 @@
-"""How much of the machine the sessions take, by which a further one is accepted or refused."""
+"""How much of the machine the sessions need; from that, whether there is room for another one."""
 
 import math
 import statistics
@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-MAX_LOAD = 0.9  # share of each thread's time that may be given away; the rest is for passes that take long
+MAX_LOAD = 0.9  # largest share of each thread's time for sessions; the rest is for passes that take long
 
 # How many of the newest passes the cost of one is estimated from; with fewer than the least, nothing is known.
 N_PASSES = 32
 MIN_PASSES = 3
 
 ACTIVITY_S = 30.0  # in which a session proves silent: the weight of earlier audio falls to less than a third
-HESITATION_S = 2.0  # without audio, that a sender may pause and still count as sending
+HESITATION_S = 2.0  # without audio, in which a client still counts as sending
 
 
 class Activity:
@@ -48,15 +48,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What a pass cost, and what it was over."""
+    """What a pass cost, and which audio it covered."""
 
-    busy_s: float  # since the last pass, with a thread at work; two at once count once, as they may share a processor
+    busy_s: float  # since the last pass, with a busy thread; two at once count once, as they may share a processor
     encode_s: float
     decode_s: float
     n_calls: int  # of the decoder
-    n_tokens: int  # of the hypothesis, the settled ones included
+    n_tokens: int  # of the hypothesis, including the stable ones
     window_s: float
-    new_s: float  # of the window's audio, that was in no pass before
+    new_s: float  # of the window's audio that was in no pass before
 
     def cost_s(self, pace_s: float) -> float:
         """Return what it would have cost `pace_s` after the last: a new token takes a call of the decoder."""
@@ -67,12 +67,12 @@ class Pass:
 
 
 class BusyTime:
-    """Time in which at least one of several threads is at work."""
+    """Time in which at least one of several threads is busy."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        # Threads at work.
+        # Busy threads.
         self.n_busy = 0
         # Time up to which it has been added up, and the sum since the last `take`.
         self._until_s = 0.0
@@ -80,7 +80,7 @@ class BusyTime:
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
-        """Count the calling thread as at work."""
+        """Count the calling thread as busy."""
         with self._lock:
             self._add_up()
             self.n_busy += 1

@@ -23,7 +23,7 @@ class Outage:
 
     @property
     def lasting(self) -> bool:
-        """Whether there were so many failures that the session no longer waits for a recovery."""
+        """Whether there were too many failures in a row for the session to wait for a recovery."""
         return self.n_failures >= MAX_FAILURES
 
     def waits(self, now_s: float) -> bool:

@@ -1,8 +1,8 @@
-"""A session at work: its audio, its decisions, and the events that it publishes.
+"""Runs a session: its audio, its decisions, and the events that it publishes.
 
-Audio, losses and commands come from any thread and wait in the ring buffer and the inbox. The thread `listen` takes
-them from there in order; windows go to the thread `encode` and come back from `decode`. All decisions are made and all
-events are handed to the event log under one lock, under which nothing slow is computed and no audio is copied.
+Any thread may add audio, losses and commands to the ring buffer and the inbox. The thread `listen` takes them from
+there in order, the thread `encode` takes windows, and the thread `decode` returns their text. One lock guards decisions
+and publishing; no slow computing and no copying of audio happens while it is held.
 """
 
 import logging
@@ -43,12 +43,12 @@ Taken = TypeVar("Taken")
 
 MIN_SHED_SAMPLES = 2 * SAMPLE_RATE  # least audio given up at a time because it waited too long: each ends a segment
 MAX_CHUNKS_A_TURN = 64  # 2 s of audio: then the other sessions have their turns
-HELD_BACK_SAMPLES = 5 * SAMPLE_RATE  # with less room than this in the buffer a sender has to wait
+HELD_BACK_SAMPLES = 5 * SAMPLE_RATE  # with less room than this in the buffer a client has to wait
 OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffer is being overwritten
 SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
 ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, if no audio waits for too long
-RECORDED_PATIENCE_S = 2.0  # that a recording's window may wait while live sessions have windows that are due
-TICK_S = 0.5  # how often a session looks at the clock while nothing comes
+RECORDED_PATIENCE_S = 2.0  # longest time that a recording's window waits for windows of live sessions
+TICK_S = 0.5  # how often a session checks the clock while no audio comes
 
 
 class AudioKind(Enum):
@@ -71,8 +71,8 @@ class Input:
     kind: AudioKind
     capacity_samples: int  # kept in the buffer
     max_delay_s: float = math.inf  # live audio that has waited for this long when its turn comes is given up
-    reserved: bool = False  # whether it counts as speech when it is asked whether there is room for another session
-    live_from: int = 0  # audio before this is sent again: its pace says nothing
+    reserved: bool = False  # whether it counts as unbroken speech when room for another session is computed
+    live_from: int = 0  # audio before this is sent again, as fast as possible
 
 
 @dataclass(slots=True)
@@ -83,11 +83,11 @@ class Due:
     since_s: float = math.inf
     deadline_s: float = math.inf
     quiet_s: float = math.inf  # for how long none will be, if audio comes at the pace of speech
-    retrying: bool = False  # whether what failed is going to be tried again, and not left until the next speech
+    retrying: bool = False  # whether what failed is tried again without new speech
 
 
 class SessionRunner:
-    """A session at work. `Engine.add` sets it to work; any thread may call what is public."""
+    """Runs a session once it is passed to `Engine.add`. Any thread may call its public methods."""
 
     def __init__(
         self,
@@ -99,24 +99,25 @@ class SessionRunner:
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,
         state: SessionState | None = None,
     ) -> None:
-        """With `state` the session continues another.
+        """With `state`, continue another session.
 
-        Audio from `state.needed_from` to `state.heard` is then to be written before it is set to work (`restored`).
+        The caller then writes the audio from `state.needed_from` to `state.heard` before `Engine.add` (`restored`).
         Raises SessionStateError if the state is invalid.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": output.name})
         self.input = input
-        self._host = Host()
+        # The engine that serves the session, and whether it does.
+        self._host, self._serving = Host(), False
 
-        # What came in.
+        # Audio and commands.
         self.ring = RingBuffer(input.capacity_samples, start=0 if state is None else state.needed_from)
         self._inbox = Inbox()
         self._arrivals = Arrivals(input.max_delay_s if math.isfinite(input.max_delay_s) else ARRIVALS_KEPT_S)
-        # Whether the client paused last; until when a silent client is waited for, as its audio may be on its way.
+        # Whether the client paused last; until when a client that sends nothing is waited for: its audio may be late.
         self.paused = state is not None and state.paused_from is not None
         self.excused_until_s = -math.inf
 
-        # Used by the thread `listen`: the detector, how much it finds, and when to look at the clock again.
+        # Used by the thread `listen`: the detector, how much speech it finds, and when to check the clock again.
         self._detection = Detection(self.ring, new_detector, start=0 if state is None else None)
         self._activity = Activity(self._host.clock())
         self._tick_at_s = -math.inf
@@ -139,21 +140,21 @@ class SessionRunner:
         self._host = host
         self._activity = Activity(host.clock())
         self._arrivals.note(self.ring.head, host.clock(), again=True)
-        self.ring.on_write = self._note_arrival
+        self._serving = True
 
-    # What comes in.
+    # Audio and commands.
 
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
-        self.ring.write(samples)
+        self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
         """Note that `n_samples` of audio are lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
             self._command("", partial(self._session.miss, self.ring.head + n_silent, reason))
-            self.ring.write(np.zeros(n_silent, dtype=np.float32))
+            self._write(np.zeros(n_silent, dtype=np.float32))
 
     def end(self, number: int | None = None) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
@@ -198,7 +199,7 @@ class SessionRunner:
                 self._give_up(partial(self._session.cut_short, self.ring.head, reason))
             self._leave()
 
-    # What can be seen.
+    # Properties.
 
     @property
     def settings(self) -> SessionSettings:
@@ -216,7 +217,7 @@ class SessionRunner:
 
     @property
     def failing(self) -> str:
-        """The message of a failure that lasts; empty while all works."""
+        """The message of the current failure; empty if there is none."""
         return self._outage.reason
 
     @property
@@ -235,13 +236,13 @@ class SessionRunner:
     # The thread `listen`.
 
     def has_news(self, now_s: float) -> bool:
-        """Return whether there is audio, a command, or a reason to look at the clock."""
+        """Return whether there is audio or a command to process, or it is time to check the clock."""
         return not self.over and (
             self.ring.head - self.position >= CHUNK_SAMPLES or len(self._inbox) > 0 or now_s >= self._tick_at_s
         )
 
     def listen(self, now_s: float) -> bool:
-        """Process what has come. Returns whether there may be more to process at once."""
+        """Process new audio and commands. Returns whether there may be more to process at once."""
         self._tick_at_s = now_s + TICK_S
         with self._recovering(listening=True):
             more = all(self._step(now_s) for _ in range(MAX_CHUNKS_A_TURN))
@@ -355,10 +356,10 @@ class SessionRunner:
             self._n_in_flight -= 1
             self._fail(error, window)
 
-    # What commands do, under the lock.
+    # Commands.
 
     def _command(self, name: str, apply: Callable[[], Iterable[Event] | None], number: int | None = None) -> None:
-        """Do something when the audio so far has been processed. No snapshot has that without `number`."""
+        """Call `apply` when the audio so far has been processed, and set `number` at the same moment."""
         if not self.over:
             self._inbox.put(Command(name, self.ring.head, apply, number))
             self._host.wake()
@@ -369,8 +370,11 @@ class SessionRunner:
 
     # The clock.
 
-    def _note_arrival(self) -> None:
-        """Note that audio has come, in the thread that wrote it."""
+    def _write(self, samples: Float32Array) -> None:
+        """Add audio to the buffer, and note when it came."""
+        self.ring.write(samples)
+        if not self._serving:
+            return
         head, held_back = self.ring.head, self.ring.free < HELD_BACK_SAMPLES
         self._arrivals.note(head, self._host.clock(), held_back=held_back, again=head <= self.input.live_from)
         if head - self.position >= CHUNK_SAMPLES:
@@ -483,8 +487,7 @@ class SessionRunner:
         self._leave()
 
     def _leave(self) -> None:
-        self.over = True
-        self.ring.on_write = None
+        self.over, self._serving = True, False
         self._inbox.clear()
         self.due.deadline_s = math.inf
         self.ring.wake()

@@ -1,15 +1,15 @@
 """One session of streaming transcription: what to transcribe next, and what to publish.
 
 Sans-I/O: it takes speech probabilities, hypotheses, commands and the time, and returns windows to transcribe and events
-to publish. The speech gate finds utterances, `Passes` says which window of them is due, `Transcript` turns hypotheses
-into text. Positions are absolute samples of the session's audio.
+to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `Transcript` turns
+hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
 
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.engine.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
-from streamer.engine.passes import PAUSE_SAMPLES, Passes, PassesState
+from streamer.engine.schedule import PAUSE_SAMPLES, ScheduleState, WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, Loss, SessionState
 from streamer.engine.transcript import INVENTED_SAMPLES, Transcript, Verdict
@@ -29,15 +29,15 @@ class Session:
     """The decisions of one session."""
 
     def __init__(self, settings: SessionSettings, state: SessionState = NEW) -> None:
-        """Go on with audio from `state.heard` on; windows may need it from `state.needed_from`.
+        """Continue a session with audio from `state.heard` on; windows may need audio from `state.needed_from` on.
 
         Raises SessionStateError if the state is invalid.
         """
         state.check()
         self.settings = settings
         self._gate = SpeechGate(settings.gate, state.gate)
-        self._passes = Passes(settings, state.passes)
-        self._transcript = Transcript(settings, state.transcript)
+        self._schedule = WindowSchedule(settings, state.schedule)
+        self._transcript = Transcript(settings, state.transcript, self._schedule)
         # Losses that are not published yet, in order: speech before them is not final, or they are not over.
         self._losses = list(state.losses)
         # Positions that `flushed` is to be published for.
@@ -60,17 +60,17 @@ class Session:
         self._received_s: float | None = None
         # Whether the audio has ended.
         self.ended = state.ended
-        # A number of the caller's, kept in the state.
+        # The caller's number of the last command, kept in the state.
         self.mark = state.mark
 
     @property
     def state(self) -> SessionState:
-        """What another session needs to go on from here."""
+        """What another session needs to continue from here."""
         return SessionState(
-            needed_from=min(self.needed_from, self._passes.heard),
+            needed_from=min(self.needed_from, self._schedule.received),
             mark=self.mark,
             gate=self._gate.state,
-            passes=self._passes.state,
+            schedule=self._schedule.state,
             transcript=self._transcript.state,
             losses=tuple(self._losses),
             flushes=tuple(self._flushes),
@@ -84,15 +84,15 @@ class Session:
 
     def change(self, settings: SessionSettings) -> None:
         self.settings = settings
-        self._gate.settings, self._passes.settings = settings.gate, settings
+        self._gate.settings, self._schedule.settings = settings.gate, settings
         self._transcript.change(settings)
-        if self._passes.current is not None:
-            self._passes.move_on(self._transcript.without_earlier(self._passes.window_start))
+        if self._schedule.current is not None:
+            self._transcript.begin_window(self._schedule.window_start)
 
     @property
     def finished(self) -> bool:
         """Whether the audio has ended and all speech is final."""
-        return self.ended and self._passes.current is None
+        return self.ended and self._schedule.current is None
 
     @property
     def paused(self) -> bool:
@@ -101,39 +101,39 @@ class Session:
     @property
     def needed_from(self) -> int:
         """Position of the oldest sample that may still be part of a window."""
-        if self._passes.current is not None:
+        if self._schedule.current is not None:
             earlier = self._transcript.earlier
-            return self._passes.window_start if earlier is None else min(self._passes.window_start, earlier[1])
+            return self._schedule.window_start if earlier is None else min(self._schedule.window_start, earlier[1])
         # Speech may have begun this long ago, and its window may reach back to earlier words.
         gate = self.settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
-        start = max(0, self._passes.heard - lookback)
-        if start - self._passes.last_speech > MAX_SILENCE_SAMPLES:
+        start = max(0, self._schedule.received - lookback)
+        if start - self._schedule.last_speech > MAX_SILENCE_SAMPLES:
             return start
-        return max(min(start, self._passes.window_start), start - self._passes.reach)
+        return max(min(start, self._schedule.window_start), start - self._schedule.reach)
 
     @property
     def position(self) -> int:
         """End of the audio that was processed."""
-        return self._passes.heard
+        return self._schedule.received
 
     @property
     def waiting_from(self) -> int | None:
-        """Position of the oldest speech without text; None if there is none."""
-        return self._passes.waiting_from
+        """Position of the oldest speech without text; None if all speech has text."""
+        return self._schedule.waiting_from
 
     @property
     def final_awaited(self) -> bool:
         """Whether speech has ended and is not final yet."""
-        utterance = self._passes.current
+        utterance = self._schedule.current
         return utterance is not None and not utterance.open
 
     def advance(self, end: int, probability: float, now_s: float) -> list[Event]:
         """Take the probability that there is speech in the audio from the end of the last call to `end`."""
         self._received_s = now_s
         self._missing = False
-        boundary = self._gate.feed(self._passes.heard, end, probability)
-        self._passes.advance(end, self._gate.last_speech)
+        boundary = self._gate.feed(self._schedule.received, end, probability)
+        self._schedule.advance(end, self._gate.last_speech)
         events = [*self._publish_losses(), *self._cross(boundary)]
         if not self._gate.open and self._is_final(end - self._gate.last_speech):
             events += self._end_utterance()
@@ -148,27 +148,27 @@ class Session:
 
     def finish(self, end: int) -> list[Event]:
         """End the audio at a position."""
-        self._passes.heard = max(self._passes.heard, end)
+        self._schedule.received = max(self._schedule.received, end)
         self.ended, self._missing = True, False
         return self.resume() if self.paused else self._end_speech()
 
     def flush(self) -> list[Event]:
         """End speech here: all of it becomes final, and then `flushed` is published."""
-        if self._passes.heard not in self._flushes:
-            self._flushes.append(self._passes.heard)
+        if self._schedule.received not in self._flushes:
+            self._flushes.append(self._schedule.received)
         return self._end_speech()
 
     def pause(self) -> list[Event]:
         """End speech here and ignore audio until `resume`."""
         events = self._end_speech()
         if self._paused_from is None:
-            self._paused_from = self._passes.heard
+            self._paused_from = self._schedule.received
         return events
 
     def skip(self, end: int) -> None:
         """Ignore audio up to `end`, in a pause."""
         assert self.paused, "audio is skipped only in a pause"
-        self._passes.heard = max(self._passes.heard, end)
+        self._schedule.received = max(self._schedule.received, end)
 
     def resume(self) -> list[Event]:
         """Go on after a pause, which is a gap."""
@@ -178,7 +178,7 @@ class Session:
     def clear(self) -> list[Event]:
         """Forget what is not final: it is a gap."""
         events = self._close_gate()
-        if self._passes.current is None:
+        if self._schedule.current is None:
             return events
         self._transcript.clear()
         start = self._transcript.segment_start
@@ -189,19 +189,19 @@ class Session:
         """Audio from the end of the last call to `end` never came: speech before it becomes final."""
         events = self._end_speech()
         self._missing = True
-        start, self._passes.heard = self._passes.heard, max(self._passes.heard, end)
+        start, self._schedule.received = self._schedule.received, max(self._schedule.received, end)
         return [*events, *self._lose_from(start, reason)]
 
     def lose(self, end: int, reason: GapReason) -> list[Event]:
         """Audio that was needed, up to `end`, is gone: make known text final and go on after it."""
         events: list[Event] = []
-        start = self._passes.heard
-        if self._passes.current is not None:
+        start = self._schedule.received
+        if self._schedule.current is not None:
             # Later utterances have no text yet.
-            start = min(start, self._abandon(self._passes.current, events))
+            start = min(start, self._abandon(self._schedule.current, events))
             self._remove_all()
         events += self._close_gate()
-        self._passes.heard = max(self._passes.heard, end)
+        self._schedule.received = max(self._schedule.received, end)
         return [*events, *self._lose_from(start, reason)]
 
     def cut_short(self, end: int, reason: GapReason) -> list[Event]:
@@ -215,9 +215,9 @@ class Session:
 
     def restart(self, start: int) -> None:
         """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
-        current = self._passes.current
+        current = self._schedule.current
         self._gate = SpeechGate(self.settings.gate, GateState(last_speech=start, floor=start))
-        self._passes = Passes(self.settings, PassesState.at(start))
+        self._schedule = self._transcript.schedule = WindowSchedule(self.settings, ScheduleState.at(start))
         self._transcript.clear()
         self._transcript.begin(0)
         self._missing, self._after_gap, self._pauses = False, True, []
@@ -236,16 +236,16 @@ class Session:
 
         No window may be on its way: its text would be lost, too.
         """
-        until = min(until, self._passes.heard) // HOP_LENGTH * HOP_LENGTH
+        until = min(until, self._schedule.received) // HOP_LENGTH * HOP_LENGTH
         events: list[Event] = []
         lost: list[int] = []
-        while (utterance := self._passes.current) is not None and utterance.start < until:
+        while (utterance := self._schedule.current) is not None and utterance.start < until:
             known = self._abandon(utterance, events)
             resume = max(until, known)
             lost += [known, resume]
             if utterance.open or utterance.end > resume:
-                self._passes.resume_at(resume)
-                self._passes.move_on(self._transcript.begin(resume))
+                self._schedule.resume_at(resume)
+                self._transcript.begin(resume)
                 break
             lost[-1] = utterance.end
             self._remove_first()
@@ -259,11 +259,11 @@ class Session:
         Until a window succeeds, all that is lost is one loss.
         """
         self._outage = True
-        utterance = self._passes.find(window)
+        utterance = self._schedule.find(window)
         if utterance is None:
             return []
         if utterance.open:
-            return self.lose(self._passes.heard, "device")
+            return self.lose(self._schedule.received, "device")
         events: list[Event] = []
         known = self._abandon(utterance, events)
         self._remove_first()
@@ -272,16 +272,16 @@ class Session:
 
     def next_window_due(self) -> bool:
         """Return whether `next_window` would return one."""
-        return self._passes.due()
+        return self._schedule.due()
 
     @property
     def until_due(self) -> int | None:
         """Samples of audio that have to come before a window can be due; None without speech."""
-        return self._passes.until_due
+        return self._schedule.until_due
 
     def next_window(self, now_s: float) -> Window | None:
         """Return the window to transcribe next; None if none is due."""
-        return self._passes.next_window(self._transcript.first_word, now_s)
+        return self._schedule.next_window(self._transcript.first_word, now_s)
 
     def request(self, window: Window, *, retry_s: float = 0.0) -> Request | None:
         """Return how to decode a window; None if it is no longer wanted.
@@ -290,7 +290,7 @@ class Session:
 
         The answer holds until the next `apply_hypothesis`: windows are decoded one after the other.
         """
-        utterance = self._passes.find(window)
+        utterance = self._schedule.find(window)
         if utterance is None:
             return None
         self._retry_s = retry_s
@@ -301,11 +301,11 @@ class Session:
 
     def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
         """Take the hypothesis of a window; return what to publish."""
-        utterance = self._passes.find(window)
+        utterance = self._schedule.find(window)
         if utterance is None:
             return self.recovered()
-        passes, transcript = self._passes, self._transcript
-        passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
+        schedule, transcript = self._schedule, self._transcript
+        schedule.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         complete = utterance.complete_at(window.end)
         first_cut_short = hypothesis.cut_short and not utterance.cut_short
         utterance.cut_short |= hypothesis.cut_short
@@ -313,7 +313,6 @@ class Session:
             window,
             request,
             hypothesis,
-            newest=window.start == passes.window_start,
             complete=complete,
             may_repeat=complete and (first_cut_short or (not request.retry_s and self._may_repeat(utterance))),
         )
@@ -321,29 +320,28 @@ class Session:
         repeat = verdict is Verdict.REPEAT
         match verdict:
             case Verdict.DROP_CONTEXT:
-                passes.move_on(transcript.drop_context())
+                transcript.drop_context()
                 repeat = complete or window.pause  # no later window would mend it
             case Verdict.RESUME:
                 events += self._resume_after_stable(utterance, window)
-                repeat = passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
+                repeat = schedule.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
                 if repeat:
-                    utterance.decoded_end = passes.window_start
+                    utterance.decoded_end = schedule.window_start
         if repeat:
             utterance.repeat()
             return events
         utterance.decoded_end = max(utterance.decoded_end, window.end)
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
-        earlier = transcript.reach_back() if complete or (trusted and not transcript.undecided) else None
-        if earlier is not None:
-            passes.reach_back(earlier)
+        decided = trusted and not transcript.undecided
+        reaches_back = (complete or decided) and transcript.reach_back()
         if complete:
-            if earlier is None:
+            if not reaches_back:
                 return [*events, *self._close()]
             utterance.repeat()  # it was too short for its language to be sure
             return events
-        if earlier is None and trusted and not transcript.undecided:
+        if decided and not reaches_back:
             transcript.settle(window)
-        if not passes.ends_in_next(utterance):
+        if not schedule.ends_in_next(utterance):
             events += self._move_on(utterance, window)
         elif transcript.stuck:
             events += self._resume_after_stable(utterance, window)
@@ -352,36 +350,27 @@ class Session:
 
     def _move_on(self, utterance: Utterance, window: Window) -> list[Event]:
         """Make the beginning of long speech final, and keep the next window short enough."""
-        transcript, passes = self._transcript, self._passes
-        final = transcript.cut(window, self._pauses)
-        if final is None and transcript.stuck:
+        final = self._transcript.cut(window, self._pauses)
+        if final is None and self._transcript.stuck:
             return self._resume_after_stable(utterance, window)
-        if transcript.crowded or passes.too_long(window.end):
-            earliest = window.end - passes.reach
-            if transcript.crowded:
-                earliest = max(earliest, (passes.window_start + window.end) // 2)
-            position = transcript.move_on(window, earliest, full=passes.is_full(window.end))
-            if position is not None:
-                passes.move_on(position)
+        self._transcript.move_on(window)
         return self._published(final)
 
     def _resume_after_stable(self, utterance: Utterance, window: Window) -> list[Event]:
         end = window.end if utterance.open else min(window.end, utterance.end)
-        final, position = self._transcript.resume_after_stable(end)
-        self._passes.move_on(position)
-        return self._published(final)
+        return self._published(self._transcript.resume_after_stable(end))
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
             case SpeechStart(position):
-                if self._passes.newest is None or not self._passes.newest.open:
+                if self._schedule.newest is None or not self._schedule.newest.open:
                     if self._after_gap and self._gate.floor >= position - BEGIN_SAMPLES:
                         position = self._gate.floor
                     # A final may cover more audio than the gate detected as speech.
                     position = max(position, self._published_until)
-                    utterance = self._passes.begin(position, after_gap=self._after_gap)
+                    utterance = self._schedule.begin(position, after_gap=self._after_gap)
                     self._after_gap, self._pauses = False, []
-                    if utterance is self._passes.current:
+                    if utterance is self._schedule.current:
                         self._begin(utterance)
                 else:
                     self._pauses.append((self._gate.floor + position) // 2)
@@ -392,24 +381,22 @@ class Session:
 
     def _begin(self, utterance: Utterance) -> None:
         """Begin to transcribe an utterance."""
-        reach = 0 if utterance.after_gap else self._passes.reach
-        position = self._transcript.begin(utterance.start, window_start=self._passes.window_start, reach=reach)
-        self._passes.move_on(position)
+        self._transcript.begin(utterance.start, reach=0 if utterance.after_gap else self._schedule.reach)
 
     def _is_final(self, silence: int) -> bool:
         """Return whether the newest utterance is over after this many samples of silence."""
-        newest = self._passes.newest
+        newest = self._schedule.newest
         if newest is None or not newest.open:
             return False
-        decoded = newest is self._passes.current and newest.decoded_end >= self._passes.last_speech + PAUSE_SAMPLES
+        decoded = newest is self._schedule.current and newest.decoded_end >= self._schedule.last_speech + PAUSE_SAMPLES
         return silence >= round(self.settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
 
     def _end_utterance(self) -> list[Event]:
         """End the newest utterance; publish its final if its windows have been transcribed."""
-        newest = self._passes.newest
+        newest = self._schedule.newest
         assert newest is not None, "speech ends that never began"
-        current = newest is self._passes.current
-        newest = self._passes.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
+        current = newest is self._schedule.current
+        newest = self._schedule.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
         if newest.complete_at(newest.decoded_end):
             if self._transcript.tail.reliable or not self._may_repeat(newest):
                 return self._close()
@@ -422,25 +409,25 @@ class Session:
 
     def _end_speech(self) -> list[Event]:
         events = self._close_gate()
-        if self._passes.newest is not None and self._passes.newest.open:
+        if self._schedule.newest is not None and self._schedule.newest.open:
             events += self._end_utterance()
         return [*events, *self._publish_losses()]
 
     def _close_gate(self) -> list[Event]:
-        boundary = self._gate.close(self._passes.heard)
+        boundary = self._gate.close(self._schedule.received)
         return [] if boundary is None else [Speech(state="end", time=seconds(boundary.position))]
 
     def _close(self) -> list[Event]:
         """Make the oldest utterance final, which has ended."""
-        utterance = self._passes.current
+        utterance = self._schedule.current
         assert utterance is not None, "there is nothing to close"
-        assert not utterance.open, "it goes on"
+        assert not utterance.open, "the utterance has not ended"
         events = self._published(self._transcript.close(utterance.end))
         self._remove_first()
         return [*events, *self._publish_losses()]
 
     def _abandon(self, utterance: Utterance, events: list[Event]) -> int:
-        """Make known text of the oldest utterance final; return where the rest of it begins, which is lost."""
+        """Make known text of the oldest utterance final; return the position from which on the rest is lost."""
         decoded = utterance.decoded_end if utterance.open else min(utterance.decoded_end, utterance.end)
         end = max(decoded, self._transcript.segment_start)
         events += self._published(self._transcript.abandon(end))
@@ -453,23 +440,23 @@ class Session:
         return [final]
 
     def _remove_all(self) -> None:
-        while self._passes.current is not None:
+        while self._schedule.current is not None:
             self._remove_first()
 
     def _remove_first(self) -> None:
-        self._passes.remove_first()
-        following = self._passes.current
+        self._schedule.remove_first()
+        following = self._schedule.current
         if following is not None:
             self._begin(following)
 
     def _lose_from(self, start: int, reason: GapReason) -> list[Event]:
         """Lose the audio from a position to the newest; speech has ended."""
         # Later windows begin at a mel frame after the gap.
-        self._gate.skip_to(-(-self._passes.heard // HOP_LENGTH) * HOP_LENGTH)
-        self._passes.last_speech = self._gate.last_speech
+        self._gate.skip_to(-(-self._schedule.received // HOP_LENGTH) * HOP_LENGTH)
+        self._schedule.last_speech = self._gate.last_speech
         self._after_gap = True
         # A pause is a gap of its own.
-        self._add_loss(start, self._passes.heard if self._paused_from is None else self._paused_from, reason)
+        self._add_loss(start, self._schedule.received if self._paused_from is None else self._paused_from, reason)
         return self._publish_losses()
 
     def _add_loss(self, start: int, end: int, reason: GapReason) -> None:
@@ -480,7 +467,7 @@ class Session:
             reason = "device"
         self._losses = [loss for loss in self._losses if not start <= loss.start <= loss.end <= end]
         before = next((loss for loss in reversed(self._losses) if loss.start <= start), None)
-        first = self._passes.current
+        first = self._schedule.current
         goes_on = self._outage and before in self._losses[-1:] and (first is None or first.start >= start)
         adjoins = before is not None and (before.end >= start or goes_on)
         if before is not None and before.reason == reason and adjoins:
@@ -491,11 +478,11 @@ class Session:
     def _publish_losses(self) -> list[Event]:
         """Publish losses that are over, once all speech before them is final, and then flushes."""
         events: list[Event] = []
-        first = self._passes.current
+        first = self._schedule.current
         while self._losses and (first is None or first.start >= self._losses[0].start):
             loss = self._losses[0]
-            goes_on = (self._outage and loss.reason == "device") or (self._missing and loss.end == self._passes.heard)
-            if goes_on and not self.finished:
+            growing = self._missing and loss.end == self._schedule.received
+            if (growing or (self._outage and loss.reason == "device")) and not self.finished:
                 break
             del self._losses[0]
             gap = Gap(start=seconds(loss.start), end=seconds(loss.end), reason=loss.reason)

@@ -1,4 +1,4 @@
-"""A session's memory between two decisions: all that another machine needs to go on with it, except its audio."""
+"""A session's memory between two decisions: all that another machine needs to continue it, except its audio."""
 
 import itertools
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ import msgspec
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.engine.gate import CLOSED, GateState
-from streamer.engine.passes import SILENT, PassesState
+from streamer.engine.schedule import SILENT, ScheduleState
 from streamer.engine.transcript import TranscriptState
 from streamer.errors import SessionStateError
 from streamer.events import GapReason
@@ -26,9 +26,9 @@ class Loss:
 
 
 class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """A session goes on from it elsewhere; the default is that of a new one. Positions are absolute samples.
+    """All that another session needs to continue this one; by default a new session. Positions are absolute samples.
 
-    Windows on their way are not part of it: they are issued again.
+    Windows that are not decoded yet are not part of it: they are issued again.
     """
 
     needed_from: int = 0  # audio before this is no longer needed
@@ -36,7 +36,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # See `Session.mark`.
     mark: int = 0
     gate: GateState = CLOSED
-    passes: PassesState = SILENT
+    schedule: ScheduleState = SILENT
     transcript: TranscriptState = msgspec.field(default_factory=TranscriptState)
     losses: tuple[Loss, ...] = ()
     flushes: tuple[int, ...] = ()
@@ -49,18 +49,18 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     @property
     def heard(self) -> int:
-        """Position up to which audio was received: what follows is to be sent again."""
-        return self.passes.heard
+        """Position up to which audio was received; audio after it has to be sent again."""
+        return self.schedule.received
 
     @property
     def read(self) -> int:
         """Position up to which speech has been transcribed."""
-        first = next(iter(self.passes.utterances), None)
+        first = next(iter(self.schedule.utterances), None)
         return self.heard if first is None else max(first.start, first.decoded_end)
 
     @classmethod
     def behind_loss(cls, published_until: int, position: int, segment: int, *, mark: int) -> Self:
-        """Return the state of a session that goes on at a position, knowing only what was published.
+        """Return the state of a session that continues at a position, knowing only what was published.
 
         published_until : the audio from there to `position` is lost
         segment : number of the next final
@@ -71,7 +71,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             needed_from=position,
             mark=mark,
             gate=GateState(last_speech=position, floor=position),
-            passes=PassesState.at(position),
+            schedule=ScheduleState.at(position),
             transcript=TranscriptState(position, segment, anything_said=segment > 1),
             losses=lost,
             published_until=published_until,
@@ -79,12 +79,12 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def check(self) -> None:
         """Raise SessionStateError if no session can be in this state."""
-        utterances, text = self.passes.utterances, self.transcript
+        utterances, text = self.schedule.utterances, self.transcript
         stable, tail = text.stable, text.tail
         words = [*stable.words, *tail.words]
         positions = [
             *(self.needed_from, self.heard, self.gate.last_speech, self.gate.floor, self.published_until),
-            *(self.passes.last_speech, self.passes.window_start, self.paused_from or 0, text.segment_start),
+            *(self.schedule.last_speech, self.schedule.window_start, self.paused_from or 0, text.segment_start),
             *self.flushes,
             *(end for loss in self.losses for end in (loss.start, loss.end)),
             *(end for word in words for end in (word.start_samples, word.end_samples)),
@@ -94,7 +94,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         possible = (
             all(0 <= position <= MAX_POSITION for position in positions)
             and self.needed_from <= self.heard
-            and self.passes.window_start <= self.heard + N_SAMPLES
+            and self.schedule.window_start <= self.heard + N_SAMPLES
             and all(not utterance.open for utterance in utterances[:-1])
             and all(a.start <= b.start for a, b in itertools.pairwise(utterances))
             and 0 <= stable.first <= text.n_final <= stable.end
@@ -103,7 +103,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             and (not tail.continues or bool(tail.words and stable.words))
             and text.segment >= 1
             and (not self.gate.open or bool(utterances and utterances[-1].open))
-            and (not utterances or self.needed_from <= self.passes.window_start)
+            and (not utterances or self.needed_from <= self.schedule.window_start)
             and (text.earlier is None or stable.first <= text.earlier[0] <= text.n_final)
         )
         if not possible:

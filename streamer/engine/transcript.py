@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.engine.agreement import Partners, agree
+from streamer.engine.schedule import WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window
 from streamer.engine.words import (
@@ -169,11 +170,12 @@ class TranscriptState:
 
 
 class Transcript(TranscriptState):
-    """The text of a session, of which the current utterance is still open."""
+    """The text of a session, of which the current utterance is still open. It sets where the next window begins."""
 
-    def __init__(self, settings: SessionSettings, state: TranscriptState) -> None:
+    def __init__(self, settings: SessionSettings, state: TranscriptState, schedule: WindowSchedule) -> None:
         super().__init__(*_values(state))
         self.settings = settings
+        self.schedule = schedule
 
     def change(self, settings: SessionSettings) -> None:
         self.settings, self.partners = settings, ()
@@ -182,12 +184,10 @@ class Transcript(TranscriptState):
     def state(self) -> TranscriptState:
         return TranscriptState(*_values(self))
 
-    def begin(self, start: int, *, window_start: int = 0, reach: int = 0) -> int:
-        """Begin an utterance at a position, without unfinished text; return where its first window begins.
+    def begin(self, start: int, *, reach: int = 0) -> None:
+        """Begin an utterance at a position, without unfinished text.
 
-        The window contains final words before `start`, as far back as `reach` samples.
-
-        window_start : where the next window would have begun
+        Its first window contains final words before `start`, as far back as `reach` samples.
         """
         words = self.stable.between(self.stable.first, self.n_final)
         self.segment_start, self.stable, self.tail = start, replace(self.stable, words=words), Tail()
@@ -195,30 +195,26 @@ class Transcript(TranscriptState):
         self.published, self.shown, self.n_published = None, (), self.n_final
         place: tuple[int, int] | None = None
         if reach and self.first_word < self.n_final and start - words[-1].end_samples <= MAX_SILENCE_SAMPLES:
-            if window_start >= start - reach:
-                place = self.first_word, window_start
+            if self.schedule.window_start >= start - reach:
+                place = self.first_word, self.schedule.window_start
             else:
                 place = self._find_start(start - reach, start)
         self.first_word, position = place or (self.n_final, start)
         self.earlier = None
-        position = self.without_earlier(position)
+        self.begin_window(position)
         self._drop_before(self._first_needed)
-        return position
 
     @property
     def undecided(self) -> bool:
         """Whether it is not sure yet which language the utterance is in: no word becomes stable."""
         return self.settings.language == "auto" and not self.language
 
-    def without_earlier(self, position: int) -> int:
-        """Until the language is sure, let windows have the utterance alone; return where the next one begins.
-
-        position : where it would have begun
-        """
+    def begin_window(self, position: int) -> None:
+        """Let the next window begin at a position; until the language is sure, with the utterance alone."""
         if self.undecided and self.first_word < self.n_final:
             self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
             self.first_word, position = self.n_final, self.segment_start
-        return position
+        self.schedule.move_on(position)
 
     @property
     def _first_needed(self) -> int:
@@ -253,13 +249,11 @@ class Transcript(TranscriptState):
         request: Request,
         hypothesis: Hypothesis,
         *,
-        newest: bool,
         complete: bool,
         may_repeat: bool,
     ) -> Verdict:
         """Take the hypothesis of a window; return what is to be done with it.
 
-        newest : whether the window begins where the next one would
         complete : whether it contains the rest of an utterance that has ended
         may_repeat : whether it may be decoded again if it is unreliable
         """
@@ -280,6 +274,7 @@ class Transcript(TranscriptState):
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
         is_stuck = skips or foreign or (repeats and repeated.start == 0)
+        newest = window.start == self.schedule.window_start
         self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
 
         loops = hypothesis.looped or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
@@ -322,11 +317,6 @@ class Transcript(TranscriptState):
         """Whether pass after pass brings no new word although there is speech."""
         return self.n_stuck >= MAX_STUCK_PASSES
 
-    @property
-    def crowded(self) -> bool:
-        """Whether the next window has as many words as the decoder can be given."""
-        return sum(len(word.tokens) for word in self.stable.since(self.first_word)) > MAX_STABLE_TOKENS
-
     def settle(self, window: Window) -> None:
         """Let words of the newest hypothesis, that of a window, become stable."""
         new = list(self.tail.words[: self.tail.n_new])
@@ -347,20 +337,20 @@ class Transcript(TranscriptState):
             self.known_languages = (*(known for known in self.known_languages if known != language), language)
         self.language = language
 
-    def reach_back(self) -> int | None:
-        """Let the next window begin with earlier words, in the language of the newest; return where, if that is new."""
+    def reach_back(self) -> bool:
+        """Let the next window begin with earlier words, in the language of the newest; return whether it did not."""
         if self.earlier is None:
-            return None
+            return False
         self.language = self.tail.language
-        (self.first_word, position), self.earlier = self.earlier, None
-        return position
+        (self.first_word, self.schedule.window_start), self.earlier = self.earlier, None
+        return True
 
-    def resume_after_stable(self, end: int) -> tuple[Final | None, int]:
+    def resume_after_stable(self, end: int) -> Final | None:
         """Let new words become stable, and the next window begin after them, without known words to be repeated.
 
         end : end of speech in the newest window
 
-        Returns a final of the stable words that were open, if any, and where the next window begins.
+        Returns a final of the stable words that were open, if any.
         """
         if self.tail.foreign:
             self.language = ""
@@ -373,13 +363,14 @@ class Transcript(TranscriptState):
         self.partners, self.earlier = (), None
         final = self._publish(self.stable.end, position) if self._open_words else None
         self.first_word = self.stable.end
-        return final, position
+        self.schedule.move_on(position)
+        return final
 
-    def drop_context(self) -> int:
-        """Let the next window begin with the open segment, without earlier text; return where."""
+    def drop_context(self) -> None:
+        """Let the next window begin with the open segment, without earlier text."""
         self._drop_before(self.n_final)
         self.said, self.first_word, self.earlier = "", max(self.first_word, self.n_final), None
-        return self.segment_start
+        self.schedule.move_on(self.segment_start)
 
     def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
         """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
@@ -392,13 +383,19 @@ class Transcript(TranscriptState):
         n_final, position = place
         return self._publish(n_final, min(max(position, self.segment_start), window.end))
 
-    def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
-        """Let the next window begin with a later word, at `earliest` or after; return where, None if it cannot.
+    def move_on(self, window: Window) -> None:
+        """Let the next window begin with a later word if it would be too long, or have too many words.
 
-        full : whether it must: then all words become stable except the last ones
+        If the model has no room for it, all words become stable except the last ones.
         """
+        crowded = sum(len(word.tokens) for word in self.stable.since(self.first_word)) > MAX_STABLE_TOKENS
+        if not crowded and not self.schedule.too_long(window.end):
+            return
+        earliest = window.end - self.schedule.reach
+        if crowded:
+            earliest = max(earliest, (self.schedule.window_start + window.end) // 2)
         place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
-        if place is None and full:
+        if place is None and self.schedule.is_full(window.end):
             limit = window.end - FORCED_MARGIN_SAMPLES
             new = self.tail.words[: self.tail.n_new]
             self._make_stable(_count_while(new, lambda word: word.end_samples <= limit))
@@ -406,10 +403,9 @@ class Transcript(TranscriptState):
             behind = self.tail.words[0].start_samples if self.tail.words else limit
             ends = [word.end_samples for word in self.stable.words[-1:]]
             place = self._find_start(earliest, window.end) or (self.stable.end, max([min(behind, limit), *ends]))
-        if place is None:
-            return None
-        (self.first_word, position), self.earlier = place, None
-        return position
+        if place is not None:
+            (self.first_word, position), self.earlier = place, None
+            self.schedule.move_on(position)
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
         """Return the text of the open segment; None if it has not changed."""

@@ -17,7 +17,7 @@ class Utterance:
     after_gap: bool = False  # whether no audio right before it was received: no window may span the gap
     open: bool = True  # whether speech goes on
 
-    # Once it has ended: where, and up to where a window has to reach to contain all words.
+    # Once it has ended: its end, and the least end of a window that contains all its words.
     end: int = 0
     words_end: int = 0
 
@@ -50,8 +50,8 @@ class Window:
     start: int
     end: int
     last: bool  # whether the utterance ends with it
-    pause: bool  # whether it ends in a pause: its last word is not cut off
-    first_word: int  # number of the first stable word that lies in it
+    pause: bool  # whether it ends in a pause: its last word is not truncated
+    first_word: int  # number of its first stable word
     issued_s: float  # when it was issued, in seconds of the caller's clock
 
     @property

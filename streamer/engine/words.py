@@ -8,7 +8,7 @@ from streamer.engine.window import Window
 from streamer.events import Word, seconds
 from streamer.whisper.result import TimedWord, is_mark
 
-# The decoder repeats itself if its attention does not advance for this many words in a row, and lies further back than
+# The decoder repeats itself if its attention does not advance for this many words in a row, and is further back than
 # this for one of them. In other text, attention goes back as far for one word in a hundred, never for two in a row.
 MIN_REPEATED_WORDS = 2
 REPEATED_SAMPLES = SAMPLE_RATE // 10
@@ -20,7 +20,7 @@ CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
 def placed(word: TimedWord, window: Window) -> TimedWord:
-    """Return a word of a window's hypothesis at its place in the session, which lies within the window."""
+    """Return a word of a window's hypothesis with its position in the session, limited to the window."""
     start = min(window.start + max(0, word.start_samples), window.end)
     end = min(max(start, window.start + word.end_samples), window.end)
     attended = min(window.start + word.attended_samples, window.end)

@@ -1,1 +1,1 @@
-"""Where text goes besides the WebSocket: a terminal, subtitle files, a chatbot."""
+"""Destinations of text besides clients: a terminal, subtitle files, OBS, Zoom, YouTube, webhooks, HLS, a chatbot."""

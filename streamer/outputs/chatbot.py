@@ -1,4 +1,4 @@
-"""Sends what was said to a chat endpoint and passes on its replies as they arrive."""
+"""Sends transcribed questions to a chat endpoint and shows its replies as they arrive."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,6 @@ class Conversation:
             names=NAMES,
         )
         self._system = settings.system
-
         # Questions and answers, oldest first.
         self._turns: deque[tuple[str, str]] = deque(maxlen=settings.history_turns)
 
@@ -38,7 +37,7 @@ class Conversation:
         await self._endpoint.aclose()
 
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
-        """Send what was said and yield the reply in pieces.
+        """Send a question and yield the reply in pieces.
 
         A reply that is cut off stays in the conversation; a question without any answer does not. Raises PeerError if
         the endpoint cannot be reached, refuses, or stops in the middle.
@@ -82,46 +81,40 @@ class ChatView(Protocol):
 
 
 class Chatbot:
-    """A sink that asks a conversation what was said, one question at a time (see `Turn`).
+    """A sink that sends questions to a conversation, one at a time (see `Turn`).
 
-    Speech interrupts a reply. A question whose reply had not begun is continued.
+    Speech interrupts a reply. If the reply has not begun, what is said next is added to the question.
     """
 
     def __init__(self, conversation: Conversation, view: ChatView, *, pause_s: float) -> None:
-        """Make a sink; `pause_s` is the silence after which a text that ends no sentence is sent, too."""
+        """Make a sink; `pause_s` is the silence after which an unfinished sentence is sent, too."""
         self._conversation = conversation
         self._view = view
-
         self._turn = Turn(pause_s)
-
-        # The reply under way, if any.
+        # The task of the current reply.
         self._replying: asyncio.Task[None] | None = None
-
-        # Whether the endpoint has ever answered; whether a piece of the present reply has arrived.
+        # Whether the endpoint has ever answered; whether the current reply has begun.
         self._answered = self._begun = False
-
-        # Set whenever there is something to do for run(): an event, or the end.
+        # Wakes run() for an event or the end.
         self._wake = asyncio.Event()
-
-        # Whether close() was called.
         self._closed = False
 
     def handle(self, event: Event) -> None:
         """Take the next event."""
-        speaks = self._turn.handle(event, asyncio.get_running_loop().time())
-        if speaks and self._replying is not None:
+        is_speech = self._turn.handle(event, asyncio.get_running_loop().time())
+        if is_speech and self._replying is not None:
             self._replying.cancel()
         self._wake.set()
 
     def close(self) -> None:
-        """End: run() returns when everything has been answered."""
+        """End the conversation: run() returns after the last reply."""
         self._closed = True
         self._wake.set()
 
     async def run(self) -> None:
-        """Ask and answer until close() and the last reply.
+        """Send questions and show replies until close() and the last reply.
 
-        A failure of the endpoint is shown, and the next question is sent again. Raises PeerError if the first question
+        A failure of the endpoint is shown, and the conversation continues. Raises PeerError if the first question
         fails: then there is no endpoint.
         """
         while question := await self._question():

@@ -14,26 +14,23 @@ import httpx
 import msgspec
 
 from streamer.errors import ConfigError, PeerError
-from streamer.outputs.sse import ServerSentEvents
 from streamer.outputs.web import web_url
 from streamer.outside import is_loopback, one_line
 
 CONNECT_TIMEOUT_S = 10.0
-MAX_REPLY_CHARS = 200_000  # a reply that goes on beyond a book's chapter does not end
-MAX_BYTES_PER_CHAR = 512  # of a streamed reply, where each piece is a message of its own
-MAX_ERROR_BYTES = 65_536  # of an error's body are read
+MAX_REPLY_CHARS = 200_000  # a book's chapter; a longer reply is a loop
+MAX_BYTES_PER_CHAR = 512  # of a streamed reply, in which each piece is a message
+MAX_MESSAGE_BYTES = 1 << 20  # a message has a few words
+MAX_ERROR_BYTES = 65_536  # that are read of an error's body
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """What the settings of an endpoint are called, for errors that tell what to do."""
+    """Names of an endpoint's settings, for error messages."""
 
-    # Of the address, and of the model.
-    flag: str
+    flag: str  # of the address
     model_flag: str
-
-    # The section that has `api_key`, and the setting that has the time.
-    section: str
+    section: str  # of `api_key`
     timeout: str
 
 
@@ -50,7 +47,7 @@ class ChatEndpoint:
         names: Names,
         max_reply_chars: int = MAX_REPLY_CHARS,
     ) -> None:
-        """Prepare; nothing is sent yet. Raises ConfigError where the address or the key cannot be one.
+        """Prepare; nothing is sent yet. Raises ConfigError for an invalid address or key.
 
         url : up to and including /v1
         timeout_s : silence after which a reply is given up
@@ -63,14 +60,13 @@ class ChatEndpoint:
         self._model = model
         self._names = names
         self._max_reply_chars = max_reply_chars
-
-        # The address as it may be shown: without what may be secret in it.
+        # The address without the parts that may be secret, for messages.
         self.name = str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
 
         self._client = httpx.AsyncClient(
             headers={
                 "Accept": "text/event-stream",
-                "Accept-Encoding": "identity",  # words are to come one by one, and nothing is to unfold into gigabytes
+                "Accept-Encoding": "identity",  # compression would delay words, and could expand to gigabytes
                 **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             },
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
@@ -86,7 +82,7 @@ class ChatEndpoint:
     ) -> AsyncGenerator[str, None]:
         """Yield the answer to messages in pieces.
 
-        Raises PeerError where the endpoint cannot be reached, refuses, or stops in the middle.
+        Raises PeerError if the endpoint cannot be reached, refuses, or stops in the middle.
         """
         body = {"model": self._model, "messages": messages, "stream": True, **(options or {})}
         try:
@@ -94,7 +90,7 @@ class ChatEndpoint:
                 if response.status_code != 200:
                     raise PeerError(await self._refusal(response))
                 if response.headers.get("content-type", "").startswith("application/json"):
-                    content, _ = _said(await _body(response, 4 * self._max_reply_chars))  # it does not stream
+                    content, _ = _content(await _body(response, 4 * self._max_reply_chars))  # it does not stream
                     if not content:
                         raise PeerError("the reply has no words: expected choices[0].message.content")
                     yield _halved(content)[0]
@@ -102,20 +98,18 @@ class ChatEndpoint:
                 async for piece in _pieces(response, self._max_reply_chars):
                     yield piece
         except httpx.TimeoutException as error:
-            silence = (
-                "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent too long"
-            )
-            raise PeerError(f"{self.name} {silence}: is the model loaded? See {self._names.timeout}") from None
+            fault = "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "is silent for too long"
+            raise PeerError(f"{self.name} {fault}: is the model loaded? See {self._names.timeout}") from None
         except httpx.ConnectError as error:
             raise PeerError(
                 f"{self.name} cannot be reached ({_reason(error)}): start the chat endpoint or correct"
                 f" {self._names.flag}"
             ) from None
         except httpx.HTTPError as error:
-            raise PeerError(f"{self.name} broke off ({_reason(error)}): what it said is kept; ask again") from None
+            raise PeerError(f"{self.name} broke off ({_reason(error)}): the text so far is kept; ask again") from None
 
     async def _refusal(self, response: httpx.Response) -> str:
-        """Return one line for a response that is not 200: the status, what the server says, and what to do."""
+        """Return one line for a response that is not 200: status, the server's message, remedy."""
         body = await _body(response, MAX_ERROR_BYTES)
         try:
             value = json.loads(body)
@@ -145,41 +139,42 @@ def completions_url(url: str) -> httpx.URL:
 
 
 async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[str, None]:
-    """Yield the words of a streamed reply. Raises PeerError where it is malformed or stops before its end."""
-    said_chars = 0
+    """Yield the pieces of a streamed reply. Raises PeerError if it is malformed, too long, or ends too early."""
+    n_chars = 0
     finished = False
     half = ""
     async with contextlib.aclosing(_messages(response, MAX_BYTES_PER_CHAR * max_chars)) as messages:
         async for message in messages:
-            if message.strip() == "[DONE]":
+            if message == "[DONE]":
                 return
-            content, ended = _said(message)
+            content, ended = _content(message)
             finished = finished or ended
             content, half = _halved(half + content)
-            said_chars += len(content)
-            if said_chars > max_chars:
+            n_chars += len(content)
+            if n_chars > max_chars:
                 raise PeerError(f"the reply is longer than {max_chars} characters: it was cut off there")
             if content:
                 yield content
     if not finished:
-        raise PeerError("the reply was cut off before its end: what was said is kept; ask again")
+        raise PeerError("the reply was cut off before its end: the text so far is kept; ask again")
 
 
 async def _messages(response: httpx.Response, max_bytes: int) -> AsyncGenerator[str, None]:
-    events = ServerSentEvents()
+    """Yield the `data` of server-sent events (WHATWG HTML, 9.2.6), of which chat endpoints send one line each."""
+    rest = b""
     n_bytes = 0
     async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")  # httpx's own lines also end at U+2028, which JSON may contain
         n_bytes += len(data)
-        if n_bytes > max_bytes:
-            raise PeerError(f"the reply has more than {max_bytes} bytes: expected a few words a message")
-        for message in events.feed(data):
-            yield message
-    for message in events.finish():
-        yield message
+        if n_bytes > max_bytes or len(rest) > MAX_MESSAGE_BYTES:
+            raise PeerError(f"the reply has more than {min(n_bytes, max_bytes)} bytes: expected a few words a message")
+        for line in lines:
+            if line.startswith(b"data:"):
+                yield line[5:].decode("utf-8", "replace").strip()
 
 
 def _halved(text: str) -> tuple[str, str]:
-    """Return text that can be encoded, and the half of a surrogate pair that it may end with.
+    """Return text that can be encoded, and the first half of a surrogate pair that it may end with.
 
     Servers that cut a reply between UTF-16 code units send an emoji as two halves, each escaped.
     """
@@ -188,15 +183,15 @@ def _halved(text: str) -> tuple[str, str]:
     return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
 
 
-class _Message(msgspec.Struct):
+class _ChatMessage(msgspec.Struct):
     content: str | None = None
 
 
 class _Choice(msgspec.Struct):
-    # Of a streamed reply; some servers send the words alone.
-    delta: _Message | str | None = None
-    # Of one that comes at once.
-    message: _Message | None = None
+    # Of a streamed reply; some servers send only the text.
+    delta: _ChatMessage | str | None = None
+    # Of a reply that is not streamed.
+    message: _ChatMessage | None = None
     finish_reason: object = None
 
 
@@ -204,8 +199,8 @@ class _Chunk(msgspec.Struct):
     choices: list[_Choice]
 
 
-def _said(text: str) -> tuple[str, bool]:
-    """Return the words of a reply, or of one message of a streamed one, and whether they are the last."""
+def _content(text: str) -> tuple[str, bool]:
+    """Return the text of a reply, or of one message of a streamed reply, and whether it is the last."""
     try:
         value = json.loads(text)
         if isinstance(value, dict) and "error" in value:
@@ -215,9 +210,9 @@ def _said(text: str) -> tuple[str, bool]:
         why = one_line(error) if isinstance(error, msgspec.MsgspecError) else "not JSON"
         raise PeerError(f"the reply has {text!r:.80} ({why:.80}): is this an OpenAI-compatible API?") from None
     if not choices:
-        return "", False  # such as the count of tokens that some send last
+        return "", False  # for example the token count that some servers send last
     found = choices[0].message or choices[0].delta
-    content = found.content if isinstance(found, _Message) else found
+    content = found.content if isinstance(found, _ChatMessage) else found
     return content or "", choices[0].finish_reason is not None
 
 
@@ -231,7 +226,7 @@ async def _body(response: httpx.Response, limit_bytes: int) -> str:
 
 
 def _error_message(value: dict[str, Any]) -> str:
-    """Return what an error says, wherever servers put it."""
+    """Return the message of an error, of which servers have different forms."""
     inner = value.get("error")
     texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
     return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]

@@ -1,7 +1,7 @@
 """`--to captions.srt`: a transcript that grows while the daemon runs.
 
-Whoever reads the file finds it whole at every moment, also where the daemon was killed: each final replaces it by a new
-one, with the last cue as it would stand if nothing followed.
+The file is complete at any time, even if the daemon is killed: each final replaces it by a new one, which ends as if
+nothing followed.
 """
 
 import copy
@@ -14,53 +14,49 @@ from streamer.outputs.subtitles import SubtitleOptions, open_writer
 
 FORMATS = {".srt": "srt", ".vtt": "vtt", ".txt": "text", ".jsonl": "jsonl"}
 
-# Finals that wait for their revisions; the file has them all the same, as they read so far.
+# Newest finals to which revisions are applied.
 N_WAITING = 20
 
-# A file of so many characters is kept and another one begun, since each final writes all of it: days of subtitles.
+# Size at which another file is begun, since each final writes all of it; days of subtitles.
 MAX_CHARS = 4 << 20
 
 
 class GrowingFile:
-    """A file of finals as they read by now. What lies in its place is kept as `captions-1.srt`, or a later number."""
+    """A file of finals with their revisions. An existing file is kept as `captions-1.srt`, or the next free number."""
 
     def __init__(self, path: Path, options: SubtitleOptions) -> None:
-        """Begin the file. Raises ConfigError where it cannot be written, or its ending is that of no format."""
+        """Begin the file. Raises ConfigError if it cannot be written or has an unknown suffix."""
         if path.suffix.lower() not in FORMATS:
-            raise ConfigError(f"--to {path} is no file that grows: expected one that ends with {', '.join(FORMATS)}")
+            raise ConfigError(f"--to {path} has no format: expected a file that ends with {', '.join(FORMATS)}")
         self._options = options
-
-        # The event that the writer was given last.
-        self._taken: Event | None = None
-
-        # Characters of the file.
+        # The newest event that the writer has handled.
+        self._handled: Event | None = None
         self._n_chars = 0
-
         try:
             self._path = path.resolve()  # a link stays one
             if self._path.exists() and not self._path.is_file():
-                raise ConfigError(f"--to {path} is no file: expected one that can be replaced")
+                raise ConfigError(f"--to {path} is not a regular file: expected one that can be replaced")
             if self._path.exists() and self._path.stat().st_size:
                 self._keep()
             self._begin()
             self._replace()
         except OSError as error:
-            raise ConfigError(f"--to {path} cannot be written ({error.strerror}): name another place") from None
+            raise ConfigError(f"--to {path} cannot be written ({error.strerror}): name another path") from None
 
     def handle(self, event: Event) -> None:
-        """Add a final. Raises OSError where the file cannot be replaced now; the event may be handed over again."""
+        """Write a final, or an event about one; the event may be passed again after an OSError."""
         if not isinstance(event, Final | Revision | Speakers | Translation):
             return
-        if event is not self._taken:
+        if event is not self._handled:
             if self._n_chars > MAX_CHARS and isinstance(event, Final):
                 self._keep()
                 self._begin()
             self._writer.handle(event)
-            self._taken = event
+            self._handled = event
         self._replace()
 
     def close(self) -> None:
-        """Do nothing: the file is whole."""
+        """Do nothing: the file is complete."""
 
     def _begin(self) -> None:
         self._stream = io.StringIO()
@@ -81,7 +77,7 @@ class GrowingFile:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or what was there before. Raises OSError."""
+    """Write a file atomically. Raises OSError."""
     partial = path.with_name(f"{path.name}.partial")
     partial.write_text(text, encoding="utf-8", newline="\n")
     partial.replace(path)

@@ -1,7 +1,7 @@
 """`--to hls:DIR`: captions as segmented WebVTT, for players of HTTP Live Streaming.
 
-Source: RFC 8216, 3.5 (WebVTT) and 6.2 (what a server does). `captions.m3u8` is a media playlist; the master playlist of
-a video names it as `EXT-X-MEDIA` of `TYPE=SUBTITLES`.
+Source: RFC 8216, 3.5 (WebVTT) and 6.2 (server). `captions.m3u8` is a media playlist; the master playlist of a video
+names it as `EXT-X-MEDIA` of `TYPE=SUBTITLES`.
 """
 
 import io
@@ -20,18 +20,18 @@ from streamer.outputs.subtitles import SubtitleOptions
 from streamer.outputs.subtitles.timed import VttWriter
 
 PLAYLIST = "captions.m3u8"
-SEGMENT_S = 6  # as Apple's authoring specification has it
-N_SEGMENTS = 20  # in the playlist; as many older ones stay for players that have its last version
-MARGIN_S = 2.0  # delay after which a beginning of speech is known
-MAX_WAIT_S = 30.0  # longer than an utterance takes to become final; later finals are shown late
+SEGMENT_S = 6  # of Apple's authoring specification
+N_SEGMENTS = 20  # in the playlist; as many older ones are kept for players that have read an older playlist
+MARGIN_S = 2.0  # delay after which a start of speech is known
+MAX_WAIT_S = 30.0  # for a final; longer than an utterance takes, later finals are shown late
 CLOCK_EVENTS = 64
 
-# The first sample is the first moment of the video's clock: no other relation is known.
+# The first sample is time 0 of the video's clock, whose real relation to the audio is unknown.
 _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
 class Hls:
-    """A playlist and its segments, one each 6 s of audio; published when all that was said in it is final."""
+    """A playlist and its segments of 6 s of audio, each published when all speech in it is final."""
 
     def __init__(
         self,
@@ -45,36 +45,32 @@ class Hls:
         try:
             directory.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--to hls: {directory} cannot be made ({error.strerror}): name another place") from None
+            raise ConfigError(f"--to hls: {directory} cannot be made ({error.strerror}): name another path") from None
         self._directory = directory
         self._said_at = said_at
         self._clock = clock
         self._writer = _Cues(options)
-
-        # By how much the audio is ahead of the clock according to each of the newest events; the most prompt is right.
+        # Lead of the audio over the clock according to each of the newest events; the largest is the right one.
         self._ahead: deque[float] = deque(maxlen=CLOCK_EVENTS)
-
-        # Whether there is speech now; the second after which speech may still become final, if there is any.
+        # Whether there is speech now; start of the speech that is not final, if there is any.
         self._speaking = False
         self._open_s: float | None = None
-
-        # Segments published; the number of the first, from the wall clock, so that numbers grow across restarts.
+        # Published segments; number of the first, from the wall clock, so that numbers grow across restarts.
         self._n_segments = 0
         self._first = 0
-
         # The newest event.
-        self._taken: Event | None = None
+        self._handled: Event | None = None
 
     def handle(self, event: Event) -> None:
-        """Take an event. Raises OSError if a file cannot be written now; the event may be passed again."""
-        if event is not self._taken:
-            self._take(event)
-            self._taken = event
+        """Handle an event. Raises OSError if a file cannot be written; the event may be passed again."""
+        if event is not self._handled:
+            self._add(event)
+            self._handled = event
         self.tick()
 
     def tick(self) -> None:
         """Publish the segments that are due. Raises OSError."""
-        self._publish(self._settled_s())
+        self._publish(self._final_s())
 
     def close(self) -> None:
         """Publish the rest, and mark the end of the playlist."""
@@ -83,7 +79,7 @@ class Hls:
         if self._n_segments:
             self._write_playlist(self._n_segments, "#EXT-X-ENDLIST\n")
 
-    def _take(self, event: Event) -> None:
+    def _add(self, event: Event) -> None:
         match event:
             case Ready():
                 self._ahead.append(-self._clock())
@@ -97,7 +93,7 @@ class Hls:
                 self._open_s = event.end if self._speaking else None
                 self._writer.handle(event)
 
-    def _settled_s(self) -> float:
+    def _final_s(self) -> float:
         """Return the second of the audio before which all speech is final."""
         now_s = self._clock() + max(self._ahead, default=-math.inf)
         return now_s - MARGIN_S if self._open_s is None else max(self._open_s, now_s - MAX_WAIT_S)
@@ -137,7 +133,6 @@ class _Cues(VttWriter):
 
         # Start, end and text.
         self.cues: list[tuple[int, int, str]] = []
-
         # Start of the first segment that is not published.
         self._first_ms = 0
 

@@ -1,4 +1,4 @@
-"""Finals as captions and text of OBS Studio. Source: obs-websocket's protocol 5; libobs, `caption_text_new`."""
+"""Finals as captions and text in OBS Studio. Source: obs-websocket's protocol 5; libobs, `caption_text_new`."""
 
 import base64
 import contextlib
@@ -18,35 +18,33 @@ from streamer.outside import is_loopback, one_line
 
 TIMEOUT_S = 10.0  # for a connection, and for the answer to a request
 MAX_MESSAGE_BYTES = 1 << 20
-MAX_CAPTION_BYTES = 128  # libobs cuts off the rest
-PAUSE_S = 2.0  # between two captions of one final: how long libobs itself shows one
+MAX_CAPTION_BYTES = 128  # libobs truncates longer captions
+PAUSE_S = 2.0  # between two captions of one final; libobs shows each for that long
 
-# Of the protocol: codes of operations, of a close and of answers.
+# The protocol's codes of operations, of a close and of answers.
 HELLO, IDENTIFY, IDENTIFIED, REQUEST, RESPONSE = 0, 1, 2, 6, 7
 AUTHENTICATION_FAILED = 4009
 OUTPUT_NOT_RUNNING = 501
 
 
 class Obs:
-    """A sink that connects when the session begins, and again when OBS was restarted."""
+    """A sink that connects at the start of a session, and again after a restart of OBS."""
 
     def __init__(self, url: str, *, password: str = "", text_source: str = "") -> None:
-        """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for what is no address."""
+        """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for an invalid address."""
         self._url = url if "://" in url else f"ws://{url}"
         try:
             uri = parse_uri(self._url)
         except (InvalidURI, ValueError):
-            raise ConfigError("outputs.obs_url is no address: expected ws://HOST:4455") from None
+            raise ConfigError("outputs.obs_url is not an address: expected ws://HOST:4455") from None
         self._name = f"OBS at {uri.host}:{uri.port}"
         self._proxy: Literal[True] | None = None if is_loopback(uri.host) else True
         self._password = password
         self._text_source = text_source
-
-        # Identified and ready for requests; None before the first request, and after one that failed.
+        # Ready for requests; None before the first request, and after one that failed.
         self._connection: ClientConnection | None = None
         self._n_requests = 0
-
-        # The newest final, and how many pieces of it OBS has taken.
+        # The newest final, and how many pieces of it OBS has accepted.
         self._final: Final | None = None
         self._n_sent = 0
 
@@ -95,7 +93,7 @@ class Obs:
             self._n_sent += 1
 
     def _request(self, name: str, data: dict[str, Any]) -> bool:
-        """Make a request; return whether it was carried out: not where OBS does not stream. Raises RefusalError."""
+        """Make a request; return whether it was executed: not if OBS is not streaming. Raises RefusalError."""
         connection = self._connected()
         self._n_requests += 1
         number = str(self._n_requests)
@@ -110,7 +108,7 @@ class Obs:
         return status["result"] is True
 
     def _connected(self) -> ClientConnection:
-        """Return the connection, a new one where there is none or it is closed."""
+        """Return the connection, reconnecting if it is closed."""
         if self._connection is not None and self._connection.close_code is None:
             return self._connection
         self._connection = connection = connect(
@@ -120,10 +118,10 @@ class Obs:
             open_timeout=TIMEOUT_S,
             close_timeout=TIMEOUT_S,
             max_size=MAX_MESSAGE_BYTES,
-        ).__enter__()  # as a context, which newer versions of the library want; `close` leaves it
+        ).__enter__()  # newer versions of the library require a context; `close` leaves it
         deadline = time.monotonic() + TIMEOUT_S
         asked = _received(connection, HELLO, deadline).get("authentication")
-        identify: dict[str, Any] = {"rpcVersion": 1, "eventSubscriptions": 0}  # no events come
+        identify: dict[str, Any] = {"rpcVersion": 1, "eventSubscriptions": 0}
         if asked and not self._password:
             self.close()
             raise RefusalError(f"{self._name} asks for a password: set outputs.obs_password")

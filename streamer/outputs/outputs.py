@@ -1,4 +1,4 @@
-"""`--to`: each output has a bounded queue and a thread, so that none delays captions."""
+"""`--to`: outputs with a bounded queue and a thread each, so that none delays captions."""
 
 import logging
 import random
@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 KINDS = ("obs", "zoom", "youtube", "webhook", "hls", "file")
 
 MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
-MAX_WAITING_LIVE = 100  # some minutes: live viewers have no use for older ones
+MAX_WAITING_LIVE = 100  # some minutes; older captions are useless for live viewers
 FIRST_DELAY_S = 0.5  # before an event is retried; doubled after each failure
 MAX_DELAY_S = 30.0
 TICK_S = 1.0
@@ -36,8 +36,8 @@ class Outputs:
 
     def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
         """Prepare what the settings name, subtitles with the options `lines`; nothing is sent. Raises ConfigError."""
-        # Unix time at which the audio began according to each of the newest events, and to the most prompt of them. It
-        # changes, since the audio leaves out the time that the computer slept.
+        # Unix time of the audio's start according to each of the newest events, and to the earliest of these. It
+        # changes, since the audio does not include time in which the computer slept.
         self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
         self._began = time.time()
 
@@ -97,9 +97,9 @@ class Outputs:
 class Output:
     """A sink behind a queue.
 
-    A thread passes it one event after another. An event at which the sink raises StreamerError or OSError is retried
-    until the sink takes it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A
-    failure is logged once, until the output works again.
+    A thread passes it one event after another. If the sink raises StreamerError or OSError, the event is retried until
+    the sink accepts it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A failure
+    is logged once, until the output works again.
     """
 
     def __init__(
@@ -110,23 +110,18 @@ class Output:
         self._sink = sink
         self._limit = limit
         self._first_delay_s = first_delay_s
-
-        # Finals taken, finals dropped, failed attempts.
+        # Accepted finals, dropped finals, failed attempts.
         self.n_sent = self.n_dropped = self.n_failures = 0
-
-        # Queued events, oldest first; finals dropped since the last one taken. Guarded by the condition.
+        # Queued events, oldest first; finals dropped since the last accepted one. Guarded by the condition.
         self._waiting: deque[Event] = deque()
         self._n_lost = 0
         self._changed = threading.Condition()
-
-        # Whether the last attempt failed; whether the last event was given up because the other side refused it.
+        # Whether the last attempt failed; whether the last event was dropped because it was refused.
         self._failing = False
         self._refusing = False
-
         # Set by close(), with the time (monotonic) until which queued events are tried.
         self._ending = threading.Event()
         self._deadline = float("inf")
-
         self._thread = threading.Thread(target=self._work, name=f"output {name}", daemon=True)
         self._thread.start()
 
@@ -141,7 +136,7 @@ class Output:
             self._changed.notify()
 
     def close(self, deadline: float) -> None:
-        """Wait until all is sent, until `deadline` (monotonic) plus 0.5 s at most, and log what was not."""
+        """Wait until all is sent, at most until `deadline` (monotonic) plus 0.5 s, and log the rest."""
         with self._changed:
             self._deadline = deadline
             self._ending.set()
@@ -151,7 +146,7 @@ class Output:
             while self._waiting:
                 self._drop(self._waiting.popleft())
         if self._thread.is_alive():
-            logger.warning("output %s does not answer; what it was sent last may be missing there", self.name)
+            logger.warning("output %s does not answer; its last event may be missing there", self.name)
         if self._n_lost:
             logger.warning("output %s: the last %d finals were not sent", self.name, self._n_lost)
 
@@ -168,20 +163,20 @@ class Output:
                 if isinstance(self._sink, TickingSink):
                     try:
                         self._sink.tick()
-                    except Exception as error:  # noqa: BLE001 - it is tried again
+                    except Exception as error:  # noqa: BLE001 - it is retried
                         self._failed(error)
             elif self._deliver(event):
-                self._taken(event)
+                self._accepted(event)
             else:
                 with self._changed:
                     self._drop(event)
         try:
             self._sink.close()
-        except Exception as error:  # noqa: BLE001 - it is over; the others are closed as well
+        except Exception as error:  # noqa: BLE001 - the other outputs must be closed, too
             logger.warning("output %s: %s", self.name, one_line(error))
 
     def _deliver(self, event: Event) -> bool:
-        """Try an event until the sink takes it; return whether it did."""
+        """Try an event until the sink accepts it; return whether it did."""
         delay_s = self._first_delay_s
         n_attempts = 0
         while True:
@@ -199,7 +194,7 @@ class Output:
                 return False
             else:
                 return True
-            # Jitter, so that clients of one server do not all return at the same moment.
+            # Jitter, so that clients of one server do not all reconnect at the same moment.
             wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
             if self._ending.wait(wait_s):
                 left_s = self._deadline - time.monotonic()
@@ -218,7 +213,7 @@ class Output:
         else:
             logger.exception("output %s failed", self.name)
 
-    def _taken(self, event: Event) -> None:
+    def _accepted(self, event: Event) -> None:
         self._refusing = False
         with self._changed:
             n_lost, self._n_lost = self._n_lost, 0
@@ -249,7 +244,7 @@ def parse_target(text: str) -> tuple[str, str]:
     if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
         return "file", text
     raise ConfigError(
-        f"--to {kind!r:.60} is no output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file that ends with"
+        f"--to {kind!r:.60} is not an output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file ending in"
         f" {', '.join(FORMATS)}"
     )
 
@@ -262,7 +257,7 @@ def read_secret(text: str, name: str) -> str:
         with Path(text[1:]).open("rb") as file:
             return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(
             f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
         ) from None

@@ -1,15 +1,15 @@
-"""Finals in pieces that are short enough for what shows them."""
+"""Division of finals into pieces of a maximum length."""
 
 from streamer.events import Final
 from streamer.outside import one_line
 
-WORD_BYTES = 10  # by which pieces of a final differ in length
+WORD_BYTES = 10  # difference between the lengths of a final's pieces
 
 
 def pieces(final: Final, limit_bytes: int) -> list[tuple[float, str]]:
     """Cut a final between words into texts of at most `limit_bytes` in UTF-8, each with the second at which it begins.
 
-    They are about equally long, so that none is a last word. A word that is longer than the limit stays whole.
+    They have about the same length, so that no piece is a single last word. A word longer than the limit stays whole.
     """
     words = [(word.start, word.word) for word in final.words]
     n_bytes = len(final.text.encode("utf-8"))

@@ -10,25 +10,24 @@ from streamer.events import End, Error, Event, Final, Gap, Partial, Revision, Sp
 from streamer.outputs.subtitles.revised import revised, speaker_of, turns
 from streamer.outside import one_line, printable
 
-MAX_LIVE_LINES = 6  # what is being said stays a few lines, however long the sentence
+MAX_LIVE_LINES = 6  # of a partial, however long the sentence is
 UNSTABLE_STYLE = "dim"
-LATER_STYLE = "cyan"  # of what is learnt later
+LATER_STYLE = "cyan"  # of revisions, translations and names of speakers
 MAX_REMEMBERED = 50  # finals, for their revisions
 
 
 class TerminalSink:
-    """Finals scroll up as plain lines; what is being said stands below them and is redrawn as it changes.
+    """Writes finals as lines that scroll up, with the current partial below them, redrawn as it changes.
 
-    A final that reads better later is written once more, behind `~`, and so is what else is learnt.
+    A revised final is written once more, behind `~`.
 
-    Where the console is not a terminal, only the finals are written, one a line and flushed at once, so that the
-    output can be piped.
+    If the console is not a terminal, only the finals are written, one a line and flushed at once, for a pipe.
     """
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
-        # The redrawn region; None where there is no terminal that could redraw.
+        # The redrawn region; None without a terminal that can redraw.
         self._live: Live | None = None
         if console.is_terminal and not console.is_dumb_terminal:
             self._live = Live(
@@ -37,14 +36,12 @@ class TerminalSink:
                 auto_refresh=False,
                 transient=True,
                 vertical_overflow="crop",
-                # Log lines go above the captions instead of through them; but not away from a file they are sent to.
+                # Log lines go above the captions, except if they go to a file.
                 redirect_stderr=sys.stderr.isatty(),
             )
-
-        # The newest finals, as they were written last, by session and number.
+        # The newest finals as last written, by session and number.
         self._finals: dict[tuple[str, int], Final] = {}
-
-        # Whether the region is on screen; it is from the first event to close().
+        # Whether the region is on screen: from the first event to close().
         self._started = False
 
     def handle(self, event: Event) -> None:
@@ -75,7 +72,10 @@ class TerminalSink:
                 self._console.print(Text(one_line(event.text), f"{LATER_STYLE} italic"))
             case Gap():
                 self._settle(
-                    Text(f"[{event.start:.1f} s to {event.end:.1f} s not heard: {one_line(event.reason)}]", "yellow")
+                    Text(
+                        f"[{event.start:.1f} s to {event.end:.1f} s not transcribed: {one_line(event.reason)}]",
+                        "yellow",
+                    )
                 )
             case Error():
                 self._settle(Text(one_line(f"{event.code}: {event.message}"), "red" if event.fatal else "yellow"))
@@ -83,16 +83,16 @@ class TerminalSink:
                 self._live.update(Group(), refresh=True)
 
     def close(self) -> None:
-        """Give the terminal back."""
+        """Remove the region from the terminal."""
         if self._live is not None and self._started:
             self._started = False
             self._live.update(Group())
             self._live.stop()
 
     def _settle(self, line: Text) -> None:
-        """Put a line above the region, whose text it replaces."""
+        """Print a line above the region in place of the partial."""
         assert self._live is not None
-        # Emptied first, so that the text is never on screen twice.
+        # Cleared first, so that the text is never on screen twice.
         self._live.update(Group(), refresh=True)
         if line.plain:
             self._console.print(line)
@@ -110,7 +110,7 @@ def _caption(partial: Partial) -> Text:
 
 
 class _Tail:
-    """The last lines of a text, as many as fit: what was said last matters most, and the screen must not overflow."""
+    """The last lines of a text, as many as fit on the screen."""
 
     def __init__(self, text: Text) -> None:
         self._text = text
@@ -118,7 +118,7 @@ class _Tail:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         mark = "… "
         lines = self._text.wrap(console, max(1, options.max_width - len(mark)))
-        # A line is left free: a terminal scrolls when its last one is filled.
+        # A terminal scrolls when its last line is filled, so that one stays free.
         room = max(1, min(MAX_LIVE_LINES, console.size.height - 1))
         for i, line in enumerate(lines[-room:]):
             yield Text.assemble(mark, line) if i == 0 and len(lines) > room else line

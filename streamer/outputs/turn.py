@@ -1,57 +1,57 @@
-"""When it is the listener's turn: what was said is a question once its speaker has finished. Pure, told the time."""
+"""Turn-taking: decides when a speaker has finished a question. Without I/O; the caller passes the time."""
 
 import math
 
 from streamer.events import Event, Final, Gap, Partial, Ready, Speech
 from streamer.outside import one_line
 
-MAX_QUESTION_CHARS = 20_000  # the last so many are kept
+MAX_QUESTION_CHARS = 20_000  # of a question's end that are kept
 
-# How far the text of a stretch of speech may end before the stretch does, in seconds: times are rounded.
+# Tolerance for comparing the end of the text with the end of speech, in seconds: times are rounded.
 TIME_SKEW_S = 0.01
 
 _SENTENCE_ENDS = tuple(".?!。？！؟।։")
-_TRAILS_OFF = ("...", "…")
+_ELLIPSES = ("...", "…")
 _CLOSING = "\"'”’»)]」』"
 
 
 class Turn:
-    """What a speaker says until it is answered.
+    """Collects a speaker's text until it is a question that can be answered.
 
-    It is a question when speech has ended and all of it is final: at once where the text ends a sentence, else after a
-    pause, since people stop to think. Where speech does not end, as beside a fan or a television, it is one when the
-    text ends a sentence and no word follows for the pause.
+    It is a question once speech has ended and all of it is final: at once if the text ends a sentence, else after a
+    pause for thought. If speech does not end, as beside a fan or a television, it is one if the text ends a sentence
+    and no word follows for that pause.
     """
 
     def __init__(self, pause_s: float) -> None:
         self._pause_s = pause_s
-        # Finals that no question holds yet.
-        self._said: list[str] = []
-        # Where speech ends: infinite while it goes on; and where what is final of it ends, in seconds of the audio.
+        # Finals of the next question.
+        self._texts: list[str] = []
+        # Seconds of the audio: end of speech, infinite while it continues; end of the newest final.
         self._speech_s = self._final_s = 0.0
-        # The segment whose words are not final yet; None where there is none.
+        # The segment with words that are not final yet.
         self._open: int | None = None
-        # When something was said last, by the caller's clock.
-        self._heard_s = 0.0
+        # Time of the newest text by the caller's clock.
+        self._text_s = 0.0
 
     def handle(self, event: Event, now_s: float) -> bool:
-        """Take the next event. Returns whether it has words that stay: then somebody speaks, not only a noise."""
+        """Handle the next event. Returns whether it has stable or final words: noise has none."""
         match event:
-            case Ready():  # a session's times begin anew
+            case Ready():  # the times of a new session start at 0
                 self._speech_s, self._final_s, self._open = 0.0, 0.0, None
             case Speech(state=state, time=time):
                 self._speech_s = math.inf if state == "start" else time
             case Partial(text=text, segment=segment) if text.strip():
                 self._open = segment
-                self._heard_s = now_s
+                self._text_s = now_s
                 return event.stable > 0
             case Final(end=end, segment=segment):
                 self._final_s = end
                 if self._open is not None and self._open <= segment:
                     self._open = None
                 if text := one_line(event.text):
-                    self._said.append(text)
-                    self._heard_s = now_s
+                    self._texts.append(text)
+                    self._text_s = now_s
                     return True
             case Gap(end=end):
                 self._final_s, self._open = end, None
@@ -59,21 +59,21 @@ class Turn:
 
     @property
     def due_s(self) -> float | None:
-        """When what was said is a question, if nothing more is said; None where something has to follow."""
-        if not self._said or self._open is not None:
+        """Time at which the text is a question if no more follows; None if more must follow."""
+        if not self._texts or self._open is not None:
             return None
-        text = self._said[-1].rstrip(_CLOSING)
-        is_sentence = text.endswith(_SENTENCE_ENDS) and not text.endswith(_TRAILS_OFF)
+        text = self._texts[-1].rstrip(_CLOSING)
+        is_sentence = text.endswith(_SENTENCE_ENDS) and not text.endswith(_ELLIPSES)
         if self._final_s + TIME_SKEW_S >= self._speech_s:
-            return self._heard_s + (0.0 if is_sentence else self._pause_s)
-        return self._heard_s + self._pause_s if is_sentence and self._speech_s == math.inf else None
+            return self._text_s + (0.0 if is_sentence else self._pause_s)
+        return self._text_s + self._pause_s if is_sentence and self._speech_s == math.inf else None
 
     def take(self) -> str:
-        """Return the question, and begin the next; empty where nothing was said."""
-        question = " ".join(self._said)[-MAX_QUESTION_CHARS:]
-        self._said.clear()
+        """Return the question, which may be empty, and begin the next."""
+        question = " ".join(self._texts)[-MAX_QUESTION_CHARS:]
+        self._texts.clear()
         return question
 
     def put_back(self, question: str) -> None:
-        """Let a question that has no answer be the beginning of the next."""
-        self._said.insert(0, question)
+        """Make an unanswered question the beginning of the next."""
+        self._texts.insert(0, question)

@@ -63,7 +63,7 @@ class WebSink:
         try:
             self._host = web_url(url).host
         except ValueError:
-            found = "no web address" if url else "empty"
+            found = "not a web address" if url else "empty"
             raise ConfigError(
                 f"{setting} is {found}: expected https://HOST/..., or @FILE of a file that has it"
             ) from None
@@ -123,7 +123,7 @@ class Zoom(WebSink):
     def __init__(self, url: str) -> None:
         super().__init__(url, "outputs.zoom_url")
 
-        # Number of the next post; None until Zoom was asked for the last one's.
+        # Number of the next post; None until Zoom has returned the last one's.
         self._next: int | None = None
 
     def handle(self, event: Event) -> None:
@@ -136,7 +136,7 @@ class Zoom(WebSink):
             self._next += 1
 
     def _last(self) -> int:
-        """Return the number of the meeting's last post, perhaps of an earlier run; 0 if there is none."""
+        """Return the number of the meeting's last post, which may be an earlier run's; 0 before the first post."""
         try:
             answer = self.get("seq").strip()
         except RefusalError:  # the meeting has not begun
@@ -145,7 +145,7 @@ class Zoom(WebSink):
 
 
 def language_tag(code: str) -> str:
-    """Return a language as Zoom names it, such as `en-US`."""
+    """Return Zoom's name of a language, such as `en-US`."""
     return f"{code}-{_COUNTRIES.get(code, code.upper())}"
 
 
@@ -156,11 +156,9 @@ class YouTube(WebSink):
         """Prepare; `said_at` returns the Unix time of a second of the session's audio."""
         super().__init__(url, "outputs.youtube_url")
         self._said_at = said_at
-
-        # Number of the next post. Numbers must grow across restarts and YouTube does not return the last one; less
-        # than a final a second is posted.
+        # Number of the next post. Numbers must grow across restarts, and YouTube does not return the last one. There is
+        # less than one final a second.
         self._next = int(time.time())
-
         # YouTube's clock minus ours, in seconds, once known.
         self._ahead_s = 0.0
 
@@ -174,14 +172,14 @@ class YouTube(WebSink):
         ]
         answer = self.post("".join(lines).encode("utf-8"), _PLAIN, f"seq={self._next}")
         self._next += 1
-        with contextlib.suppress(ValueError, OverflowError):  # an answer that is no time, or out of range
+        with contextlib.suppress(ValueError, OverflowError):  # an answer that is not a time, or out of range
             theirs = datetime.fromisoformat(answer.strip())
             found_s = theirs.replace(tzinfo=theirs.tzinfo or UTC).timestamp() - time.time()
             self._ahead_s = found_s if abs(found_s) < MAX_AHEAD_S else self._ahead_s
 
 
 def _time_text(unix_s: float) -> str:
-    """Return a time as YouTube writes it: UTC, to the millisecond, without a zone."""
+    """Return a time in YouTube's format: UTC in milliseconds, without a zone."""
     return datetime.fromtimestamp(unix_s, UTC).replace(tzinfo=None).isoformat(timespec="milliseconds")
 
 

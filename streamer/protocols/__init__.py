@@ -1,1 +1,1 @@
-"""What clients say and are told, in our protocol and in other people's: a file each, without I/O or a clock."""
+"""Protocol adapters, a module for each protocol, without I/O and without a clock."""

@@ -28,21 +28,21 @@ class Say:
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Open a session, which all later actions are for. Another one may be opened when it has ended."""
+    """Open a session; all later actions are for it. After its end another one may be opened."""
 
     start: StreamStart
 
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """Go on with the session of an earlier connection."""
+    """Continue the session of an earlier connection."""
 
     request: StreamResume
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Pass on the events of the daemon's own input behind event `after` of a session (see `EventLog.subscribe`)."""
+    """Subscribe to the events of the daemon's own input after event `after` of a session (see `EventLog.subscribe`)."""
 
     after: int | None
     session: str | None
@@ -50,7 +50,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Write audio to the session, in the format that it was opened with, cut anywhere."""
+    """Write audio to the session in the format that it was opened with; it may be cut within a sample."""
 
     audio: bytes
 
@@ -64,7 +64,7 @@ class Do:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Change options of the session, by their names in `SessionOptions`; the others stay."""
+    """Change these options of the session, named as in `SessionOptions`."""
 
     options: Mapping[str, object]
 
@@ -78,12 +78,12 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the session's audio: all its speech becomes final, then comes `End`."""
+    """End the session's audio; finals of the remaining speech follow, then `End`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hangup:
-    """Close the connection after everything before was sent; a session that has not ended is abandoned."""
+    """Close the connection once all earlier messages are sent; a session that has not ended is abandoned."""
 
     code: int = 1000
     reason: str = ""
@@ -91,7 +91,7 @@ class Hangup:
 
 
 def read_json(text: str | bytes, type: type[T], what: str, *, strict: bool = True) -> T:
-    """Read a client's message. Raises ProtocolError, which names `what` it is not."""
+    """Decode a client's message. Raises ProtocolError, whose message begins with `what`."""
     try:
         return msgspec.json.decode(text, type=type, strict=strict)
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
@@ -107,7 +107,7 @@ Action = Say | Open | Resume | Follow | Write | Do | Change | Report | Finish | 
 
 
 class Query(Protocol):
-    """The query of an address, as Starlette reads it."""
+    """The query parameters of an address, or the fields of a form, as Starlette reads them."""
 
     def get(self, key: str, default: str) -> str:
         """Return the last value of a key."""
@@ -117,15 +117,15 @@ class Query(Protocol):
 
 
 def read_query(query: Query, type: type[S]) -> S:
-    """Read the fields of a query, or of a form, into a struct; unknown and empty ones are ignored.
+    """Convert the fields of a query or of a form to a struct; unknown and empty fields are ignored.
 
-    Raises ConfigError, which names a field with a value that it cannot have.
+    Raises ConfigError, which names the field, for an invalid value.
     """
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(type):
         name = field.encode_name
         if found := [value for value in query.getlist(name) or query.getlist(name.removesuffix("[]")) if value]:
-            # Where one value is expected, the last counts. True and False is how older SDKs write booleans.
+            # If one value is expected, the last one counts.
             value = found if field.default_factory is list else found[-1]
             try:
                 values[field.name] = msgspec.convert(value, field.type, strict=False)
@@ -137,17 +137,17 @@ def read_query(query: Query, type: type[S]) -> S:
 class Adapter(Protocol):
     """One client's connection.
 
-    What one call says is sent at once and in order; its other actions are done in order, and wait while the session
-    has no room. Meanwhile no further message is read, but events may come.
+    The messages of one call (`Say`) are sent at once and in order. Its other actions are performed in order and wait
+    while the session has no room; meanwhile no further message is read, but events may arrive.
     """
 
-    # Whether a client whose connection broke may go on with its session over another one.
+    # Whether a client may continue its session over another connection.
     resumable: ClassVar[bool] = False
 
     # How the connection is closed when the session has ended.
     hangup: Hangup = Hangup()
 
-    # Seconds in which the client must send something; None: it may be silent for as long as the session takes that.
+    # Seconds within which the client must send something; None: only the session's own idle timeout applies.
     timeout_s: float | None = None
 
     def begin(self) -> Sequence[Action]:
@@ -155,20 +155,20 @@ class Adapter(Protocol):
         return []
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
-        """Handle a text or a binary frame. A StreamerError that this raises is passed to `refused`."""
+        """Handle a text or binary frame. A StreamerError that this raises is passed to `refused`."""
 
     def on_event(self, event: Event) -> Sequence[Action]:
-        """Handle an event of the session; `End` is the last of it. A newer partial may stand for older ones."""
+        """Handle an event of the session; the last one is `End`. Partials may be skipped for a newer one."""
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        """Handle that there is no session: it cannot be opened, the client says nothing, or the daemon stops."""
+        """Handle the failure to open a session, the timeout of a silent client, or a stop of the daemon."""
         return [Hangup(error.close_code, one_line(str(error)))]
 
     def unchanged(self, error: StreamerError) -> Sequence[Action]:
-        """Handle that the session goes on with the options that it had."""
+        """Handle the refusal of a `Change`: the session keeps its options."""
         return []
 
     def fail(self, error: Error) -> None:
-        """Note how the connection is closed when the session has ended with a fatal error."""
+        """Set `hangup` for a session that ends with a fatal error."""
         code = IdleError.close_code if error.code == IdleError.code else StreamerError.close_code
         self.hangup = Hangup(code, one_line(f"{error.code}: {error.message}"))

@@ -1,7 +1,7 @@
-"""Deepgram's live and pre-recorded transcription, `/v1/listen`, as its SDK speaks it.
+"""Deepgram's live and pre-recorded transcription, `/v1/listen`, as its SDK uses it.
 
-`Live` answers a WebSocket's messages, `write_answer` a recording. Finals follow one another from the first second on:
-each result begins where the last final ended.
+`Live` serves a WebSocket, `write_answer` a recording. Live results have no gaps: each begins at the end of the last
+final one, the first at 0 s.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from streamer.errors import AudioFileError, ConfigError, IdleError, StreamerErro
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
 from streamer.protocols import adapter
-from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, say_json
+from streamer.protocols.adapter import FLUSH_SKEW_S, Action, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -29,13 +29,13 @@ from streamer.protocols.text import bare, note_model
 # Seconds without audio and text after which a connection is closed.
 TIMEOUT_S = 10.0
 
-# The silences that end speech in a session, in milliseconds.
+# Range of the silence that ends speech in a session, in milliseconds.
 MIN_SILENCE_MS, MAX_SILENCE_MS = 100, 10_000
 
-# Of raw samples. Others are told by their first bytes, whatever they are called.
+# Of raw samples. Other audio is recognised by its first bytes.
 ENCODINGS = {"linear16": LINEAR16, "linear32": FLOAT32, "mulaw": MULAW, "alaw": ALAW}
 
-# What Deepgram calls HTTP errors where it has words of its own.
+# Deepgram's own names of HTTP errors; the others have the standard's.
 _ERROR_CODES = {
     400: "Bad Request",
     401: "INVALID_AUTH",
@@ -43,9 +43,9 @@ _ERROR_CODES = {
     413: "PAYLOAD_TOO_LARGE",
 }
 
-_CHANNEL = [0, 1]  # the first, of one
+_CHANNEL = [0, 1]  # the first of one
 
-# Numbers of speakers, from 0 in the order in which they spoke first; None where nobody asked for them.
+# Numbers of speakers, from 0 in the order in which they first spoke; None if not requested.
 Speakers = dict[str, int] | None
 
 _SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
@@ -58,8 +58,8 @@ Terms = Annotated[
 ]
 
 
-class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """What an address asks for, as far as it concerns us; the rest is ignored."""
+class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Parameters of the address that have an effect here; others are ignored."""
 
     model: str = ""
     encoding: Literal["linear16", "linear32", "mulaw", "alaw", "flac", "opus", "ogg-opus"] | None = None
@@ -68,14 +68,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     language: Annotated[str, msgspec.Meta(max_length=32)] = ""
     # `true`, or the languages to choose from.
     detect_language: Annotated[list[str], msgspec.Meta(max_length=100)] = []
-    # Words and phrases that are likely to be said; `keywords` have a weight, `word:2`.
+    # Words and phrases that are likely; `keywords` have a weight: `word:2`.
     keyterm: Terms = []
     keywords: Terms = []
-    # Only an explicit `false` takes away what the model writes anyway.
+    # The model always writes punctuation; it is removed only for an explicit `false`.
     punctuate: bool = True
     smart_format: bool = False
     interim_results: bool = False
-    # Milliseconds of silence that end speech, and a result; False: no result says that it ends speech.
+    # Milliseconds of silence that end speech and a result; False: no result has `speech_final`.
     endpointing: Annotated[int, msgspec.Meta(ge=0)] | bool | None = None
     utterance_end_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
     vad_events: bool = False
@@ -83,7 +83,7 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds between the words of a recording that end an utterance.
     utt_split: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.8
     paragraphs: bool = False
-    # Whether words say who speaks, where the session knows.
+    # Whether words name their speaker, if the session knows it.
     diarize: bool = False
 
     @property
@@ -93,14 +93,14 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spoken(self) -> str | None:
-        """The language's code, `auto` where it is to be found, None where nothing is said of it."""
+        """The language's code, `auto` for detection, None if not given."""
         if self.language == "multi" or self.detect_language not in ([], ["false"]):
             return "auto"
         return self.language.partition("-")[0].lower() or None
 
     @property
     def hotwords(self) -> tuple[str, ...] | None:
-        """What is likely to be said, None where nothing is said of it."""
+        """Likely words and phrases, None if not given."""
         weighted = (word.partition(":")[0] for word in self.keywords)
         return (*self.keyterm, *filter(None, weighted)) or None
 
@@ -115,9 +115,9 @@ class _Command(msgspec.Struct):
     type: Literal["KeepAlive", "Finalize", "CloseStream"]
 
 
-def read_query(query: adapter.Query) -> Query:
-    """Read what an address asks for. Raises ConfigError for a value that it cannot have."""
-    read = adapter.read_query(query, Query)
+def read_query(query: adapter.Query) -> ListenQuery:
+    """Read an address. Raises ConfigError for an invalid value."""
+    read = adapter.read_query(query, ListenQuery)
     if read.encoding in ENCODINGS and not read.sample_rate:
         raise ConfigError(f"query has encoding={read.encoding} without sample_rate: expected both")
     if read.model:
@@ -131,16 +131,16 @@ def describe_error(status: int, message: str) -> dict[str, str]:
 
 
 def make_live(query: adapter.Query, headers: Mapping[str, str]) -> "Live":
-    """Begin an adapter. Raises ConfigError where the address asks for what cannot be."""
+    """Make the adapter of a connection. Raises ConfigError for an invalid address."""
     return Live(read_query(query), request_id=str(uuid.uuid4()), created=_now())
 
 
 class Live(adapter.Adapter):
-    """Live transcription over a WebSocket (see `protocols.adapter.Adapter`)."""
+    """Live transcription over a WebSocket."""
 
     timeout_s: float | None = TIMEOUT_S
 
-    def __init__(self, query: Query, *, request_id: str, created: str) -> None:
+    def __init__(self, query: ListenQuery, *, request_id: str, created: str) -> None:
         self._query = query
         self._request_id = request_id
         self._created = created
@@ -149,19 +149,19 @@ class Live(adapter.Adapter):
         given = AudioFormat(raw, query.sample_rate, query.channels) if raw and query.sample_rate else None
         self._reader = AudioReader(given)
         self._opened = False
-        # Whether no more is listened to.
+        # Whether further messages are ignored.
         self._finished = False
         self._model = ""
         self._speakers: Speakers = {} if query.diarize else None
-        # Where the newest final ends, in seconds.
+        # End of the newest final, in seconds.
         self._final_until = 0.0
-        # Start and end (None: not yet) of each stretch of speech that is not final.
-        self._stretches: deque[tuple[float, float | None]] = deque()
-        # End of the last final word; None where an UtteranceEnd told it.
+        # Start and end (infinite: not known yet) of each utterance that is not final.
+        self._utterances: deque[tuple[float, float]] = deque()
+        # End of the last final word; None after its UtteranceEnd.
         self._last_word_end: float | None = None
-        # Where the last Finalize stood that was not answered.
+        # Position of the last Finalize that is not answered yet.
         self._finalizing_until: float | None = None
-        # The newest final meanwhile: it may be the answer.
+        # The newest final since then: it may be the answer.
         self._held: Final | None = None
 
     def begin(self) -> list[Action]:
@@ -171,8 +171,8 @@ class Live(adapter.Adapter):
         if self._finished:
             return []
         if isinstance(message, str):
-            return self._obey(message)
-        return self._hear(message) if message else self._finish()
+            return self._command(message)
+        return self._write(message) if message else self._finish()
 
     def refused(self, error: StreamerError) -> list[Action]:
         if isinstance(error, IdleError):
@@ -185,12 +185,13 @@ class Live(adapter.Adapter):
             case Ready():
                 self._model = event.model
             case Speech(state="start"):
-                ended = [] if self._stretches else self._end_utterance(event.time)
-                self._stretches.append((event.time, None))
-                started = {"type": "SpeechStarted", "channel": _CHANNEL, "timestamp": event.time}
-                return [*ended, *([say_json(started)] if self._query.vad_events else [])]
-            case Speech(state="end") if self._stretches:
-                self._stretches[-1] = (self._stretches[-1][0], event.time)
+                actions = self._utterance_end(event.time)
+                self._utterances.append((event.time, math.inf))
+                if self._query.vad_events:
+                    actions.append(say_json({"type": "SpeechStarted", "channel": _CHANNEL, "timestamp": event.time}))
+                return actions
+            case Speech(state="end") if self._utterances:
+                self._utterances[-1] = (self._utterances[-1][0], event.time)
             case Partial():
                 said = self._release()
                 if self._query.interim_results:
@@ -201,9 +202,9 @@ class Live(adapter.Adapter):
                 self._held = event
                 return said if self._finalizing_until is not None else [*said, *self._release()]
             case Gap():
-                self._end_stretches(event.end)
+                self._drop_utterances(event.end)
             case Flushed():
-                if self._finalizing_until is not None and event.time >= self._finalizing_until - adapter.FLUSH_SKEW_S:
+                if self._finalizing_until is not None and event.time >= self._finalizing_until - FLUSH_SKEW_S:
                     self._finalizing_until = None
                 return self._release(from_finalize=True) or [
                     self._result((), event.time, final=True, from_finalize=True)
@@ -231,16 +232,15 @@ class Live(adapter.Adapter):
         )
         return [Open(start)]
 
-    def _hear(self, data: bytes) -> list[Action]:
+    def _write(self, data: bytes) -> list[Action]:
         self._sha256.update(data)
         try:
             audio = self._reader.read(data)
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
-        ended = [] if self._stretches else self._end_utterance(self._reader.read_s)
-        return [*self._open(), *([Write(audio)] if audio else []), *ended]
+        return [*self._open(), *([Write(audio)] if audio else []), *self._utterance_end(self._reader.read_s)]
 
-    def _obey(self, text: str) -> list[Action]:
+    def _command(self, text: str) -> list[Action]:
         try:
             kind = msgspec.json.decode(text, type=_Command).type
         except (ValueError, RecursionError):  # RecursionError: brackets nested thousands deep
@@ -254,7 +254,7 @@ class Live(adapter.Adapter):
                 return [Do("flush")]
             case "Finalize":
                 return []
-        # The session, too, has to know that the client is there: it is not paused, so nothing else happens.
+        # Resets the idle timeout of the session, which is not paused, so nothing else happens.
         return [Do("resume")] if self._opened else []
 
     def _finish(self) -> list[Action]:
@@ -263,11 +263,11 @@ class Live(adapter.Adapter):
             rest = self._reader.finish()
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
-        hear: list[Action] = [*self._open(), *([Write(rest)] if rest else [])]
-        return [*hear, Finish()] if self._opened else self._conclude()
+        actions: list[Action] = [*self._open(), *([Write(rest)] if rest else [])]
+        return [*actions, Finish()] if self._opened else self._conclude()
 
     def _conclude(self) -> list[Action]:
-        """Say what is left to say, and hang up."""
+        """Send the remaining results and the metadata, and hang up."""
         self._finished = True
         said = self._release()
         if self._model and self._reader.read_s - self._final_until >= 0.001:
@@ -288,27 +288,28 @@ class Live(adapter.Adapter):
         return [Hangup(code, one_line(reason))]
 
     def _release(self, *, from_finalize: bool = False) -> list[Action]:
-        """Say the final that is held, if any."""
+        """Send the held final, if there is one."""
         final, self._held = self._held, None
         if final is None:
             return []
         if final.words:
             self._last_word_end = final.words[-1].end
-        speech_final = self._end_stretches(final.end) and self._query.endpointing is not False
+        speech_final = self._drop_utterances(final.end) and self._query.endpointing is not False
         result = self._result(
             final.words, final.end, final=True, speech_final=speech_final, from_finalize=from_finalize
         )
-        return [result, *self._end_utterance(self._stretches[0][0] if self._stretches else self._reader.read_s)]
+        return [result, *self._utterance_end(self._reader.read_s)]
 
-    def _end_stretches(self, until: float) -> bool:
-        """Forget the stretches of speech that are final, or lost, up to a time; return whether there were any."""
-        n_before = len(self._stretches)
-        while self._stretches and (self._stretches[0][1] or math.inf) <= until:
-            self._stretches.popleft()
-        return len(self._stretches) < n_before
+    def _drop_utterances(self, until: float) -> bool:
+        """Remove the utterances that are final, or lost, up to a time; return whether there were any."""
+        n_before = len(self._utterances)
+        while self._utterances and self._utterances[0][1] <= until:
+            self._utterances.popleft()
+        return len(self._utterances) < n_before
 
-    def _end_utterance(self, silent_until: float) -> list[Action]:
-        """Say that nothing followed the last final word for as long as was asked, if so."""
+    def _utterance_end(self, now: float) -> list[Action]:
+        """Return an UtteranceEnd if the silence since the last final word is as long as requested."""
+        silent_until = self._utterances[0][0] if self._utterances else now
         pause_ms, last = self._query.utterance_end_ms, self._last_word_end
         if pause_ms is None or last is None or silent_until - last < pause_ms / 1000:
             return []
@@ -344,7 +345,13 @@ class Live(adapter.Adapter):
 
 
 def write_answer(
-    query: Query, segments: Sequence[RecordedSegment], *, sha256: str, duration_s: float, model: str, language: str
+    query: ListenQuery,
+    segments: Sequence[RecordedSegment],
+    *,
+    sha256: str,
+    duration_s: float,
+    model: str,
+    language: str,
 ) -> dict[str, Any]:
     """Return the JSON that answers a recording."""
     used = _model(model)
@@ -384,7 +391,7 @@ def write_answer(
 def _alternative(
     words: Sequence[Word], punctuated: bool, from_s: float = 0.0, speakers: Speakers = None
 ) -> dict[str, Any]:
-    """Return transcript, confidence and words; none of them begins before `from_s`."""
+    """Return transcript, confidence and words; no word begins before `from_s`."""
     written: list[dict[str, Any]] = []
     transcript = ""
     for word in words:
@@ -397,7 +404,7 @@ def _alternative(
                 written[-1]["punctuated_word"] = word.word.strip()
             if speakers is not None and word.speaker:
                 written[-1]["speaker"] = speakers.setdefault(word.speaker, len(speakers))
-        elif punctuated:  # a dash that stands alone, or the like, is no word
+        elif punctuated:  # a dash between spaces, for example, is no word
             written[-1]["punctuated_word"] += word.word.rstrip()
     confidence = round(sum(word.probability for word in words) / len(words), 4) if words else 0.0
     return {"transcript": transcript.strip(), "confidence": confidence, "words": written}
@@ -415,7 +422,7 @@ def _paragraphs(parts: Sequence[Sequence[Word]], punctuated: bool) -> dict[str, 
 
 
 def _split(words: Sequence[Word], ends: Callable[[Word, Word], bool]) -> list[list[Word]]:
-    """Part words wherever a part ends between one and the next."""
+    """Divide words between those for which `ends(word, following)`."""
     parts: list[list[Word]] = []
     for word in words:
         if not parts or ends(parts[-1][-1], word):
@@ -429,7 +436,7 @@ def _span(words: Sequence[Word]) -> dict[str, float]:
 
 
 def _model(name: str) -> dict[str, Any]:
-    """Return what results say of the model: its number is always the same."""
+    """Return the description of a model; its UUID is always the same."""
     number = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     return {"model_uuid": number, "model_info": {"name": name, "version": "1", "arch": "whisper"}}
 

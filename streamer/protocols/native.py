@@ -1,4 +1,4 @@
-"""What a client of `/v1/stream` may say in text frames (docs/protocol.md): read and checked."""
+"""Text frames of clients of `/v1/stream` (docs/protocol.md): reading and checking."""
 
 import json
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
@@ -95,7 +95,7 @@ class StreamStart(SessionOptions, frozen=True, kw_only=True):
 
 
 class StreamResume(msgspec.Struct, frozen=True, kw_only=True):
-    """Which stream a client comes back to: its first text frame, instead of `start`."""
+    """The stream that a client resumes: its first text frame, instead of `start`."""
 
     # Name of the session; only the client that opened it knows it.
     session: Annotated[str, _text("the session of the events, up to 200 characters", 200, 1)]
@@ -118,11 +118,11 @@ _KEYS_OF_RESUME = _keys(StreamResume)
 
 
 def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
-    """Read a message: its type, and what else it says as fields of StreamStart (`start`) or SessionOptions (`set`).
+    """Return the type of a message and its other fields: of StreamStart (`start`) or SessionOptions (`set`).
 
-    `resume` with a `session` has the fields of StreamResume; without, it is the command.
+    `resume` with a `session` has the fields of StreamResume; without one it is the command.
 
-    Raises ProtocolError where it is not one, has a key that is not known, or a value out of range.
+    Raises ProtocolError for an invalid message, an unknown key, or a value out of range.
     """
     data = _parse_object(text)
     kind = data.pop("type", None)
@@ -145,7 +145,7 @@ def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
 
 def _parse_object(text: str) -> dict[str, Any]:
     try:
-        data = json.loads(text)  # msgspec calls NaN and halves of characters no JSON: here it is told where they stand
+        data = json.loads(text)  # msgspec refuses NaN and lone surrogates as JSON, without the key that has them
     except (ValueError, RecursionError):
         raise ProtocolError(
             f'text frame {text!r:.60} is not JSON: expected {{"type":"start",...}} or {{"type":"finish"}};'
@@ -157,6 +157,6 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _expected(annotation: Any) -> str:  # noqa: ANN401 - any type
-    """Return what a field's type says that it expects."""
+    """Return the description of a field's type."""
     first, *others = get_args(annotation)
     return f"{_expected(first)}, or null" if others == [type(None)] else str(others[-1].description)

@@ -1,12 +1,11 @@
-"""What clients of OpenAI's Realtime transcription say, and what they configure.
+"""Messages of clients of OpenAI's Realtime transcription, and the configuration in them.
 
-msgspec reads both by the types below, and passes over what they do not name. What it finds wrong becomes an
-InvalidRequestError.
+msgspec decodes both by the types below and ignores other fields. Its errors become an InvalidRequestError.
 """
 
 import contextlib
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
@@ -17,16 +16,16 @@ from streamer.protocols.native import SessionOptions
 from streamer.protocols.text import prompt
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
-MAX_MESSAGE_CHARS = 100_000  # without audio: millions of keys would hold up everybody
+MAX_MESSAGE_CHARS = 100_000  # without audio: to decode millions of keys would delay all clients
 
-# Semantic turn detection looks at what was said. Here silence ends a turn: so many seconds for each eagerness.
+# Seconds of silence that end a turn: unlike OpenAI's semantic turn detection, ours does not use the words.
 EAGERNESS_S = {"low": 1.5, "medium": 0.8, "auto": 0.8, "high": 0.4}
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 
 
 class InvalidRequestError(ProtocolError):
-    """A message that cannot be done; the session goes on."""
+    """An invalid message; the session continues."""
 
     def __init__(self, reason: str, message: str, param: str | None = None, event_id: str | None = None) -> None:
         super().__init__(message)
@@ -34,10 +33,10 @@ class InvalidRequestError(ProtocolError):
         # OpenAI's `code`.
         self.reason = reason
 
-        # Which of its fields is wrong.
+        # The invalid field.
         self.param = param
 
-        # The client's name for the message.
+        # The client's id of the message.
         self.event_id = event_id
 
 
@@ -66,8 +65,8 @@ _Name = Annotated[str, msgspec.Meta(max_length=100)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=100)]
 
 
-class Transcription(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How the text is made."""
+class TranscriptionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Model, language and hints."""
 
     model: _Name | None = None
     language: _Name | None = None
@@ -77,7 +76,7 @@ class Transcription(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NoiseReduction(msgspec.Struct, frozen=True):
-    """Shown to the client again, and nothing else: Whisper knows noise."""
+    """Returned to the client, without effect: Whisper is trained on noisy audio."""
 
     type: Literal["near_field", "far_field"] = "near_field"
 
@@ -91,48 +90,49 @@ class ServerVad(msgspec.Struct, frozen=True, tag="server_vad"):
 
 
 class SemanticVad(msgspec.Struct, frozen=True, tag="semantic_vad"):
-    """Silence ends a turn, see EAGERNESS_S."""
+    """Silence of EAGERNESS_S ends a turn."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
 
 
-class Input(msgspec.Struct, frozen=True):
-    """The only audio that a transcription session has."""
+class InputConfig(msgspec.Struct, frozen=True):
+    """The client's audio."""
 
     format: Pcm | MuLaw | ALaw = Pcm()
-    transcription: Transcription | None = Transcription()
+    transcription: TranscriptionConfig | None = TranscriptionConfig()
     noise_reduction: NoiseReduction | None = None
     turn_detection: ServerVad | SemanticVad | None = ServerVad()
 
 
-class Audio(msgspec.Struct, frozen=True):
-    """One more level."""
+class AudioConfig(msgspec.Struct, frozen=True):
+    """A transcription session has no other audio than the input."""
 
-    input: Input = Input()
+    input: InputConfig = InputConfig()
 
 
-class Session(msgspec.Struct, frozen=True):
-    """All that can be configured."""
+class SessionConfig(msgspec.Struct, frozen=True):
+    """The configuration of a session."""
 
     type: Literal["transcription"] = "transcription"
-    audio: Audio = Audio()
+    audio: AudioConfig = AudioConfig()
     include: tuple[Literal["item.input_audio_transcription.logprobs"], ...] | None = ()
 
-    def updated(self, patch: dict[str, Any]) -> "Session":
-        """Return it with what a client changes: what is left out stays. Raises InvalidRequestError."""
+    def updated(self, patch: dict[str, Any]) -> "SessionConfig":
+        """Return the configuration with a client's changes. Raises InvalidRequestError."""
         try:
             return msgspec.convert({"session": _merge(msgspec.to_builtins(self), patch)}, _Whole).session
         except msgspec.ValidationError as error:
             raise _invalid(error) from None
 
     def flat(self) -> dict[str, Any]:
-        """Return it in its older shape."""
+        """Return the configuration in its older shape."""
         own = msgspec.to_builtins(self.audio.input)
         own["format"] = {new: old for old, new in _FLAT_FORMATS.items()}[own["format"]["type"]]
         return {**{old: own[new] for old, new in _FLAT.items()}, "include": self.include}
 
     def options(self) -> SessionOptions:
-        text = self.audio.input.transcription or Transcription()
+        """Return the options of our session."""
+        text = self.audio.input.transcription or TranscriptionConfig()
         turns = self.audio.input.turn_detection
         threshold = silence_s = None
         if isinstance(turns, ServerVad):
@@ -152,19 +152,19 @@ class Session(msgspec.Struct, frozen=True):
 
 
 class _Whole(msgspec.Struct):
-    """The configuration where a message has it, so that what is wrong with it is told by its place there."""
+    """A message with a configuration, so that errors name the field by its path in the message."""
 
-    session: Session
+    session: SessionConfig
 
 
 def _merge(old: object, new: object) -> object:
-    """Put what is new over what is old, key by key."""
+    """Merge nested dictionaries; values of `new` win."""
     if not (isinstance(old, dict) and isinstance(new, dict)):
         return new
     return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
 
 
-# In the older shape what lies in `audio.input` now, and the names of formats, were these.
+# Older names of the fields of `audio.input` and of the formats.
 _FLAT = {
     "input_audio_format": "format",
     "input_audio_transcription": "transcription",
@@ -175,7 +175,7 @@ _FLAT_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "
 
 
 def from_flat(flat: dict[str, Any]) -> dict[str, Any]:
-    """Return a change of the configuration that was said in its older shape."""
+    """Convert changes of the configuration from their older shape."""
     own = {new: flat[old] for old, new in _FLAT.items() if old in flat}
     if "format" in own:
         own["format"] = {"type": _FLAT_FORMATS.get(str(own["format"]), own["format"])}
@@ -185,78 +185,71 @@ def from_flat(flat: dict[str, Any]) -> dict[str, Any]:
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
-# A name that the client gives to a message, for errors.
-_EventId = Annotated[str, msgspec.Meta(max_length=500)] | None
+class _WithId(msgspec.Struct, kw_only=True):
+    # The client's id of the message, which errors repeat.
+    event_id: Annotated[str, msgspec.Meta(max_length=500)] | None = None
 
 
-class _Head(msgspec.Struct):
-    """What can be read of any message."""
+class _Envelope(_WithId):
+    """The fields that can be read of any message."""
 
     type: str = ""
-    event_id: _EventId = None
 
 
-class Message(msgspec.Struct, kw_only=True):
-    """What all of them have."""
-
-    event_id: _EventId = None
-
-
-class Update(Message, tag="session.update"):
+class Update(_WithId, tag="session.update"):
     """Change the configuration."""
 
     session: dict[str, Any]
 
 
-class FlatUpdate(Message, tag="transcription_session.update"):
-    """The same in its older shape."""
-
-    session: dict[str, Any]
+class FlatUpdate(Update, tag="transcription_session.update"):
+    """Change the configuration, in its older shape."""
 
 
-class Append(Message, tag="input_audio_buffer.append"):
-    """Audio, as `format` says. In JSON it is base64."""
+class Append(_WithId, tag="input_audio_buffer.append"):
+    """Audio in the session's `format`; in JSON it is base64."""
 
     audio: Annotated[bytes, msgspec.Meta(max_length=MAX_AUDIO_BYTES)]
 
 
-class Commit(Message, tag="input_audio_buffer.commit"):
-    """The item ends here."""
+class Commit(_WithId, tag="input_audio_buffer.commit"):
+    """End the item here."""
 
 
-class Clear(Message, tag="input_audio_buffer.clear"):
-    """Forget the buffer."""
+class Clear(_WithId, tag="input_audio_buffer.clear"):
+    """Discard the buffer."""
 
 
-_MESSAGES = msgspec.json.Decoder(Update | FlatUpdate | Append | Commit | Clear)
-_HEADS = msgspec.json.Decoder(_Head)
-_TYPES = [str(message.__struct_config__.tag) for message in (Update, FlatUpdate, Append, Commit, Clear)]
+ClientMessage = Update | FlatUpdate | Append | Commit | Clear
+
+_MESSAGES: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
+_ENVELOPES = msgspec.json.Decoder(_Envelope)
+_TYPES = [str(message.__struct_config__.tag) for message in get_args(ClientMessage)]
 
 
-def read_message(text: str | bytes) -> Update | FlatUpdate | Append | Commit | Clear:
-    """Read a message. Raises InvalidRequestError."""
+def read_message(text: str | bytes) -> ClientMessage:
+    """Decode a message. Raises InvalidRequestError."""
     try:
-        if len(text) > MAX_MESSAGE_CHARS and (head := _HEADS.decode(text)).type != "input_audio_buffer.append":
-            what = f"The message has {len(text)} characters: expected at most {MAX_MESSAGE_CHARS}, but for audio."
-            raise InvalidRequestError("message_too_long", what, None, head.event_id)
-        message: Update | FlatUpdate | Append | Commit | Clear = _MESSAGES.decode(text)
+        if len(text) > MAX_MESSAGE_CHARS and (message := _ENVELOPES.decode(text)).type != "input_audio_buffer.append":
+            what = f"The message has {len(text)} characters: expected at most {MAX_MESSAGE_CHARS} if it has no audio."
+            raise InvalidRequestError("message_too_long", what, None, message.event_id)
+        return _MESSAGES.decode(text)
     except msgspec.ValidationError as error:
         invalid = _invalid(error)
         with contextlib.suppress(ValueError):
-            invalid.event_id = _HEADS.decode(text).event_id
+            invalid.event_id = _ENVELOPES.decode(text).event_id
         raise invalid from None
     except (ValueError, RecursionError):  # the latter: brackets nested thousands deep
         what = "The message cannot be read: expected one JSON object in a text frame."
         raise InvalidRequestError("invalid_json", what) from None
-    return message
 
 
 def _invalid(error: msgspec.ValidationError) -> InvalidRequestError:
-    """Take apart what msgspec says: "Expected `int`, got `str` - at `$.session.audio`"."""
+    """Parse an error of msgspec such as "Expected `int`, got `str` - at `$.session.audio`"."""
     what, at, place = str(error).rpartition(" - at `$")
     if not at:
         what, place = place, ""
-    what = one_line(what[:200])  # it may repeat what the client sent
+    what = one_line(what[:200])  # it may contain text of the client
     missing = re.search(r"missing required field `(\w+)`", what)
     param = place.strip(".`") if missing is None else f"{place.strip('.`')}.{missing[1]}".strip(".")
     reason = "missing_required_parameter" if missing else "invalid_type" if ", got `" in what else "invalid_value"

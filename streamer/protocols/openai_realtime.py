@@ -1,9 +1,9 @@
 """OpenAI's Realtime transcription (`/v1/realtime`): JSON in text frames both ways, audio as base64 in it.
 
-A client changes the configuration, appends audio to the *buffer*, and reads *items*: what was said in a piece of audio.
-With turn detection an item is a stretch of speech, which is committed where speech ends. Without, it is what lies
-between two of the client's commits. Its text comes in deltas, which are stable text only and join to the transcript
-that completes it. What a client does wrong is answered by an `error`, and its session goes on.
+A client changes the configuration, appends audio to the *buffer*, and reads *items*, each the text of a span of audio.
+With turn detection an item is an utterance, committed at its end. Without, it is the audio between two commits of the
+client. Its text is sent as deltas of stable words, which join to the transcript that completes the item. An invalid
+message is answered by an `error`, and the session continues.
 """
 
 import itertools
@@ -21,23 +21,31 @@ from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Rea
 from streamer.protocols import adapter, openai_messages
 from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, say_json
 from streamer.protocols.native import StreamStart
-from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
+from streamer.protocols.openai_messages import (
+    Append,
+    Clear,
+    Commit,
+    FlatUpdate,
+    InvalidRequestError,
+    SessionConfig,
+    Update,
+)
 from streamer.protocols.text import OPENAI_MODELS, note_model
 
 MIN_COMMIT_S = 0.1
 
-# Speech is said to begin up to this much before it was heard.
+# Speech may be reported to begin this much before the audio in which it was detected.
 LOOKBACK_S = 0.5
 
-# Below this a word's probability is rounded to nothing, which has no logarithm.
+# A probability below this is rounded to 0, which has no logarithm.
 LEAST_PROBABILITY = 0.0005
 
 
 def make(query: adapter.Query, headers: Mapping[str, str]) -> "Realtime":
-    """Return the adapter of a connection. Raises UsageError where it asks for something else than transcription."""
+    """Make the adapter of a connection. Raises UsageError for an intent other than transcription."""
     intent = query.get("intent", "transcription")
     if intent != "transcription":
-        raise UsageError(f"intent is {intent!r:.40}: expected transcription, nobody answers here")
+        raise UsageError(f"intent is {intent!r:.40}: expected transcription, this daemon does not converse")
     # A browser cannot send the header, and has a subprotocol for it.
     said = (headers.get("openai-beta", ""), headers.get("sec-websocket-protocol", ""), query.get("openai-beta", ""))
     return Realtime(beta=any(re.search("realtime[=-]v1", text) for text in said))
@@ -45,58 +53,58 @@ def make(query: adapter.Query, headers: Mapping[str, str]) -> "Realtime":
 
 @dataclass(slots=True)
 class _Item:
-    """Something that was said."""
+    """A span of audio and its text."""
 
     id: str
     start_s: float
 
-    # Infinite while it may go on.
+    # Infinite until it is committed or cleared.
     end_s: float = math.inf
 
-    # Whether speech began it, and not the client's audio.
+    # Whether detected speech began it, not the client's audio.
     spoken: bool = False
 
-    # Whether the client has cleared it: nothing more is said of it.
-    forgotten: bool = False
+    # Whether the client has cleared it: no more messages mention it.
+    cleared: bool = False
 
     # The item that was committed before it.
     previous: str | None = None
 
-    # What its deltas have said, word by word, and how probable that is (natural logarithm).
+    # The words of its deltas, each with its log probability (natural logarithm).
     words: list[tuple[str, float]] = field(default_factory=list)
 
-    # Why some of its audio was not transcribed.
+    # Why some of its audio was not transcribed; empty if all was.
     lost: str = ""
 
 
 class Realtime(adapter.Adapter):
-    """One client's connection (see `adapter.Adapter`)."""
+    """One client's connection."""
 
     def __init__(self, *, beta: bool = False) -> None:
-        """Begin with the defaults; `beta` says whether the client speaks the older shapes."""
+        """Begin with the defaults; `beta`: the client uses the older shapes."""
         self._beta = beta
         self._id = secrets.token_hex(8)
         self._n_events = 0
-        self._session = Session()
-        # The configuration before the newest update, and the client's name for that.
+        self._session = SessionConfig()
+        # The configuration before the newest update, and the id of that message.
         self._before = self._session
         self._update_id: str | None = None
-        # Whether a session of ours was asked for; whether there can be none before another update.
+        # Whether a session of ours was requested; whether it was refused and another update is needed.
         self._opened = self._refused = False
-        # The daemon's model, once it is known.
+        # The daemon's model, once known.
         self._model = ""
-        # Seconds of audio that came, where the buffer begins in it, and where what the client ended itself ends.
-        self._sent_s = self._buffer_s = self._settled_s = 0.0
-        # The item that is not committed; those that are, or are forgotten, and are not complete.
+        # Positions in the audio: its end, the start of the buffer, the end of the client's last commit or clear.
+        self._sent_s = self._buffer_s = self._ended_s = 0.0
+        # The open item; items that are committed or cleared, and not complete.
         self._item: _Item | None = None
         self._waiting: list[_Item] = []
-        # How many were committed, and which was the last.
+        # Number of committed items, and the id of the last one.
         self._n_committed = 0
         self._previous: str | None = None
-        # Commits by a client that has turn detection: where its buffer began and ended, and how many there were then.
+        # Commits of a client with turn detection: start and end of its buffer, and the number of items at that time.
         self._commits: deque[tuple[float, float, int]] = deque()
-        # The segment that deltas are of, and how many characters of it they have said.
-        self._segment = self._told = 0
+        # The newest segment, and how many characters of it were sent as deltas.
+        self._segment = self._n_sent_chars = 0
 
     def begin(self) -> Sequence[Action]:
         return [self._show("created")]
@@ -107,11 +115,11 @@ class Realtime(adapter.Adapter):
             said = openai_messages.read_message(message)
             event_id = said.event_id
             match said:
-                case Update(session=patch):
-                    return self._update(patch, event_id)
                 case FlatUpdate(session=patch):
                     self._beta = True
                     return self._update(openai_messages.from_flat(patch), event_id)
+                case Update(session=patch):
+                    return self._update(patch, event_id)
                 case Append(audio=audio):
                     return self._append(audio)
                 case Commit():
@@ -129,9 +137,9 @@ class Realtime(adapter.Adapter):
             case Speech(state=state, time=time):
                 return self._start(time) if state == "start" else self._stop(time)
             case Partial():
-                return self._tell(event)
+                return self._deltas(event)
             case Final(end=end):
-                return [*self._tell(event), *self._complete(end)]
+                return [*self._deltas(event), *self._complete(end)]
             case Gap(end=end):
                 self._lose(event)
                 return self._complete(end)
@@ -146,18 +154,18 @@ class Realtime(adapter.Adapter):
         return []
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        """Say why there is no session; after a usage error the client may ask for another."""
+        """Report why there is no session; after a usage error the client may request another."""
         if isinstance(error, UsageError):
             self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
         return [self._say_failure(error.code, str(error)), Hangup(error.close_code, error.code)]
 
     def unchanged(self, error: StreamerError) -> Sequence[Action]:
-        """Say why the session goes on as before."""
+        """Report why the session keeps its configuration."""
         self._session = self._before
         return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
 
-    # What the client wants.
+    # Messages of the client.
 
     def _update(self, patch: dict[str, object], event_id: str | None) -> list[Action]:
         before, session = self._session, self._session.updated(patch)
@@ -190,7 +198,7 @@ class Realtime(adapter.Adapter):
 
     def _commit(self) -> list[Action]:
         begin_s, end_s = self._buffer_s, self._sent_s
-        if end_s - begin_s < MIN_COMMIT_S - 1e-6:  # which is less than a sample
+        if end_s - begin_s < MIN_COMMIT_S - 1e-6:  # less than a sample, for rounding
             raise InvalidRequestError(
                 "input_audio_buffer_commit_empty",
                 f"The buffer holds {max(0.0, end_s - begin_s) * 1000:.0f} ms of audio:"
@@ -198,30 +206,30 @@ class Realtime(adapter.Adapter):
             )
         self._buffer_s = end_s
         if self._detects:
-            # Speech that goes on ends there, and is committed then; of other audio see `_answer_commits`.
+            # The flush ends an utterance, whose item is then committed; for other audio see `_answer_commits`.
             self._commits.append((begin_s, end_s, self._n_committed))
             return [Do("flush")]
-        self._settled_s = end_s
+        self._ended_s = end_s
         return [*self._commit_item(self._item or self._new_item(begin_s), end_s), Do("flush")]
 
     def _clear(self) -> list[Action]:
         cleared = self._say("input_audio_buffer.cleared")
         if not self._opened:
             return [cleared]
-        # The session's own `clear` would forget what was committed, too, where that is not final yet.
-        commands = [Do("clear"), Do("flush")] if all(item.forgotten for item in self._waiting) else [Do("flush")]
-        if not self._waiting or not self._waiting[-1].forgotten:
+        # The session's own `clear` would also discard committed audio that is not final yet.
+        commands = [Do("clear"), Do("flush")] if all(item.cleared for item in self._waiting) else [Do("flush")]
+        if not self._waiting or not self._waiting[-1].cleared:
             self._waiting.append(self._item or self._new_item(self._buffer_s))
-        self._waiting[-1].end_s, self._waiting[-1].forgotten = self._sent_s, True
+        self._waiting[-1].end_s, self._waiting[-1].cleared = self._sent_s, True
         self._item = None
-        self._buffer_s = self._settled_s = self._sent_s
+        self._buffer_s = self._ended_s = self._sent_s
         return [cleared, *commands]
 
-    # What the session tells.
+    # Events of the session.
 
     def _start(self, time_s: float) -> list[Action]:
-        # What the client has committed or cleared itself may still have to be heard.
-        if not self._detects or time_s < self._settled_s - LOOKBACK_S:
+        # Speech in audio that the client has committed or cleared may be detected only now.
+        if not self._detects or time_s < self._ended_s - LOOKBACK_S:
             return []
         self._item = self._item or self._new_item(time_s)
         self._item.spoken = True
@@ -234,23 +242,23 @@ class Realtime(adapter.Adapter):
         stopped = self._say("input_audio_buffer.speech_stopped", item_id=item.id, audio_end_ms=_ms(time_s))
         return [*([stopped] if item.spoken else []), *self._commit_item(item, time_s)]
 
-    def _tell(self, event: Partial | Final) -> list[Action]:
-        """Say what has become stable, as deltas of the items that it was said in."""
+    def _deltas(self, event: Partial | Final) -> list[Action]:
+        """Send newly stable words as deltas of their items."""
         if event.segment != self._segment:
-            self._segment, self._told = event.segment, 0
+            self._segment, self._n_sent_chars = event.segment, 0
         deltas: dict[str, tuple[_Item, list[tuple[str, float]]]] = {}
         end = 0
         for word in itertools.takewhile(lambda word: word.stable, event.words):
             begin, end = end, end + len(word.word)
             item = self._item_at((word.start + word.end) / 2)
-            if end <= self._told or item is None or item.forgotten:
+            if end <= self._n_sent_chars or item is None or item.cleared:
                 continue
             _, words = deltas.setdefault(item.id, (item, []))
-            text = word.word[max(0, self._told - begin) :]
+            text = word.word[max(0, self._n_sent_chars - begin) :]
             if not item.words and not words:
                 text = text.lstrip()
             words.append((text, math.log(max(word.probability, LEAST_PROBABILITY))))
-        self._told = max(self._told, end)
+        self._n_sent_chars = max(self._n_sent_chars, end)
         for item, words in deltas.values():
             item.words += words
         return [
@@ -263,24 +271,24 @@ class Realtime(adapter.Adapter):
                 item.lost = f"audio from {gap.start:.2f} to {gap.end:.2f} s was not transcribed ({gap.reason})"
 
     def _complete(self, until_s: float) -> list[Action]:
-        """Complete the items that end before a time: what was said until then has become final, or a gap."""
+        """Complete the items that end before a time, up to which all speech is final or lost."""
         done = [item for item in self._waiting if item.end_s <= until_s]
         self._waiting = [item for item in self._waiting if item.end_s > until_s]
-        return [action for item in done if not item.forgotten for action in self._say_complete(item)]
+        return [action for item in done if not item.cleared for action in self._say_complete(item)]
 
     def _answer_commits(self, until_s: float) -> list[Action]:
-        """Commit what a client wanted committed that has turn detection, and in which nobody spoke."""
+        """Commit an item for each commit, of a client with turn detection, of audio without speech."""
         actions: list[Action] = []
         while self._commits and self._commits[0][1] <= until_s:
             begin_s, end_s, n_committed = self._commits.popleft()
             if n_committed == self._n_committed:
                 item = self._item
-                heard = item if item is not None and not item.spoken else self._new_item(begin_s)
-                actions += self._commit_item(heard, end_s)
+                silent = item if item is not None and not item.spoken else self._new_item(begin_s)
+                actions += self._commit_item(silent, end_s)
         return actions
 
     def _check_model(self) -> list[Action]:
-        """Say that a model is not here. Programs name those of OpenAI as a matter of course: ours stands for them."""
+        """Report a model other than the daemon's, which also serves the names of OpenAI's models."""
         transcription = self._session.audio.input.transcription
         name = transcription.model if transcription is not None else None
         if not name or not self._model or name == self._model:
@@ -296,7 +304,7 @@ class Realtime(adapter.Adapter):
 
     @property
     def _detects(self) -> bool:
-        """Whether speech makes items, and not the client."""
+        """Whether detected speech begins and ends items, not the client."""
         return self._session.audio.input.turn_detection is not None
 
     @property
@@ -308,7 +316,7 @@ class Realtime(adapter.Adapter):
         return _Item(f"item_{self._id}_{self._n_events}", start_s)
 
     def _item_at(self, time_s: float) -> _Item | None:
-        """Return the item of what is said at a time; the first also has what is said before."""
+        """Return the item of a position in the audio; the first item includes earlier positions."""
         items = self._items
         return next((item for item in reversed(items) if item.start_s <= time_s), items[0] if items else None)
 
@@ -367,7 +375,7 @@ class Realtime(adapter.Adapter):
         return say_json({"type": name, "event_id": f"event_{self._id}_{self._n_events}", **fields})
 
     def _logprobs(self, words: Sequence[tuple[str, float]]) -> dict[str, object]:
-        """Return the field for words, where it is asked for."""
+        """Return the field `logprobs` if the client has requested it."""
         if openai_messages.LOGPROBS not in (self._session.include or ()):
             return {}
         return {"logprobs": [{"token": t, "logprob": round(p, 4), "bytes": list(t.encode("utf-8"))} for t, p in words]}

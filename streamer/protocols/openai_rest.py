@@ -1,4 +1,4 @@
-"""OpenAI's REST interface for audio: what a form asks for, and a recording's segments as its answers."""
+"""OpenAI's REST interface for audio: fields of requests, and responses made of a recording's segments."""
 
 import io
 import json
@@ -35,7 +35,7 @@ FILE_FORMATS = {
 
 
 class _Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a form or a query asks for, see `read_query`."""
+    """Fields that forms and queries share, see `read_query`."""
 
     # Empty: the daemon's own.
     model: str = ""
@@ -114,7 +114,7 @@ def answer(asked: AnyAsked, segments: Sequence[RecordedSegment], duration_s: flo
 
 
 def write(format: str, finals: Sequence[Final], model: str = "") -> str:
-    """Return a transcript as one of the sinks writes it; its `text` is `txt` here, too."""
+    """Return a transcript in a format of `open_writer`; `txt` is its `text`."""
     stream = io.StringIO()
     writer = open_writer("text" if format == "txt" else format, stream)
     language = finals[0].language if finals else ""
@@ -142,15 +142,15 @@ def _segment(number: int, segment: RecordedSegment) -> dict[str, object]:
 
 
 def _piece(segment: RecordedSegment) -> str:
-    """Return a segment's text with the space before it, where its language has one."""
+    """Return a segment's text with its leading space, if its language has spaces."""
     return "".join(word.word for word in segment.final.words)
 
 
 class TextStream:
-    """The events of a text that comes segment by segment, as lines of `text/event-stream`."""
+    """Events of a transcription in progress, as `text/event-stream`."""
 
     def __init__(self, *, finals: bool = False) -> None:
-        """Begin; with `finals` each delta has its segment as our own event, too, which OpenAI's clients ignore."""
+        """Begin; `finals`: each delta also has our own `final` event, which OpenAI's clients ignore."""
         self._finals = finals
         self._text = ""
 
@@ -186,7 +186,7 @@ def describe_model(model: ModelInfo) -> dict[str, object]:
     }
 
 
-# Type and code of an error by its HTTP status; of others by their first digit.
+# Type and code of an error by its HTTP status.
 _ERRORS: dict[int, tuple[str, str | None]] = {
     401: ("invalid_request_error", "invalid_api_key"),
     403: ("invalid_request_error", "forbidden"),

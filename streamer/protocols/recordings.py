@@ -1,4 +1,4 @@
-"""What requests ask of whole recordings, and what they are answered, whatever their protocol."""
+"""Requests to transcribe recordings and their results, independent of the protocol."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from streamer.protocols.native import StreamTask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions:
-    """How to transcribe a recording. None: as the daemon is set."""
+    """How to transcribe a recording. None: the daemon's setting."""
 
     # Language code such as `en`, or `auto`.
     language: str | None = None
@@ -34,15 +34,15 @@ class ModelInfo:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordedSegment:
-    """A segment of a recording, with what OpenAI's interface tells beside the text."""
+    """A segment of a recording, with the figures that OpenAI's interface returns for it."""
 
     # Always with words.
     final: Final
 
-    # First frame, of 10 ms, of the window in which it was heard.
+    # First frame (of 10 ms) of the window that it was decoded from.
     seek: int
 
-    # Timestamps included.
+    # Including timestamps.
     tokens: tuple[int, ...]
 
     # Of the whole window.

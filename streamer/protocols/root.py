@@ -1,4 +1,4 @@
-"""The address `/`, for clients that cannot connect to another: the first message says whose they are."""
+"""The address `/`, for clients that cannot connect to another: their first message identifies the protocol."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,22 @@ from streamer.protocols.whisperlive import WhisperLive
 
 
 class Root(Adapter):
-    """A client of WhisperLive, whose first message is JSON with `uid`, or of Vosk."""
+    """A client of WhisperLive, whose first message is JSON with `uid`, or else of Vosk."""
 
     def __init__(self) -> None:
-        # What serves the client; before its first message, what refuses it.
-        self._chosen: Adapter = Vosk()
-        self._begun = False
+        # None before the first message.
+        self._chosen: Adapter | None = None
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
-        if not self._begun and isinstance(message, str) and _has_uid(message):
-            self._chosen = WhisperLive()
-        self._begun = True
+        if self._chosen is None:
+            self._chosen = WhisperLive() if isinstance(message, str) and _has_uid(message) else Vosk()
         return self._chosen.receive(message)
 
     def on_event(self, event: Event) -> Sequence[Action]:
-        return self._chosen.on_event(event)
+        return self._chosen.on_event(event) if self._chosen is not None else []
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        return self._chosen.refused(error)
+        return (self._chosen or Vosk()).refused(error)
 
 
 def _has_uid(message: str) -> bool:

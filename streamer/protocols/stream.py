@@ -1,6 +1,6 @@
-"""Our own protocol, version 1: events go out as they are. `/v1/captions` only reads, `/v1/stream` sends audio.
+"""Our own protocol, version 1, which sends events as they are: `/v1/captions` to read, `/v1/stream` to send audio.
 
-docs/protocol.md describes it; `native` reads the messages.
+It is described in docs/protocol.md; `native` reads the messages.
 """
 
 import functools
@@ -31,7 +31,7 @@ from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_mes
 logger = logging.getLogger(__name__)
 
 MAX_BAD_MESSAGES = 100  # on one connection; then the stream ends
-MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to say
+MAX_IGNORED_BYTES = 4096  # of a subscriber's message, which is ignored
 
 # A sequence number in a query.
 _SEQ = re.compile(r"\d{1,15}", re.ASCII)
@@ -41,7 +41,7 @@ class Captions(Adapter):
     """A subscriber of the daemon's own captions."""
 
     def __init__(self, query: Query) -> None:
-        """Follow the input from the place that the address names. Raises ProtocolError."""
+        """Follow the input from the event that the address names. Raises ProtocolError."""
         self._after, self._session = _position(query)
 
     def begin(self) -> Sequence[Action]:
@@ -53,24 +53,21 @@ class Captions(Adapter):
         return []
 
     def on_event(self, event: Event) -> Sequence[Action]:
+        if isinstance(event, Error) and event.fatal:
+            self.fail(event)
+            self.hangup = Hangup(1003 if event.code == ProtocolError.code else self.hangup.code, event.code)
         said = Say(event.to_json())
-        match event:
-            case Error(fatal=True, code=code):
-                self.fail(event)
-                self.hangup = Hangup(1003 if code == ProtocolError.code else self.hangup.code, code)
-            case End():
-                return [said, self.hangup]
-        return [said]
+        return [said, self.hangup] if isinstance(event, End) else [said]
 
 
 class Stream(Captions):
-    """A client's audio in, its session's events out, over as many connections as that takes."""
+    """A client's audio in, its session's events out; the session may continue over another connection."""
 
     resumable = True
 
     def __init__(self, query: Query) -> None:
         super().__init__(query)
-        # Whether a session was asked for, and whether its audio is complete.
+        # Whether a session was requested, and whether its audio is complete.
         self._opened = self._finished = False
         self._n_bad = 0
 
@@ -88,14 +85,14 @@ class Stream(Captions):
             kind, values = parse_message(message) if isinstance(message, str) else (None, {})
             if not self._opened:
                 return self._open(message, kind, values)
-            return [Write(message)] if isinstance(message, bytes) else self._obey(kind, values)
+            return [Write(message)] if isinstance(message, bytes) else self._command(kind, values)
         except ProtocolError as error:
             if not self._opened:
                 raise
             return self.unchanged(error)
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        again = isinstance(error, BusyError | StoppingError)  # the client reads in the reason when it may try again
+        again = isinstance(error, BusyError | StoppingError)  # the reason says when the client may try again
         event = Error(seq=1, code=error.code, message=str(error), fatal=True)
         return [Say(event.to_json()), Hangup(error.close_code, f"{error.code}: {error}" if again else error.code)]
 
@@ -113,10 +110,10 @@ class Stream(Captions):
             return [Open(StreamStart(**values))]
         if kind == "resume" and values:
             return [Resume(StreamResume(**values))]
-        first = [Write(message)] if isinstance(message, bytes) else self._obey(kind, values)
+        first = [Write(message)] if isinstance(message, bytes) else self._command(kind, values)
         return [Open(StreamStart()), *first]
 
-    def _obey(self, kind: Kind | None, values: Mapping[str, Any]) -> Sequence[Action]:
+    def _command(self, kind: Kind | None, values: Mapping[str, Any]) -> Sequence[Action]:
         match kind:
             case "finish":
                 self._finished = True
@@ -133,7 +130,7 @@ class Stream(Captions):
 
 
 def _position(query: Query) -> tuple[int | None, str | None]:
-    """Return the last event that a client has, and its session, as its address says. Raises ProtocolError."""
+    """Return number and session of the last event that a client has, from its address. Raises ProtocolError."""
     after = query.getlist("after")[-1:]
     if after and _SEQ.fullmatch(after[0]) is None:
         raise ProtocolError(
@@ -144,7 +141,7 @@ def _position(query: Query) -> tuple[int | None, str | None]:
 
 @functools.cache
 def warn_of_address() -> None:
-    """Warn, once, of clients that resume by their address."""
+    """Warn once of clients that resume by their address."""
     logger.warning(
         "a client resumes its stream with ?session= in the address of /v1/stream, which proxies write into their logs:"
         ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'

@@ -1,4 +1,4 @@
-"""What several protocols do with text: words as other recognisers write them, and hints as our models take them."""
+"""Text that several protocols share: bare words, hints within the bounds of `SessionOptions`, names of models."""
 
 import functools
 import logging
@@ -9,12 +9,12 @@ from streamer.outside import one_line
 
 logger = logging.getLogger(__name__)
 
-# What `SessionOptions` takes.
+# Limits of `SessionOptions`.
 MAX_PROMPT_CHARS = 2000
 MAX_HOTWORDS = 100
 MAX_HOTWORD_CHARS = 100
 
-# Names that OpenAI has for its own models of speech: who sends one means whatever model the daemon has.
+# OpenAI's names of its own speech models. Programs send them by default, so the daemon's model serves them.
 OPENAI_MODELS = frozenset(
     {
         "whisper-1",
@@ -29,28 +29,28 @@ OPENAI_MODELS = frozenset(
     }
 )
 
-# Names of models that are told apart in the log.
+# Different names of models that the log mentions.
 MAX_MODEL_NAMES = 100
 
 
 def bare(word: str) -> str:
-    """Return a word in lower case, without white space and punctuation at its ends; empty where nothing is left."""
+    """Return a word in lower case without white space and punctuation at its ends; may be empty."""
     kept = [i for i, char in enumerate(word) if not (char.isspace() or unicodedata.category(char).startswith("P"))]
     return word[kept[0] : kept[-1] + 1].lower() if kept else ""
 
 
 def prompt(text: str | None) -> str | None:
-    """Return a prompt as `SessionOptions` takes it: its end, which the model sees."""
+    """Return the end of a prompt, as much as `SessionOptions` accepts."""
     return one_line(text)[-MAX_PROMPT_CHARS:] if text else None
 
 
 def hotwords(phrases: Iterable[str] | None) -> tuple[str, ...] | None:
-    """Return phrases as `SessionOptions` takes them: as many as it takes, those that are too long left out."""
+    """Return as many phrases as `SessionOptions` accepts, without those that are too long."""
     found = (one_line(phrase) for phrase in phrases or ())
     return tuple(phrase for phrase in found if 0 < len(phrase) <= MAX_HOTWORD_CHARS)[:MAX_HOTWORDS] or None
 
 
 @functools.lru_cache(MAX_MODEL_NAMES)
 def note_model(name: str) -> None:
-    """Log, once, that clients ask for a model by a name of another program's: they get the daemon's own."""
-    logger.info("a client asks for model %s: it gets the daemon's own", one_line(name[:60]))
+    """Log once that clients name a model of another program, which the daemon's own model serves."""
+    logger.info("a client asks for model %s: the daemon's own model serves it", one_line(name[:60]))

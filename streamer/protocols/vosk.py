@@ -1,7 +1,7 @@
-"""Vosk: one reply to each message, at once, of what is known by then.
+"""Vosk: one immediate reply to each message, with what is known at that time.
 
-Source: the server and the test clients of alphacep/vosk-server. A client sends audio and waits for its reply before it
-sends more; so a reply never waits for the recogniser, but for the last one.
+Source: the server and the test clients of alphacep/vosk-server. A client sends audio and waits for the reply before it
+sends more, so only the last reply waits for the recogniser.
 """
 
 from collections import deque
@@ -17,16 +17,16 @@ from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
-# The original's, for clients that do not say theirs.
+# Vosk's own default.
 SAMPLE_RATE = 8_000
 
-# What a client may send while it should wait for the reply to `reset`.
+# Limits of what a client may send before the reply to `reset`, for which it should wait.
 MAX_HELD_BYTES = 2**20
 MAX_HELD_MESSAGES = 100
 
 
-class _Config(msgspec.Struct):
-    """What a client chooses; it may choose again."""
+class _VoskConfig(msgspec.Struct):
+    """Options; a client may send them again."""
 
     sample_rate: Annotated[float, msgspec.Meta(ge=MIN_SAMPLE_RATE, le=MAX_SAMPLE_RATE)] | None = None
     words: bool | float | None = None
@@ -35,30 +35,30 @@ class _Config(msgspec.Struct):
     model: str | None = None
 
 
-class _Message(msgspec.Struct):
-    """What a text frame says: one of these."""
+class _VoskMessage(msgspec.Struct):
+    """A text frame, which has one of these."""
 
-    config: _Config | None = None
+    config: _VoskConfig | None = None
     eof: bool | float = False
     reset: bool | float = False
 
 
 class Vosk(Adapter):
-    """One client's connection (see `Adapter`)."""
+    """One client's connection."""
 
     def __init__(self) -> None:
         self._start = StreamStart(sample_rate=SAMPLE_RATE, words=True)
-        # Whether results have their words one by one, and whether they are lists of alternatives.
+        # Whether results list their words, and whether they are lists of alternatives.
         self._words = True
         self._alternatives = False
-        # Whether there is a session, and whether no more audio comes.
+        # Whether there is a session, and whether its audio is complete.
         self._open = False
         self._finished = False
-        # Finals with words that no reply has had.
+        # Finals with words that were in no reply yet.
         self._finals: list[Final] = []
-        # What is being said; None where nothing is.
+        # The newest partial of speech that is not final.
         self._partial: Partial | None = None
-        # While the reply to `reset` is awaited, the messages behind it; None while none is.
+        # Messages after a `reset` whose reply is pending; None if none is.
         self._held: deque[str | bytes] | None = None
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
@@ -71,16 +71,16 @@ class Vosk(Adapter):
             return []
         if isinstance(message, bytes):
             return [*self._opened(), Write(message), say_json(self._known())]
-        said = read_json(message, _Message, "the message is not Vosk's", strict=False)  # numbers come as strings, too
-        if said.config is not None:
-            self._configure(said.config)
-        if said.eof:
+        request = read_json(message, _VoskMessage, "the message is not Vosk's", strict=False)  # numbers may be strings
+        if request.config is not None:
+            self._configure(request.config)
+        if request.eof:
             self._finished = True
             return [Finish()] if self._open else [say_json(self._result()), Hangup()]
-        if said.reset:
+        if request.reset:
             self._held = deque()
             return [*self._opened(), Do("flush")]
-        if said.config is None:  # a client that waits for a reply would wait for ever
+        if request.config is None:  # otherwise a client that expects a reply would wait forever
             raise ProtocolError("the message is not Vosk's: expected config, eof or reset")
         return []
 
@@ -101,7 +101,7 @@ class Vosk(Adapter):
                 return [*([say_json(self._result())] if awaited else []), self.hangup]
         return []
 
-    def _configure(self, config: _Config) -> None:
+    def _configure(self, config: _VoskConfig) -> None:
         if config.model:
             note_model(config.model)
         if config.words is not None:
@@ -121,7 +121,7 @@ class Vosk(Adapter):
         return [Open(self._start)]
 
     def _release(self, held: deque[str | bytes]) -> list[Action]:
-        """Take what came behind `reset`, as far as the next one."""
+        """Process the messages after a `reset`, up to the next one."""
         self._held = None
         actions: list[Action] = []
         while held:
@@ -132,13 +132,13 @@ class Vosk(Adapter):
         return actions
 
     def _known(self) -> dict[str, Any]:
-        """Return the reply to audio: a result, where one has not been told, or what is being said."""
+        """Return the reply to audio: new finals as a result, or else the current partial."""
         if self._finals:
             return self._result()
         return {"partial": _text(self._partial) if self._partial is not None else ""}
 
     def _result(self) -> dict[str, Any]:
-        """Return all finals that have not been told as one result."""
+        """Return all new finals as one result."""
         finals, self._finals = self._finals, []
         words = [word for final in finals for word in final.words if bare(word.word)]
         result: dict[str, Any] = {}
@@ -156,6 +156,6 @@ def _entry(word: Word) -> dict[str, Any]:
 
 
 def _text(event: Partial | Final) -> str:
-    """Return text as Vosk writes it: in lower case, without punctuation, a space between words."""
+    """Return text in Vosk's style: lower case, no punctuation, a space between words."""
     words = [word.word for word in event.words] or event.text.split()
     return " ".join(filter(None, map(bare, words)))

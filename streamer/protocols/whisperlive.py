@@ -1,8 +1,8 @@
-"""WhisperLive: segments of text, each shown as it grows and then completed.
+"""WhisperLive: segments of text, each sent as it grows and then as completed.
 
-Source: the clients of whisper-live 0.10. They keep a completed segment if it starts no earlier than the last one ended,
-write the incomplete one that they saw last into their subtitles unless it reads as the last completed one does, and
-fail on an empty list of segments.
+Source: the clients of whisper-live 0.10. They keep a completed segment if it does not start before the end of the last
+one, write the last incomplete one into their subtitles unless its text is that of the last completed one, and fail on
+an empty list of segments.
 """
 
 from collections import deque
@@ -21,30 +21,29 @@ from streamer.protocols.text import hotwords, note_model, prompt
 END_OF_AUDIO = b"END_OF_AUDIO"
 ENCODINGS = {"float32": FLOAT32, "int16": LINEAR16, "uint8": PCM[1]}
 
-# Clients write and show text of this one only.
+# Clients write and show the text of this backend only.
 BACKEND = "faster_whisper"
 
-# What a client without a place is told to wait, in minutes; nobody knows when there is room.
+# Minutes that a client is asked to wait if the daemon is full; the real time is unknown.
 WAIT_MINUTES = 1
 
-# How long its connection stays open then: its program looks every 50 ms whether it was told, and not after the close.
+# Delay of the close after that request: clients poll for it every 50 ms, and not after the close.
 WAIT_CLOSE_S = 2.0
 
-# Completed segments in a message: where a client does not say how many, and at most.
+# Completed segments in a message: by default, and at most.
 N_SEGMENTS = 10
 MAX_SEGMENTS = 100
 
 Segment = dict[str, Any]
 
 
-class _Name(msgspec.Struct):
-    """Without this name in it, clients drop a message."""
-
+class _ClientId(msgspec.Struct):
+    # Clients drop messages without it.
     uid: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
 
 
-class _Config(_Name):
-    """A client's first message; what else it says is for WhisperLive's own decoder."""
+class _FirstMessage(_ClientId):
+    """The fields that have an effect here; others are for WhisperLive's own decoder."""
 
     language: Annotated[str, msgspec.Meta(max_length=32)] | None = None
     task: StreamTask | None = None
@@ -57,17 +56,17 @@ class _Config(_Name):
 
 
 class WhisperLive(Adapter):
-    """One client's connection (see `Adapter`)."""
+    """One client's connection."""
 
     def __init__(self) -> None:
-        # What the first message says; None before it.
-        self._config: _Config | None = None
+        # The first message; None before it.
+        self._config: _FirstMessage | None = None
         self._uid = ""
-        # Whether END_OF_AUDIO came.
+        # Whether END_OF_AUDIO was received.
         self._finished = False
         # The newest completed segments, as many as a message has.
         self._completed: deque[Segment] = deque()
-        # The incomplete segment that the client saw last; None before any.
+        # The incomplete segment that was sent last; None before any.
         self._incomplete: Segment | None = None
         # Whether the client knows the language.
         self._language_known = False
@@ -88,11 +87,11 @@ class WhisperLive(Adapter):
         match event:
             case Ready():
                 ready = self._say(message="SERVER_READY", backend=BACKEND)
-                return [ready, *self._tell_language(event.language)]
+                return [ready, *self._detected(event.language)]
             case Partial() if event.text:
                 return self._show(self._segment(event))
             case Final():
-                return [*self._tell_language(event.language), *self._complete(event)]
+                return [*self._detected(event.language), *self._complete(event)]
             case Gap():
                 return self._take_back()
             case Error(fatal=True, code=IdleError.code):
@@ -105,21 +104,21 @@ class WhisperLive(Adapter):
         return []
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        """Tell the client why it gets no text."""
+        """Report the reason and hang up."""
         if not self._uid:
             return super().refused(error)
         match error:
             case BusyError():
                 wait = self._say(status="WAIT", message=WAIT_MINUTES)
                 return [wait, Hangup(error.close_code, "no room: try again later", after_s=WAIT_CLOSE_S)]
-            case StoppingError():  # who is told of an error does not come back
+            case StoppingError():  # a client does not reconnect after a status of ERROR
                 return super().refused(error)
         return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
 
     def _configure(self, message: str | bytes) -> Sequence[Action]:
         what = "the first message is not WhisperLive's"
-        self._uid = read_json(message, _Name, what).uid
-        config = self._config = read_json(message, _Config, what)
+        self._uid = read_json(message, _ClientId, what).uid
+        config = self._config = read_json(message, _FirstMessage, what)
         if config.model:
             note_model(config.model)
         self._completed = deque(maxlen=min(max(config.send_last_n_segments or N_SEGMENTS, 1), MAX_SEGMENTS))
@@ -135,8 +134,8 @@ class WhisperLive(Adapter):
         )
         return [Open(start)]
 
-    def _tell_language(self, language: str) -> list[Action]:
-        """Name the language that was found, once; nothing else may be in that message."""
+    def _detected(self, language: str) -> list[Action]:
+        """Send the detected language once, in a message of its own."""
         if self._language_known or language in ("", "auto"):
             return []
         self._language_known = True
@@ -145,13 +144,13 @@ class WhisperLive(Adapter):
     def _complete(self, final: Final) -> list[Action]:
         if not final.text:
             return self._take_back()
-        # First incomplete, with the text that it keeps: else what the client saw last stays in its subtitles.
+        # First incomplete, with its final text: otherwise the text of the last partial stays in the subtitles.
         shown = self._show(self._segment(final))
         self._completed.append({**self._segment(final), "completed": True})
         return [*shown, self._segments()]
 
     def _take_back(self) -> list[Action]:
-        """Let the client forget an incomplete segment of which nothing came: show the last completed one instead."""
+        """Replace an incomplete segment that became no text by the last completed one."""
         text = self._completed[-1]["text"] if self._completed else " "
         if self._incomplete is None or self._incomplete["text"] == text:
             return []
@@ -169,7 +168,7 @@ class WhisperLive(Adapter):
         segment: Segment = {
             "start": _time(event.start),
             "end": _time(event.end),
-            "text": f" {event.text}",  # a client skips what reads as the stripped text before it
+            "text": f" {event.text}",  # clients skip a text that equals the stripped one before it
             "completed": False,
         }
         if self._config is not None and self._config.word_timestamps:

@@ -1,7 +1,7 @@
 """Wyoming: events over TCP, as Home Assistant and its satellites speak them.
 
-Source: the package wyoming 1.10, and Home Assistant, which sends all audio and only then reads. An event is a
-line of JSON, further JSON of a length that the line names, and a payload likewise.
+Source: the package wyoming 1.10, and Home Assistant, which reads only after it has sent all audio. An event is a line
+of JSON, then more JSON and a payload, whose lengths are in the line.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ MAX_LINE_BYTES = 2**16
 MAX_DATA_BYTES = 2**20
 MAX_PAYLOAD_BYTES = 2**20
 
-# What may wait to be read while a transcript is finished.
+# Of unread requests while a transcript is finished.
 MAX_WAITING_BYTES = 2**22
 
 
@@ -36,7 +36,7 @@ class _Line(msgspec.Struct):
 
 
 class _Format(msgspec.Struct, frozen=True):
-    """How the audio of a chunk is written."""
+    """The encoding of a chunk of audio."""
 
     rate: Annotated[int, msgspec.Meta(ge=MIN_SAMPLE_RATE, le=MAX_SAMPLE_RATE)]
     width: Annotated[int, msgspec.Meta(ge=1, le=4)]  # bytes a sample
@@ -44,7 +44,7 @@ class _Format(msgspec.Struct, frozen=True):
 
 
 class _Request(msgspec.Struct):
-    """What `transcribe` asks for."""
+    """The fields of `transcribe`."""
 
     name: str | None = None
     language: Annotated[str, msgspec.Meta(max_length=32)] | None = None
@@ -66,21 +66,21 @@ class WyomingEvent:
 
 
 class EventReader:
-    """Bytes, cut anywhere, to events."""
+    """Parses a stream of bytes, cut anywhere, into events."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
-        # The line of an event whose rest is still to come.
+        # The line of an event whose data or payload is incomplete.
         self._line: _Line | None = None
 
     def feed(self, data: bytes) -> None:
-        """Take in what came. Raises ProtocolError where more waits than may."""
+        """Add bytes. Raises ProtocolError if the buffer is full."""
         if len(self._buffer) + len(data) > MAX_WAITING_BYTES:
-            raise ProtocolError(f"more than {MAX_WAITING_BYTES} bytes wait: expected no more before the transcript")
+            raise ProtocolError(f"more than {MAX_WAITING_BYTES} bytes wait: expected fewer before the transcript")
         self._buffer += data
 
     def next(self) -> WyomingEvent | None:
-        """Return the next event, None where it is not complete. Raises ProtocolError where it is none."""
+        """Return the next event, None if it is incomplete. Raises ProtocolError for an invalid one."""
         line = self._line
         try:
             if line is None:
@@ -97,8 +97,8 @@ class EventReader:
             data = line.data or {}
             if n_data:
                 data |= msgspec.json.decode(self._take(n_data), type=dict[str, Any])
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # deep nesting, and what is no UTF-8
-            raise ProtocolError(f"what came is no event: {one_line(str(error)[:200])}") from None
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # deep nesting, and invalid UTF-8
+            raise ProtocolError(f"invalid event: {one_line(str(error)[:200])}") from None
         return WyomingEvent(line.type, data, self._take(n_payload))
 
     def _take(self, n_bytes: int) -> bytes:
@@ -108,24 +108,24 @@ class EventReader:
 
 
 class Wyoming(Adapter):
-    """One client's connection (see `Adapter`): what it says are lines, what it receives is bytes cut anywhere.
+    """One client's connection: it sends lines, and receives bytes cut anywhere.
 
-    A session is opened for each transcript. What a client sends before it has the last one waits.
+    Each transcript has a session of its own. Requests wait until the transcript of the one before was sent.
     """
 
     def __init__(self, info: str) -> None:
-        """Serve a client; `info` is the answer to `describe`, see `describe`."""
+        """Serve a client; `info` answers `describe`, see the function of that name."""
         self._info = info
         self._reader = EventReader()
-        # What the client asks for, and its audio, None before any came: a session is open then.
+        # The current request, and the reader of its audio; a session is open if that is not None.
         self._request = _Request()
         self._audio: AudioReader | None = None
-        # Finals so far, each with the space before it, and their language.
+        # Finals so far, each with its leading space, and their language.
         self._chunks: list[str] = []
         self._language = ""
-        # Whether audio-stop came: the transcript is awaited.
+        # Whether audio-stop was received and the transcript is pending.
         self._finishing = False
-        # Whether the connection is at its end.
+        # Whether an error has ended the connection.
         self._failed = False
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
@@ -136,10 +136,10 @@ class Wyoming(Adapter):
         return self._advance()
 
     def on_event(self, event: Event) -> Sequence[Action]:
-        """Tell the client of text that is final, and at the end of all of it."""
+        """Send each final as a chunk, and at the end the transcript."""
         match event:
             case Final() if event.text:
-                return self._tell(event)
+                return self._chunk(event)
             case Error(fatal=True):
                 return self._fail(event)
             case End() if not self._failed:
@@ -150,16 +150,16 @@ class Wyoming(Adapter):
         return self._fail(error)
 
     def _advance(self) -> list[Action]:
-        """Do what came, as far as the end of a request whose transcript is awaited."""
+        """Process received events, up to the end of a request whose transcript is pending."""
         actions: list[Action] = []
         try:
             while not self._finishing and (event := self._reader.next()) is not None:
-                actions += self._obey(event)
+                actions += self._process(event)
         except (ProtocolError, msgspec.ValidationError) as error:
             actions += self._fail(error)
         return actions
 
-    def _obey(self, event: WyomingEvent) -> list[Action]:
+    def _process(self, event: WyomingEvent) -> list[Action]:
         match event.type:
             case "describe":
                 return [Say(self._info)]
@@ -168,16 +168,16 @@ class Wyoming(Adapter):
             case "transcribe":
                 self._request = msgspec.convert(event.data, _Request)
             case "audio-chunk":
-                said = msgspec.convert(event.data, _Format)
-                return self._hear(AudioFormat(PCM[said.width], said.rate, said.channels), event.payload)
+                given = msgspec.convert(event.data, _Format)
+                return self._write(AudioFormat(PCM[given.width], given.rate, given.channels), event.payload)
             case "audio-stop":
                 if self._audio is None:
                     return self._transcript()
                 self._finishing = True
                 return [Finish()]
-        return []  # audio-start says what each chunk says, too
+        return []  # each chunk repeats the fields of audio-start
 
-    def _hear(self, format: AudioFormat, audio: bytes) -> list[Action]:
+    def _write(self, format: AudioFormat, audio: bytes) -> list[Action]:
         opening: list[Action] = []
         if self._audio is None:
             self._audio = AudioReader(format)
@@ -197,16 +197,16 @@ class Wyoming(Adapter):
             words=True,
         )
 
-    def _tell(self, final: Final) -> list[Action]:
+    def _chunk(self, final: Final) -> list[Action]:
         opening = [] if self._chunks else [_say("transcript-start", language=final.language)]
-        # Words keep the space before them; those of Chinese, say, have none.
+        # Words keep their leading space; those of Chinese, for example, have none.
         apart = self._chunks and (not final.words or final.words[0].word.startswith(" "))
         self._chunks.append(f" {final.text}" if apart else final.text)
         self._language = final.language
         return [*opening, _say("transcript-chunk", text=self._chunks[-1])]
 
     def _transcript(self) -> list[Action]:
-        """End the request, with a transcript whatever came of it, and be ready for the next one."""
+        """End the request with a transcript, which may be empty, and prepare for the next one."""
         opening = [] if self._chunks else [_say("transcript-start")]
         language = {"language": self._language} if self._language else {}
         transcript = _say("transcript", text="".join(self._chunks), **language)
@@ -215,7 +215,7 @@ class Wyoming(Adapter):
         return [*opening, transcript, _say("transcript-stop")]
 
     def _fail(self, error: StreamerError | msgspec.ValidationError | Error) -> list[Action]:
-        # Home Assistant waits for a transcript or the connection's end, whatever else it is told.
+        # Home Assistant ignores the error and waits for a transcript or the connection's end.
         self._failed = self._finishing = True
         message = error.message if isinstance(error, Error) else str(error)
         code = "bad_message" if isinstance(error, msgspec.ValidationError) else error.code
@@ -223,15 +223,15 @@ class Wyoming(Adapter):
 
 
 def describe(model: str, languages: Sequence[str]) -> str:
-    """Return the answer to `describe`: what transcribes here."""
+    """Return the answer to `describe`: program, model and languages."""
     whisper = {"name": "OpenAI", "url": "https://github.com/openai/whisper"}
     known = {"installed": True, "version": __version__}
-    hears = {"name": model, "attribution": whisper, "description": model, "languages": list(languages), **known}
+    offered = {"name": model, "attribution": whisper, "description": model, "languages": list(languages), **known}
     program = {
         "name": "streamer",
         "attribution": {"name": "streamer", "url": ""},
         "description": "Real-time transcription with Whisper",
-        "models": [hears],
+        "models": [offered],
         "supports_transcript_streaming": True,
         **known,
     }
@@ -239,7 +239,7 @@ def describe(model: str, languages: Sequence[str]) -> str:
 
 
 def error_line(message: str, code: str) -> str:
-    """Return the event that says what is wrong."""
+    """Return an `error` event."""
     return _say("error", text=one_line(message), code=code).text
 
 

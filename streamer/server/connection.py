@@ -1,6 +1,6 @@
-"""One TCP connection: uvicorn's HTTP and WebSocket protocols, with what a hostile network asks for beside them.
+"""One TCP connection: uvicorn's HTTP and WebSocket protocols, hardened for a hostile network.
 
-Each override names the attack of `tools/attack.py` that fails without it, or the promise to clients.
+Each override names the attack of `tools/attack.py` that succeeds without it, or the promise to clients.
 """
 
 import asyncio
@@ -26,20 +26,20 @@ from streamer.server.ws import GONE_EVENT
 
 logger = logging.getLogger(__name__)
 
-KEEPALIVE_S = 20.0  # from one ping to the next, and for its answer
-CLOSE_TIMEOUT_S = 5.0  # for the closing handshake; then the connection is cut
-SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: what is in there can no longer be replaced by something newer
-WRITE_BUFFER_BYTES = 32 * 1024  # in the process, above that
-READ_BYTES = 16 * 1024  # read at a time: frames in it are parsed in one go, while all others wait
-BODY_BYTES = 16 * 1024  # of a request's body must come in the time that its head may take
-MAX_MESSAGE_BYTES = 4096  # at an address that is no WebSocket's, where none comes
+KEEPALIVE_S = 20.0  # between two pings, and for the answer to one
+CLOSE_TIMEOUT_S = 5.0  # for the closing handshake; then the connection is aborted
+SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: events in it can no longer be superseded
+WRITE_BUFFER_BYTES = 32 * 1024  # in the process, in addition
+READ_BYTES = 16 * 1024  # read at a time: its frames are parsed in one step, while other clients wait
+BODY_BYTES = 16 * 1024  # of a request's body must arrive in `server.header_timeout_s`
+MAX_MESSAGE_BYTES = 4096  # at an address without WebSockets
 
 
 class State(ServerState):
-    """What the connections of a server share."""
+    """State that the connections of a server share."""
 
     def __init__(self, context: Context, max_message_bytes: Mapping[str, int]) -> None:
-        """`max_message_bytes` has the paths of WebSockets, and how long a message may be there."""
+        """`max_message_bytes` has the limit for each path of WebSockets."""
         super().__init__()
         self.context = context
         self.max_message_bytes = max_message_bytes
@@ -50,28 +50,27 @@ class State(ServerState):
 
     @default_headers.setter
     def default_headers(self, headers: list[tuple[bytes, bytes]]) -> None:
-        """Do nothing: the base class begins with none."""
+        """Ignore the base class's initial value."""
 
 
 class HttpProtocol(H11Protocol):
-    """A connection that speaks HTTP, and perhaps becomes a WebSocket."""
+    """An HTTP connection, which may become a WebSocket."""
 
     def __init__(self, config: Config, server_state: State, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self._context = server_state.context
-        # Ends the connection of a client that takes too long over its request.
+        # Ends the connection of a client whose request takes too long; and bytes received since it was set.
         self._deadline: asyncio.TimerHandle | None = None
-        # Bytes that came since it was set.
         self._n_bytes = 0
-        # The address that the connection is counted for; None if it is not.
+        # The address that the connection is counted for; None if it is not counted.
         self._counted: str | None = None
-        # Whether the connection was answered here, and nothing more is read.
+        # Whether the connection was refused, and is no longer read.
         self._refused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count the connection (one-address-full, upgrade-crowd), and expect a request in time (silent-connections)."""
         super().connection_made(cast(asyncio.Transport, transport))
-        # A proxy's clients are counted one by one, once the head of their request says who they are.
+        # A proxy's clients are counted by `Guard`, once the head of a request has their address.
         peer = self.client[0] if self.client else ""
         address = "" if self._context.access.proxies.trust(peer) else peer
         full = self._context.limits.enter(address)
@@ -95,12 +94,12 @@ class HttpProtocol(H11Protocol):
 
     @property
     def caller(self) -> Token | None:
-        """The token of the request that is being answered; None if none is, or it needs no token."""
+        """The token of the request that is being answered, if any."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         return self.scope.get("state", {}).get("caller") if is_answering else None
 
     def revoke(self) -> None:
-        """End the request whose token was revoked: the response is an error, or stops where it is."""
+        """End the request whose token was revoked: with an error, or in the middle of the response."""
         self._refuse(HTTPStatus.UNAUTHORIZED, "the token was revoked or has expired", "token")
 
     def data_received(self, data: bytes) -> None:
@@ -118,7 +117,7 @@ class HttpProtocol(H11Protocol):
             self._expect_request()
 
     def on_response_complete(self) -> None:
-        """Expect the next request in time, or the rest of a body that was answered before (endless-bodies)."""
+        """Expect the next request in time, or the rest of a body that was answered early (endless-bodies)."""
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._expect_request()
@@ -127,7 +126,7 @@ class HttpProtocol(H11Protocol):
             self._deadline = self.loop.call_later(self._context.settings.header_timeout_s, finish, self.transport)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Go on as a WebSocket, unless something follows the request (pipelined-upgrade, bodies-unasked)."""
+        """Become a WebSocket, unless data follows the request (pipelined-upgrade, bodies-unasked)."""
         behind, _ = self.conn.trailing_data
         named = {name for name, _ in self.headers}
         if behind or named & {b"content-length", b"transfer-encoding"}:
@@ -153,7 +152,7 @@ class HttpProtocol(H11Protocol):
             self._deadline = None
 
     def _refuse_slow(self) -> None:
-        if not self._n_bytes and self.cycle is not None:  # between two requests there is nothing to answer (odd-lines)
+        if not self._n_bytes and self.cycle is not None:  # between two requests (odd-lines)
             self.transport.close()
             return
         timeout_s = self._context.settings.header_timeout_s
@@ -161,7 +160,7 @@ class HttpProtocol(H11Protocol):
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "header_timeout")
 
     def _refuse(self, status: HTTPStatus, message: str, reason: str) -> None:
-        """Answer with an error and close: without h11, whose state may allow nothing more."""
+        """Send an error and close: without h11, whose state may not allow it."""
         self._expect_nothing()
         self._refused = True
         self._context.metrics.refused(reason)
@@ -175,20 +174,20 @@ class HttpProtocol(H11Protocol):
 
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
-    """A connection that speaks WebSocket.
+    """A WebSocket connection.
 
-    Of uvicorn's implementations this one is taken since both directions hold back: `send` waits while the client
-    does not read, and nothing is read from a client while a message waits for the application.
+    This implementation of uvicorn's has flow control in both directions: `send` waits while the client does not read,
+    and the client is not read while a message waits for the application.
     """
 
     def __init__(self, config: Config, server_state: State, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
         self._state = server_state
         self.close_timeout = CLOSE_TIMEOUT_S
-        # The address that the connection is counted for; None if it is not.
+        # The address that the connection is counted for; None if it is not counted.
         self.counted: str | None = None
         self._gone = asyncio.Event()
-        # Whether the client broke the protocol, so that nothing more is read.
+        # Whether the client violated the protocol, and is no longer read.
         self._broken = False
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -199,7 +198,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self._state.context.limits.leave(self.counted)
 
     async def run_asgi(self) -> None:
-        """Let the application know when the connection is gone, and allow for the longer messages of some paths."""
+        """Provide the application with `GONE_EVENT`, and set the path's limit of a message."""
         cast(dict[str, Any], self.scope["extensions"])[GONE_EVENT] = self._gone
         self.conn.max_message_size = self._state.max_message_bytes.get(self.scope["path"], MAX_MESSAGE_BYTES)
         await super().run_asgi()
@@ -208,7 +207,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Read frames until the client breaks the protocol: in a frame (too-long), or in its request (odd-offers)."""
+        """Read frames until the client violates the protocol: in a frame (too-long) or its request (odd-offers)."""
         if self._broken:
             return
         self.conn.receive_data(data)
@@ -217,27 +216,27 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.handle_parser_exception()
 
     def send_receive_event_to_app(self) -> None:
-        """Queue a message; behind a text that is not UTF-8 a close frame may have been read already (bad-utf8)."""
+        """Queue a message; a close frame may have been read after text that is not UTF-8 (bad-utf8)."""
         try:
             super().send_receive_event_to_app()
         except InvalidState:
             self.handle_parser_exception()
 
     def handle_ping(self) -> None:
-        """Answer, unless the client does not read the answers, which would pile up (unread-pongs)."""
-        closing = self.conn.close_sent is not None and not self.close_sent  # what came behind the ping was wrong
+        """Answer, unless the client does not read answers, which would accumulate (unread-pongs)."""
+        closing = self.conn.close_sent is not None and not self.close_sent  # the data after the ping was wrong
         if (self.writable.is_set() or closing) and not self._broken:
             super().handle_ping()
         else:
             self.conn.data_to_send()
 
     def handle_cont(self, event: Frame) -> None:
-        """Drop empty parts of a message, which would be counted nowhere (empty-continuations)."""
+        """Drop empty parts of a message, which no limit counts (empty-continuations)."""
         if event.data or event.fin:
             super().handle_cont(event)
 
     def handle_close(self, event: Frame) -> None:
-        """Pass the client's answer to the application that has closed: a client that did not answer may resume."""
+        """Pass the client's answer to the application that closed: a client that did not answer may resume."""
         assert self.conn.close_rcvd is not None
         if self.close_sent:
             self.queue.put_nowait({"type": "websocket.disconnect", "code": self.conn.close_rcvd.code})
@@ -245,7 +244,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def handle_parser_exception(self) -> None:
-        """Close in a way that the client gets to read the reason (too-long)."""
+        """Close so that the client can read the reason (too-long)."""
         self._broken = True
         code = self.conn.close_sent.code if self.conn.close_sent is not None else 1006
         self.queue.put_nowait({"type": "websocket.disconnect", "code": code})
@@ -255,11 +254,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         finish(self.transport)
 
     async def send(self, message: Any) -> None:  # noqa: ANN401 - any ASGI message
-        """Do as uvicorn does, but close at once, also if the client does not read (deaf-subscribers)."""
+        """Send as uvicorn does, but close at once, also if the client does not read (deaf-subscribers)."""
         if message["type"] != "websocket.close" or not self.handshake_complete:
             await super().send(message)
             if message["type"] == "websocket.http.response.body" and not message.get("more_body"):
-                self.handshake_complete = True  # or uvicorn complains that there was none (wrong-origins)
+                self.handshake_complete = True  # else uvicorn logs an error (wrong-origins)
         elif not (self.close_sent or self.transport.is_closing()):
             self.conn.send_close(message.get("code", 1000), message.get("reason") or "")
             self.transport.write(b"".join(self.conn.data_to_send()))
@@ -270,7 +269,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
             self.close_timer = self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
 
     def keepalive_timeout(self) -> None:
-        """Close, unless the client is held back: its answer waits behind its audio, which is promised to be taken."""
+        """Close, unless the client is not being read: its pong waits behind its audio."""
         if self.read_paused:
             self.pending_ping_payload = self.pong_timer = None
             self.schedule_ping()
@@ -280,7 +279,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 
 def raw_response(status: HTTPStatus, message: str = "") -> bytes:
-    """Return the last response of a connection, if nothing else can write it."""
+    """Return an error as the last response of a connection."""
     body = b'{"error":"%s"}\n' % message.encode("ascii", "replace").replace(b'"', b"'")
     head = f"HTTP/1.1 {status} {status.phrase}\r\nContent-Type: application/json\r\n"
     head += f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -288,9 +287,9 @@ def raw_response(status: HTTPStatus, message: str = "") -> bytes:
 
 
 def finish(transport: asyncio.Transport) -> None:
-    """Say no more once what was written has gone out, and leave it to the peer to close; not for long.
+    """Send what was written, and wait up to CLOSE_TIMEOUT_S for the peer to close.
 
-    To close at once, with something unread, would be a reset: it overtakes what was written.
+    To close at once, with unread data, would be a reset, which may overtake what was written.
     """
     if transport.can_write_eof():
         transport.write_eof()

@@ -1,4 +1,4 @@
-"""A session's events for one client, as fast as that client reads."""
+"""Sends a session's events to one client, at the client's pace."""
 
 import asyncio
 import contextlib
@@ -23,33 +23,31 @@ class Follower:
         session: str | None = None,
         earlier: AsyncGenerator[Event, None] | None = None,
     ) -> None:
-        """Follow `feed` from behind event `after` of `session` (see `EventLog.subscribe`).
+        """Follow `feed` after event `after` of `session` (see `EventLog.subscribe`).
 
-        What `earlier` yields is passed on before the feed is followed, from behind the last of it. When the client is
-        too far behind, `on_overflow` is called with the reason to close its connection with.
+        earlier : yields events to pass on first; then the feed is followed after the last of them
+        on_overflow : called with a close reason if the client is too far behind
         """
         self._feed = feed
         self._context = context
         self._on_overflow = on_overflow
-        # Session and number of the event that was taken last; before the first, of the one that the client had.
+        # Session and number of the last event that was passed on; at first, of the client's last event.
         self.session, self.last_sent = session or feed.session, after or 0
         self._loop = asyncio.get_running_loop()
-        # Set when there may be something to send; set while everything there was has been handed over.
+        # Set if there may be an event to send; set while all events have been passed on.
         self._wakeup, self.idle = asyncio.Event(), asyncio.Event()
-        # Whether `end` was taken.
-        self.ended = False
+        self.ended = False  # whether `end` was passed on
         self._earlier = earlier
-        # None before the feed is followed.
-        self._subscription: Subscription | None = None
+        self._subscription: Subscription | None = None  # None before the feed is followed
         self._outbox = Outbox(context.settings.queue_events)
-        # What is no event of the session and waits to be sent, the newest; see `EventLog.notify`.
+        # The newest notice that waits, which is no event of the session; see `EventLog.notify`.
         self._notice: Event | None = None
-        # Of its dropped partials, how many the metrics have.
+        # Dropped partials that the metrics have counted.
         self._n_superseded = 0
         if earlier is None:
             self._follow(after, session)
         else:
-            self.idle.set()  # the client can ask for it again: a stop does not wait
+            self.idle.set()  # the client can request them again: a stop does not wait
 
     async def run(self, send: Callable[[Event], Awaitable[None]]) -> None:
         """Pass events to `send` until `end` was passed."""
@@ -76,14 +74,14 @@ class Follower:
             self.session, self.last_sent = event.session, event.seq
             self.ended = isinstance(event, End)
             await send(event)
-            await asyncio.sleep(0)  # a long replay must not keep the others waiting
+            await asyncio.sleep(0)  # a long replay must not delay other clients
 
     def close(self) -> None:
         if self._subscription is not None:
             self._subscription.cancel()
 
     def _follow(self, after: int | None, session: str | None) -> None:
-        # From here on events come in, by way of the loop's queue: none before this method has returned.
+        # Events come in by way of the loop's queue: none before this method has returned.
         self._subscription = self._feed.subscribe(self._on_event, after=after, session=session)
         self._outbox = Outbox(self._context.settings.queue_events, self._subscription.backlog)
         self._context.metrics.watch(self._outbox)
@@ -104,6 +102,6 @@ class Follower:
         self._wakeup.set()
 
     def _count_superseded(self) -> None:
-        """Count the partials that the outbox has dropped since the last time."""
+        """Add the partials that the outbox has dropped to the metrics."""
         self._context.metrics.partials_superseded.inc(self._outbox.n_superseded - self._n_superseded)
         self._n_superseded = self._outbox.n_superseded

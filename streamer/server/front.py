@@ -1,8 +1,9 @@
-"""The server: one port for the captions page, health, metrics and the WebSockets."""
+"""The server: one port for the pages, health, metrics, recordings and WebSockets."""
 
 import asyncio
 import contextlib
 import logging
+import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,6 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from websockets.frames import CloseCode
 
-from streamer.errors import UsageError
 from streamer.server import connection
 from streamer.server.access import Access
 from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
@@ -20,8 +20,7 @@ from streamer.server.interfaces import Context, Services
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
 from streamer.server.routes import SOCKETS, make_app
-from streamer.server.sockets import BACKLOG, listen, url
-from streamer.server.unix import UnixSocket
+from streamer.server.sockets import BACKLOG, UnixSocket, listen, url
 from streamer.server.ws import Close
 from streamer.server.wyoming import WyomingServer
 from streamer.settings.table import ServerSettings
@@ -33,7 +32,7 @@ logger = logging.getLogger(__name__)
 
 ANSWER_TIMEOUT_S = 1.0  # for requests that are being answered when the daemon stops
 ABORT_TIMEOUT_S = 2.0  # for a connection that was cut to be gone
-TOKENS_S = 1.0  # from one look for revoked tokens to the next
+TOKENS_S = 1.0  # between two checks for revoked tokens
 
 
 class Server:
@@ -48,14 +47,13 @@ class Server:
     ) -> None:
         """Prepare a server. `default_token_file` is read if the settings name none, and it exists.
 
-        Raises ConfigError if it would be open to a network without a token, or an origin is not one.
+        Raises ConfigError if it would be open to a network without a token, or an origin is malformed.
         """
         self._default_token_file = default_token_file
-        metrics = ServerMetrics(registry)
         context = self._context = Context(
             services=services,
             registry=registry,
-            metrics=metrics,
+            metrics=ServerMetrics(registry),
             limits=Limits(settings.max_connections, settings.max_connections_per_address),
             settings=settings,
             access=Access.of(settings, default_token_file),
@@ -65,7 +63,7 @@ class Server:
             make_app(context),
             http=HttpProtocol,
             ws=WebSocketProtocol,
-            # Captions are short and must not wait for a compressor; and each connection would hold its memory.
+            # Captions are short and must not wait for a compressor; and each connection would need its memory.
             ws_per_message_deflate=False,
             ws_ping_interval=connection.KEEPALIVE_S,
             ws_ping_timeout=connection.KEEPALIVE_S,
@@ -74,45 +72,49 @@ class Server:
             access_log=False,
             proxy_headers=False,
         )
-        # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
+        # One for each listening socket: `localhost` has an IPv4 and an IPv6 address.
         self._listeners: list[asyncio.Server] = []
-        # The certificate; None for plain HTTP.
-        self._tls: Tls | None = None
+        self._tls: Tls | None = None  # None for plain HTTP
         self._unix: UnixSocket | None = None
-        # Wyoming's own port; None if it is off.
         self._wyoming = WyomingServer(context) if settings.wyoming_port else None
-        # What closes the connections of tokens that are revoked, and what exchanges the certificate.
+        # Tasks that close the connections of revoked tokens, and replace the certificate.
         self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> str:
         """Listen; return the address of the captions page, such as `http://127.0.0.1:8765/`.
 
-        Raises PortInUseError where the port is taken, ConfigError where the host, the Unix socket or Wyoming's port
-        cannot be listened on, or there is no certificate.
+        Raises PortInUseError if the port is taken, ConfigError if the server cannot listen on the host, the Unix socket
+        or Wyoming's port, or there is no certificate.
         """
         settings = self._context.settings
         self._config.load()
-        # A visitor's mistake, such as a port scanner's, is none of ours.
+        # Mistakes of clients, such as port scanners, are not logged.
         mistakes = ("Invalid", "Unsupported upgrade")
         logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(mistakes))
-        host = self._context.access.host
         if settings.tls not in ("auto", "off") or settings.tls_certificate or settings.tls_key:
-            # Late: what reads and makes certificates takes 9 MB.
-            from streamer.server.tls import make_tls
+            from streamer.server.tls import make_tls  # late: it takes 9 MB
 
             self._tls = await asyncio.to_thread(make_tls, settings)
-        if settings.unix_socket:
-            self._unix = UnixSocket(Path(settings.unix_socket).expanduser())
-        try:
+        host = self._context.access.host
+        with contextlib.ExitStack() as stack:
+            if settings.unix_socket:
+                self._unix = stack.enter_context(
+                    contextlib.closing(UnixSocket(Path(settings.unix_socket).expanduser()))
+                )
             if self._wyoming is not None:
+                stack.callback(self._wyoming.close)
                 await self._wyoming.listen()
             sockets = await listen(host, settings.port)
-        except UsageError:
-            self._close_unix()
-            if self._wyoming is not None:
-                self._wyoming.close()
-            raise
-        loop = asyncio.get_running_loop()
+            stack.pop_all()
+        await self._serve(sockets)
+        port = sockets[0].getsockname()[1]
+        self._watching.append(asyncio.create_task(self._watch_tokens()))
+        if self._tls is not None:
+            self._watching.append(asyncio.create_task(self._tls.watch(host, port)))
+        return url("http" if self._tls is None else "https", host, port)
+
+    async def _serve(self, sockets: Sequence[socket.socket]) -> None:
+        loop, settings = asyncio.get_running_loop(), self._context.settings
 
         def make_protocol() -> HttpProtocol:
             return HttpProtocol(self._config, self._state, {})
@@ -126,14 +128,9 @@ class Server:
         if self._unix is not None:
             self._listeners.append(await loop.create_unix_server(make_protocol, sock=self._unix.sock, backlog=BACKLOG))
             logger.info("listening on unix://%s", settings.unix_socket)
-        port = sockets[0].getsockname()[1]
-        self._watching.append(asyncio.create_task(self._watch_tokens()))
-        if self._tls is not None:
-            self._watching.append(asyncio.create_task(self._tls.watch(host, port)))
-        return url("http" if self._tls is None else "https", host, port)
 
     async def serve_model(self, model: str, languages: Sequence[str]) -> None:
-        """Serve the clients that ask first what transcribes: a model that is ready, and what it knows."""
+        """Serve clients that ask first for the model and its languages, now that it is loaded."""
         if self._wyoming is not None:
             await self._wyoming.serve(model, languages)
 
@@ -142,7 +139,7 @@ class Server:
         return self._context.limits.n_open
 
     def reload(self, settings: ServerSettings) -> None:
-        """Take up other origins, tokens and limits. Raises ConfigError, and changes nothing, where they cannot be."""
+        """Use other origins, proxies, tokens and limits. Raises ConfigError, and changes nothing, if they are wrong."""
         context = self._context
         context.access = Access.of(settings, self._default_token_file, context.access.guesses)
         context.settings = settings
@@ -150,13 +147,13 @@ class Server:
         context.limits.max_per_address = settings.max_connections_per_address
 
     def drain(self) -> None:
-        """Begin to stop: take no new WebSockets, and let clients' streams end. Subscribers still get what comes."""
+        """Begin to stop: accept no WebSockets, and end clients' streams. Subscribers still get events."""
         self._context.draining.set()
 
     async def stop(self, timeout_s: float = 10.0) -> None:
-        """Take no more connections, flush the open ones, close them with code 1001, and return when all are gone.
+        """Accept no connections, flush the open ones, close them with code 1001, and return when all are gone.
 
-        A client's stream is finished first. What is not done after `timeout_s` is cut off.
+        Clients' streams are finished first. Connections that take longer than `timeout_s` are aborted.
         """
         self.drain()
         self._context.stopping.set()
@@ -164,7 +161,8 @@ class Server:
             task.cancel()
         for listener in self._listeners:
             listener.close()
-        self._close_unix()
+        if self._unix is not None:
+            self._unix.close()
         stopping = [asyncio.create_task(self._wyoming.stop(timeout_s))] if self._wyoming is not None else []
         if self._context.sockets:
             _, late = await asyncio.wait(list(self._context.sockets), timeout=timeout_s)
@@ -181,25 +179,20 @@ class Server:
                     await asyncio.sleep(0.01)
         self._listeners.clear()
 
-    def _close_unix(self) -> None:
-        if self._unix is not None:
-            self._unix.close()
-
     async def _watch_tokens(self) -> None:
-        """Close connections whose token was revoked, changed or expired, abandon their streams."""
+        """Close connections whose token was revoked, changed or expired, and abandon their streams."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
                 now = time.time()
                 tokens = self._context.access.tokens
                 tokens.refresh()
-                sockets = [each for each in self._context.sockets.values() if not tokens.holds(each.caller, now)]
-                for socket in sockets:
-                    await socket.connection.shut(Close(CloseCode.POLICY_VIOLATION, "token revoked or expired"))
-                requests = [each for each in self._state.connections if isinstance(each, HttpProtocol)]
-                for request in requests:
+                for each in list(self._context.sockets.values()):
+                    if not tokens.holds(each.caller, now):
+                        await each.connection.shut(Close(CloseCode.POLICY_VIOLATION, "token revoked or expired"))
+                for request in [each for each in self._state.connections if isinstance(each, HttpProtocol)]:
                     if request.caller is not None and not tokens.holds(request.caller, now):
                         request.revoke()
                 self._context.services.streams.abandon_unreachable(tokens.names("stream", now))
-            except Exception:  # a token that is revoked tomorrow must not stay
-                logger.exception("looking for revoked tokens failed")
+            except Exception:  # the next check must not fail with this one
+                logger.exception("checking for revoked tokens failed")

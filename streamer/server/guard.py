@@ -1,4 +1,4 @@
-"""Middleware that admits requests: what they may look like, whose they are, and which token they need."""
+"""Middleware that checks requests: their form, their client, and their token."""
 
 import asyncio
 import dataclasses
@@ -12,29 +12,30 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamer.server import tokens
-from streamer.server.access import Refusal, client_address, shown_token
+from streamer.server.access import client_address, shown_token
 from streamer.server.interfaces import Context
+from streamer.server.limits import Refusal
 from streamer.server.responses import respond_error
 
 MAX_HEAD_BYTES = 16 * 1024  # of a request's target and headers
 
-# What a browser asked a proxy for, by the X-Forwarded-Proto of proxies.
+# X-Forwarded-Proto of a proxy -> the scheme of the page that a browser shows.
 _SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
 
-# Reasons of refusals that pages must not read: those of another site, or under another host's name.
+# Reasons of refusals that pages of other sites cause, and must not read.
 _FOREIGN = ("host", "origin")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Guard:
-    """Turns away what has no business here, whatever it asks for; behind a proxy it finds out who that is."""
+    """Refuses malformed and foreign requests; for those of a proxy it finds the client's address."""
 
     app: ASGIApp
     context: Context
     max_body_bytes: Callable[[Scope], int]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on, with its client's address in `scope`."""
+        """Refuse a request, or pass it on with its client's address in `scope`."""
         headers = Headers(scope=scope)
         proxies = self.context.access.proxies
         peer = scope["client"][0] if scope.get("client") else ""
@@ -61,9 +62,8 @@ class Guard:
         if n_bytes > MAX_HEAD_BYTES:
             text = f"the head of the request has {n_bytes} bytes: expected no more than {MAX_HEAD_BYTES}"
             return Refusal(431, text, "head")
-        # Of several proxies the last is the one that we trust.
-        forwarded = (_only(headers, "x-forwarded-host") or "").rpartition(",")[2].strip() if proxied else ""
-        scheme = (_only(headers, "x-forwarded-proto") or "").rpartition(",")[2].strip() if proxied else ""
+        forwarded = _last(headers, "x-forwarded-host") if proxied else ""
+        scheme = _last(headers, "x-forwarded-proto") if proxied else ""
         access = self.context.access
         if scope["server"] is not None and scope["server"][1] is None:  # a Unix socket is as near as loopback
             access = dataclasses.replace(access, host="localhost")
@@ -76,7 +76,7 @@ class Guard:
         if refusal is not None:
             return refusal
         if "content-length" in headers and "transfer-encoding" in headers:
-            # Who stands between may have read the other one, and so another request (RFC 9112, 6.3).
+            # An intermediary may have used the other one, and so have seen another request (RFC 9112, 6.3).
             text = "the request has a Content-Length and a Transfer-Encoding: expected one of them"
             return Refusal(400, text, "http", {"Connection": "close"})
         length = headers.get("content-length", "0")
@@ -87,9 +87,9 @@ class Guard:
 
 
 class Cors(CORSMiddleware):
-    """Lets pages of other origins read answers. It stands behind `Guard`, which admits those of `server.origins` only.
+    """Lets pages of other origins read answers; `Guard` has refused all origins but those of `server.origins`.
 
-    No cookies are involved: a page shows its token in a header, which the answer to its preflight request allows.
+    Cookies are not used: a page sends its token in a header, which the answer to its preflight request allows.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -103,7 +103,7 @@ class Cors(CORSMiddleware):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RequireToken:
-    """Turns away who shows no token with a scope, where one is asked for, or only finds out whether it does."""
+    """Refuses requests without a token of a scope, if tokens are required; or only checks whether they have one."""
 
     app: ASGIApp
     needs: tokens.Scope
@@ -111,7 +111,7 @@ class RequireToken:
     required: bool = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on, with its token, if any, as `caller` in its state."""
+        """Refuse a request, or pass it on with its token, if any, as `caller` in its state."""
         connection = HTTPConnection(scope)
         shown = shown_token(
             connection.headers.getlist("authorization"),
@@ -134,10 +134,15 @@ class RequireToken:
 
 
 def respond_refusal(refusal: Refusal, path: str) -> Response:
-    """Build the response that says why a request is turned away."""
+    """Return the response that says why a request is refused."""
     return respond_error(refusal.status, refusal.message, refusal.headers, path=path)
 
 
 def _only(headers: Headers, name: str) -> str | None:
     values = headers.getlist(name)
     return ", ".join(values) if values else None  # two of them match nothing
+
+
+def _last(headers: Headers, name: str) -> str:
+    """Return the last value of a header: of several proxies the last one is trusted."""
+    return (_only(headers, name) or "").rpartition(",")[2].strip()

@@ -1,4 +1,4 @@
-"""The history: a SQLite file of what is final. One daemon writes it, in a thread; any program may read it meanwhile.
+"""The history: a SQLite file of final text. A thread of one daemon writes it; other programs may read it meanwhile.
 
 Positions are seconds of a session's audio, wall-clock times are seconds since 1970, UTC.
 """
@@ -35,14 +35,14 @@ APPLICATION_ID = 0x53545248  # "STRH", which distinguishes a history from other 
 VERSION = 2
 
 LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
-PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored before it is published; then it is published all the same
-RETRY_S = 2.0  # from one attempt to write to the next while writing fails
-TIDY_S = 60.0  # from one deletion of what is too old, or too much, to the next
+PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored; then it is published before
+RETRY_S = 2.0  # between attempts to write while writing fails
+TIDY_S = 60.0  # between two deletions of the oldest events
 MAX_PENDING = 2000  # events that wait in memory until they are written
 PAGE_EVENTS = 200  # read at a time: half a megabyte
 PRUNE_EVENTS = 100  # deleted at a time while the file is too large
 
-# Not kept: outdated by what follows, or about one moment. Everything else is kept, later types of events included.
+# Events that are not kept: the following events replace them, or they describe one moment.
 _PASSING = (types.Resumed, types.Speech, types.Flushed, types.Partial, types.Error)
 
 # A row is an event: the first of a session is its `ready`, the last its `end`; an `error`, code `history_lost`, stands
@@ -93,7 +93,7 @@ FROM events WHERE session = :session AND seq > :after AND type <> 'end' ORDER BY
 """
 _SPEAKERS = "SELECT event FROM events INDEXED BY kinds WHERE type = 'speakers' AND session = ? ORDER BY id"
 
-# The name of a client's stream is a secret while the stream is open: with it, the stream can be taken over.
+# The name of a client's stream is a secret while the stream is open: a client that knows it can take the stream over.
 _SESSIONS = "SELECT * FROM sessions WHERE (NOT :public OR own OR ended IS NOT NULL) AND "
 _HITS = """
 SELECT events.id AS number, session, seq, start_s, events.end_s, at, snippet(texts, 0, :begin, :end, '…', 24) AS snippet
@@ -101,13 +101,13 @@ FROM texts JOIN events ON events.id = texts.rowid JOIN sessions ON sessions.id =
 WHERE texts MATCH :expression AND texts.rowid < :before AND (NOT :public OR events.own OR ended IS NOT NULL)
 ORDER BY texts.rowid DESC LIMIT :limit
 """
-# What `_prune` deletes: sessions that were over by then; of others, events up to the last that came by then.
-_DELETE_OVER = "DELETE FROM events WHERE session IN (SELECT session FROM events WHERE type = 'end' AND at <= ?)"
-_PARTLY_OLD = """
-SELECT own, source, session, max(seq) AS seq, at FROM events INDEXED BY ages
+# The last event of each session up to a wall-clock time.
+_UP_TO = """
+SELECT own, source, session, max(seq) AS seq, type, at FROM events INDEXED BY ages
 WHERE at <= ? AND type NOT IN ('ready', 'error') GROUP BY session
 """
-_DELETE_UP_TO = "DELETE FROM events WHERE session = ? AND seq <= ? AND type <> 'ready'"
+_DELETE = "DELETE FROM events WHERE session = ?"
+_DELETE_UP_TO = _DELETE + " AND seq <= ? AND type <> 'ready'"
 _OLDEST = "SELECT at FROM events WHERE type NOT IN ('ready', 'error') ORDER BY at LIMIT 1 OFFSET ?"
 _LOST = "earlier events are no longer in the history: raise server.history_days or server.history_mb to keep more"
 
@@ -115,7 +115,7 @@ _DAY_S = 86_400.0
 _LAST_TIME = 32_535_215_999.0 - _DAY_S  # of the year 3000, the last that Windows knows, in any time zone
 _MOST = 2**63 - 1  # more than any number that SQLite assigns
 
-# What is searched for: phrases in quotation marks, and words.
+# A search: phrases in quotation marks, and words.
 _TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
 
 
@@ -126,7 +126,7 @@ class KeptSession:
     number: int  # sessions that began later have higher ones
     id: str
     own: bool  # whether it is of the daemon's own input, not a client's stream
-    source: str  # what was transcribed, in words
+    source: str  # of the audio, in words
     ready: Ready
     started: float
     ended: float | None  # None while it runs
@@ -136,7 +136,7 @@ class KeptSession:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A final in which something was found."""
+    """A final that a search found."""
 
     number: int  # finals that came later have higher ones
     session: str
@@ -144,7 +144,7 @@ class Hit:
     start_s: float
     end_s: float
     at: float  # when it became final
-    snippet: str  # the words around what was found, which is marked
+    snippet: str  # the words that were found, marked, and those around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,23 +161,25 @@ class _Entry:
 class History:
     """A file of sessions, with their finals and gaps. Any thread may call any method.
 
-    After `start` a thread writes the file. An event is published when it is in the file, so that it survives the end of
-    the program, however that ends. If that takes longer than PUBLISH_TIMEOUT_S, captions go on: events are published,
-    wait in memory, and are written when that works again. If too many wait, later ones are lost: that is counted and
-    logged. What keeps events never waits for the disk; methods that read or delete do.
+    After `start` a thread writes the file. An event is published when it is in the file, so that it survives a crash of
+    the program. If that takes longer than PUBLISH_TIMEOUT_S, events are published, wait in memory, and are written when
+    that works again. If too many wait, later ones are lost: that is counted and logged. Sessions never wait for the
+    disk; methods that read or delete do.
     """
 
     def __init__(self, path: Path) -> None:
-        """Name a file; nothing is opened yet."""
+        """Name a file; it is not opened yet."""
         self.path = path
-        # Attempts to write that failed; events that are not in the file and never will be, and those logged so far.
-        self.n_failures = self.n_lost = self._n_reported = 0
-        # Guards the fields below, and notifies of changes.
+        # Attempts to write that failed; events that are lost, since too many waited.
+        self.n_failures = self.n_lost = 0
+        # Guards the fields below, and notifies the thread of changes.
         self._changed = threading.Condition()
         # Events that are not in the file yet, oldest first.
         self._pending: deque[_Entry] = deque()
         # Whether events are published before they are written: the last attempt failed, or this one takes too long.
         self._late = False
+        # Whether events have been lost since the last successful attempt.
+        self._losing = False
         # Whether no events are accepted: before `start`, and after `close`.
         self._closed = True
         self._thread: threading.Thread | None = None
@@ -217,7 +219,7 @@ class History:
         return self
 
     def keeper(self, *, source: str, own: bool = True) -> Keep:
-        """Return what keeps the events of a session, for `EventLog`; see KeptSession."""
+        """Return the function that keeps the events of a session, for `EventLog`; see KeptSession."""
 
         def keep(event: Event, publish: Callable[[], None]) -> bool:
             if isinstance(event, _PASSING):
@@ -226,11 +228,11 @@ class History:
                 if self._closed:
                     return False
                 if len(self._pending) >= MAX_PENDING and not isinstance(event, Ready | End):
+                    if not self._losing:
+                        text = "%d texts wait until the history %s can be written: more are lost"
+                        logger.warning(text, MAX_PENDING, self.path)
+                    self._losing = True
                     self.n_lost += 1
-                    if self.n_lost == self._n_reported + 1:
-                        logger.warning(
-                            "%d texts wait until the history %s can be written: more are lost", MAX_PENDING, self.path
-                        )
                     return False
                 self._pending.append(_Entry(event, own, source, time.time(), publish))
                 self._changed.notify()
@@ -239,7 +241,7 @@ class History:
         return keep
 
     def close(self) -> None:
-        """Write what waits, end all sessions, and leave the file to others. Harmless the second time."""
+        """Write all events, end all sessions, and unlock the file. Harmless the second time."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -249,7 +251,7 @@ class History:
     def _write_all(
         self, connection: sqlite3.Connection, days: float, max_bytes: float, opened: contextlib.ExitStack
     ) -> None:
-        """Thread: write events until the history is closed, and delete what is too old or too much."""
+        """Thread: write events until the history is closed, and delete the oldest."""
         tidy_at = time.monotonic()
         closed = False
         with opened:
@@ -272,7 +274,7 @@ class History:
                             _prune(connection, time.time() - days * _DAY_S if days else 0.0, max_bytes)
                             connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # survives a power cut
                             tidy_at = time.monotonic() + TIDY_S
-                except Exception as error:  # noqa: BLE001 - captions wait for this thread, which must not end
+                except Exception as error:  # noqa: BLE001 - events wait for this thread, which must not end
                     self._note_failure(error, failing=failing, closed=closed)
                 else:
                     self._note_success(len(batch), failing=failing)
@@ -280,7 +282,7 @@ class History:
 
     @contextlib.contextmanager
     def _publishing_in_time(self) -> Iterator[None]:
-        """Exclude other changes in a block; if it takes longer than PUBLISH_TIMEOUT_S, publish what waits."""
+        """Exclude other changes in a block; if it takes longer than PUBLISH_TIMEOUT_S, publish the waiting events."""
         timer = threading.Timer(PUBLISH_TIMEOUT_S, self._publish_early)
         timer.start()
         try:
@@ -299,26 +301,20 @@ class History:
     def _note_failure(self, error: Exception, *, failing: bool, closed: bool) -> None:
         self.n_failures += 1
         if not failing:
-            logger.warning(
-                "the history %s cannot be written (%s): captions go on; %d texts can wait in memory until it can",
-                self.path,
-                one_line(error),
-                MAX_PENDING,
-            )
+            text = "the history %s cannot be written (%s): captions go on; %d texts can wait in memory until it can"
+            logger.warning(text, self.path, one_line(error), MAX_PENDING)
         self._publish_early()
         if closed:
             self.n_lost += len(self._pending)
-            n_missing = self.n_lost - self._n_reported
-            logger.warning("the history %s could not be written: %d texts are missing", self.path, n_missing)
+            logger.warning("the history %s could not be written: %d texts are missing", self.path, self.n_lost)
 
     def _note_success(self, n_written: int, *, failing: bool) -> None:
         with self._changed:
-            self._late = False
             for _ in range(n_written):
                 self._pending.popleft()
-            n_missing, self._n_reported = self.n_lost - self._n_reported, self.n_lost
-        if failing or n_missing:
-            missing = f"; {n_missing} texts were too many to wait, and are missing" if n_missing else ""
+            losing, self._losing, self._late = self._losing, False, False
+        if failing or losing:
+            missing = f"; {self.n_lost} texts were too many to wait, and are missing" if losing else ""
             logger.warning("the history %s is written again%s", self.path, missing)
 
     def check(self) -> None:
@@ -333,14 +329,14 @@ class History:
 
     @property
     def in_use(self) -> bool:
-        """Whether a daemon writes the file now. Nothing is created beside it: the caller may only want to read."""
+        """Whether a daemon writes the file now. No lock file is created: the caller may only want to read."""
         if not _lock_path(self.path).exists():
             return False
         try:
             with _locked(self.path):
                 return False
         except (ConfigError, OSError, sqlite3.Error):
-            return True  # or unknown: this user may not ask
+            return True  # or unknown: this user may not read the lock
 
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
         """Return sessions, the newest first, of those with a number below `before`.
@@ -355,7 +351,7 @@ class History:
         return next(iter(self._sessions("id = :id", id=id, public=public)), None)
 
     def named(self, prefix: str) -> list[KeptSession]:
-        """Return the newest sessions, two at most, whose names begin so apart from dashes, which look like a flag."""
+        """Return the newest sessions, two at most, with a prefix; leading dashes, as of flags, do not count."""
         where = "substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
         return self._sessions(where, prefix=prefix.lstrip("-"))
 
@@ -371,9 +367,9 @@ class History:
             ]
 
     def transcript(self, session: KeptSession, *, newest: bool = False) -> Iterator[Event]:
-        """Yield the events of a session, `ready` first; they are read some at a time.
+        """Yield the events of a session, `ready` first; they are read in pages.
 
-        newest : whether finals are as corrected since, without the events that corrected them
+        newest : apply corrections to finals, and leave out the events with the corrections
         """
         names = SpeakerNames()
         if newest:
@@ -390,7 +386,7 @@ class History:
     def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
         """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
 
-        newest : whether finals are as corrected since
+        newest : apply corrections to finals
         """
         found: list[Event] = []
         while not found:
@@ -420,9 +416,9 @@ class History:
         """Return finals with all these words and "phrases", the newest first, of those with a number below `before`.
 
         public : as in `sessions`
-        marks : what encloses the words that were found, in the snippets
+        marks : placed around the words that were found, in the snippets
 
-        Upper case and accents do not count. Raises ConfigError if the text has no word.
+        Upper case and accents are ignored. Raises ConfigError if the text has no word.
         """
         terms = (phrase or word for phrase, word in _TERM.findall(printable(text)))
         expression = " ".join(f'"{term}"' for term in terms if any(char.isalnum() for char in term))
@@ -434,11 +430,11 @@ class History:
             return [msgspec.convert(dict(row), Hit, strict=False) for row in rows]
 
     def delete(self, session: KeptSession) -> int:
-        """Delete a session and all traces of its text; return how many finals it had."""
-        return self._delete(lambda file: file.execute("DELETE FROM events WHERE session = ?", (session.id,)))
+        """Delete a session and all traces of its text; return the number of finals."""
+        return self._delete(lambda file: file.execute(_DELETE, (session.id,)))
 
     def delete_before(self, at: float) -> int:
-        """Delete what came before a wall-clock time, and all traces of its text; return how many finals."""
+        """Delete events before a wall-clock time, and all traces of their text; return the number of finals."""
         return self._delete(lambda file: _prune(file, at))
 
     def _delete(self, change: Callable[[sqlite3.Connection], object]) -> int:
@@ -495,7 +491,7 @@ def shown_time(at: float) -> float:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """Open a file that exists. `with connection` makes what is changed in it one transaction."""
+    """Open an existing file. `with connection` is one transaction."""
     connection = sqlite3.connect(
         f"{path.absolute().as_uri()}?mode=rw",
         timeout=LOCK_TIMEOUT_S,
@@ -504,7 +500,7 @@ def _connect(path: Path) -> sqlite3.Connection:
         uri=True,
     )
     connection.row_factory = sqlite3.Row
-    # NORMAL: what was written survives the end of the program, however it ends; a power cut may cost a minute.
+    # NORMAL: committed data survives a crash of the program; a power cut may lose a minute.
     connection.execute("PRAGMA synchronous = NORMAL")
     connection.execute("PRAGMA secure_delete = ON")  # deleted text is overwritten
     return connection
@@ -512,7 +508,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock of the daemon that writes a history, for a block. Raises ConfigError if another one holds it.
+    """Lock a history for writing in a block. Raises ConfigError if another daemon writes it.
 
     The lock is on an empty database beside the file: SQLite locks files on all systems, until the process ends.
     """
@@ -555,7 +551,7 @@ def _insert(connection: sqlite3.Connection, entry: _Entry) -> None:
     event = entry.event
     try:
         text = event.to_json()
-    except Exception:  # must not stop the others
+    except Exception:  # other events must be written
         logger.exception("a %s event could not be kept", event.type)
         return
     cursor = connection.execute(_INSERT, (entry.own, entry.source, entry.at, text))
@@ -584,9 +580,12 @@ def _prune(connection: sqlite3.Connection, before: float, max_bytes: float = mat
         if too_large := connection.execute(size).fetchone()[0] > max_bytes:
             row = connection.execute(_OLDEST, (PRUNE_EVENTS - 1,)).fetchone()
             until = max(before, row["at"] if row else math.inf)
+        n_deleted = 0
         with connection:
-            n_deleted = connection.execute(_DELETE_OVER, (until,)).rowcount
-            for row in connection.execute(_PARTLY_OLD, (until,)).fetchall():
+            for row in connection.execute(_UP_TO, (until,)).fetchall():
+                if row["type"] == "end":
+                    n_deleted += connection.execute(_DELETE, (row["session"],)).rowcount
+                    continue
                 n_deleted += connection.execute(_DELETE_UP_TO, (row["session"], row["seq"])).rowcount
                 lost = Error(code="history_lost", message=_LOST, fatal=False).stamped(row["seq"], row["session"])
                 connection.execute(_INSERT, (row["own"], row["source"], row["at"], lost.to_json()))

@@ -1,4 +1,4 @@
-"""What the server needs from the rest of the program."""
+"""Interfaces between the server and the rest of the program, and what the server's connections share."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
@@ -22,29 +22,26 @@ from streamer.settings.table import ServerSettings
 
 
 class Input(Protocol):
-    """The daemon's own input, as far as clients command it. Nothing here waits, or minds being said twice."""
+    """The daemon's own input, as clients control it. Nothing here waits; to repeat a command is harmless."""
 
     @property
-    def paused(self) -> bool:
-        """Whether what is heard is left out."""
+    def paused(self) -> bool: ...
 
     def flush(self) -> None:
-        """Make final what was said so far."""
+        """Make all speech so far final."""
 
-    def pause(self) -> None:
-        """Leave out what is heard from now on."""
+    def pause(self) -> None: ...
 
-    def resume(self) -> None:
-        """Transcribe what is heard from now on."""
+    def resume(self) -> None: ...
 
     def clear(self) -> None:
-        """Forget what was said and is not final."""
+        """Discard speech that is not final."""
 
 
 class ClientStream(Protocol):
-    """One client's audio on its way to text.
+    """One client's session.
 
-    Audio and commands take effect in the order in which they come, also those of which the waiting was cancelled.
+    Audio and commands take effect in the order of the calls, also if a caller's wait is cancelled.
     """
 
     @property
@@ -53,90 +50,82 @@ class ClientStream(Protocol):
 
     @property
     def options(self) -> SessionOptions:
-        """What the client has chosen."""
+        """Options that the client has chosen."""
 
     async def write(self, data: bytes) -> None:
-        """Take audio in, waiting while the buffer is full. Nothing happens where the audio is complete."""
+        """Write audio, waiting while the buffer is full; ignored after `finish`."""
 
     async def command(self, command: Command) -> None:
-        """Do what the client says, at the end of the audio so far."""
+        """Execute a command at the end of the audio so far."""
 
     async def change(self, options: SessionOptions) -> None:
-        """Go on with other options from the end of the audio so far.
+        """Use other options from the end of the audio so far.
 
-        Raises UsageError, and changes nothing, where the model cannot do what they ask for.
+        Raises UsageError, and changes nothing, if the model does not support them.
         """
 
     async def finish(self) -> None:
-        """Say that no more audio comes; return when everything final, and `end`, was published."""
+        """End the audio; return when everything final, and `end`, was published."""
 
     def report(self, error: Error) -> None:
         """Publish an `error` event in the session."""
 
     @property
     def outlives(self) -> bool:
-        """Whether another daemon can go on with the session when this one stops."""
+        """Whether another daemon can continue the session when this one stops."""
 
     def go_on(self) -> int:
-        """Forget what was not taken in yet; return how many samples of the audio, of all channels together one, at the
-        client's own rate, were. The client sends the rest again, over another connection.
+        """Discard audio that is not written yet; return the number of samples of each channel that are, at the
+        client's rate. The client sends the rest again, over another connection.
         """
 
     def keep(self) -> None:
-        """Say that the connection broke: the client may come back for a while, then the stream is abandoned."""
+        """Keep the session for a client whose connection broke; abandon it if the client does not resume in time."""
 
     def abandon(self) -> None:
-        """Say that the client is gone: stop, publish nothing more that matters. Harmless the second time."""
+        """End the session without further text. Harmless the second time."""
 
 
 class Streams(Protocol):
-    """Where clients' streams are opened."""
+    """Opens clients' sessions. `tenant` is the name of the client's token, empty without one."""
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
-        """Open a session for one client, who showed the token of a name (empty: none).
-
-        Raises BusyError where there is no room, UsageError where it asks for what the model cannot do.
-        """
+        """Open a session. Raises BusyError if all slots are taken, UsageError if the model does not support it."""
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of that session, which is kept no more, to a client that has events up to a number.
+        """Return a kept session to its client, which has events up to number `after`.
 
-        Raises UnknownSessionError if there is none that was opened with the token of that name, BusyError if it cannot
-        be gone on with for now.
+        Raises UnknownSessionError if the tenant has no such session, BusyError if it cannot be resumed now.
         """
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        """Abandon the streams that are kept for clients with tokens of other names: these clients cannot come back."""
+        """Abandon sessions that are kept for other tenants, whose tokens are no longer valid."""
 
 
 class Transcription(Protocol):
-    """A recording on its way to text. As a context it is closed at the end."""
+    """The transcription of a recording. As a context it is closed at the end."""
 
     @property
     def model(self) -> str:
-        """Name of the model that is used."""
+        """Name of the model."""
 
     @property
     def duration_s(self) -> float:
-        """Length of the audio in seconds: known with the first segment, and at the end; 0 before."""
+        """Length of the audio in seconds; 0 before the first segment."""
 
     @property
     def language(self) -> str:
-        """Language code: known with the first segment, and at the end, unless nobody speaks; empty before."""
-
-    @property
-    def work_s(self) -> float:
-        """Seconds that computing has taken, without the queue, loading the model, and giving way to live sessions."""
+        """Language code; empty before the first segment, and without speech."""
 
     def __aiter__(self) -> AsyncIterator[RecordedSegment]:
         """Yield segments as they become final; once.
 
-        Raises AudioFileError where there is no audio, ConfigError where the model cannot do what the options say,
-        BusyError where there is no memory for the model, InferenceError, or StoppingError.
+        Raises AudioFileError without audio, ConfigError if the model does not support the options, BusyError without
+        memory for the model, InferenceError, or StoppingError.
         """
 
     def close(self) -> None:
-        """End it where it is not over; harmless the second time."""
+        """Cancel it unless it is over; harmless the second time."""
 
     def __enter__(self) -> Self: ...
 
@@ -144,27 +133,24 @@ class Transcription(Protocol):
 
 
 class Recordings(Protocol):
-    """Transcribes whole recordings, one after another, beside the live sessions, which go first."""
+    """Transcribes whole recordings, one after another, with lower priority than live sessions."""
 
     def models(self) -> Sequence[ModelInfo]:
-        """Return the models that a request may name, the daemon's own first. It reads directories, as `find` does."""
+        """Return the models that a request may name, the daemon's own first. Reads directories, as `find` does."""
 
     def find(self, model: str) -> ModelInfo:
-        """Return a model by a name that a request gives; empty, or one of OpenAI's, is the daemon's own.
-
-        Raises UnknownModelError.
-        """
+        """Return a model by name; empty, or a name of OpenAI's, is the daemon's own. Raises UnknownModelError."""
 
     async def open(self, path: Path, options: RecordingOptions, model: str = "") -> Transcription:
-        """Put a file of audio into the queue; it must stay until the transcription is over or closed.
+        """Queue a file of audio, which must exist until the transcription is over or closed.
 
-        Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.
+        Raises BusyError if the queue is full or the daemon's model is still loading, StoppingError, UnknownModelError.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSocket:
-    """A WebSocket that is served."""
+    """An open WebSocket."""
 
     path: str
     caller: Token
@@ -180,26 +166,24 @@ class Holder(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Services:
-    """What a server serves. Nothing of it is read before a client asks."""
+    """The parts of the program that a server serves."""
 
     streams: Streams
 
-    # What `/healthz` shows, with a `status` that is `ok` or something else; whether the program makes progress.
+    # Returns what `/healthz` shows, with a `status` that is `ok` or not; and whether the program makes progress.
     health: Callable[[], Mapping[str, object]]
     is_live: Callable[[], bool] = lambda: True
 
-    # The events of the daemon's own input, None without one; and what commands to it go to, None before it begins.
+    # Events of the daemon's own input, None without one; and the input, None before it begins.
     feed: EventLog | None = None
     input_now: Callable[[], Input | None] = lambda: None
-
-    # None: no recordings are transcribed; nothing is kept.
     recordings: Recordings | None = None
     history: History | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Context:
-    """What all connections of a server share."""
+    """State that all connections of a server share."""
 
     services: Services
     registry: CollectorRegistry
@@ -210,12 +194,12 @@ class Context:
     settings: ServerSettings
     access: Access
 
-    # Set when streams are to end, since the server will stop; and when it stops.
+    # Set when streams are to end, since the server will stop; set when it stops.
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
     # The newest connection of each session that has one, by the session's name.
     connections: dict[str, Holder] = field(default_factory=dict)
 
-    # WebSockets that are open.
+    # Open WebSockets.
     sockets: dict["asyncio.Task[None]", OpenSocket] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What waits to be sent to one subscriber. No I/O, no threads: events in, events out."""
+"""The queue of events for one subscriber. No I/O, no threads."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -8,30 +8,30 @@ from streamer.events import Event, Final, Partial
 
 
 class Outbox:
-    """A queue that stays short because what is outdated leaves it.
+    """A queue that drops superseded partials.
 
-    A newer partial takes the place of a queued one of its segment, a final that of its segment's partial. Everything
-    else is kept. A subscriber that still falls more than `limit` events behind has overflowed: its connection is to
-    be closed, and it can come back for what it missed.
+    A newer partial replaces a queued one of its segment; so does a final. All other events are kept. If a subscriber
+    still falls more than `limit` events behind, the queue overflows: the caller closes the connection, and the
+    subscriber can reconnect for the events that it missed.
     """
 
     def __init__(self, limit: int, backlog: Backlog | Sequence[Event] = ()) -> None:
-        """Start with a replay, which does not count towards the `limit`: it is as long as the history allows."""
+        """Start with a replay, which does not count towards the `limit`."""
         self._limit = limit
         # Events of the replay, read one at a time, and how many are left.
         self._replay = iter(backlog)
         self._n_replay = len(backlog)
-        # Segments of which there is a newer text than the replay's; empty when that is over.
+        # Segments with a newer text than the replay's; empty when that is over.
         self._newer: set[int] = set()
-        # Later events not yet taken, by number, oldest first. (A plain dict is slow to empty from the front.)
+        # Later events that wait, by number, oldest first. (A plain dict is slow to empty from the front.)
         self._queue: OrderedDict[int, Event] = OrderedDict()
         # Number of the queued partial of a segment.
         self._partials: dict[int, int] = {}
         # Number of the event that was taken last; None before the first.
         self.last_taken: int | None = None
-        # How many partials were dropped in favour of a newer text.
+        # Partials that were dropped.
         self.n_superseded = 0
-        # Whether more than `limit` events waited at once. From then on nothing goes in or out.
+        # Whether more than `limit` events waited at once. From then on no event goes in or out.
         self.overflowed = False
 
     def __len__(self) -> int:
@@ -55,7 +55,7 @@ class Outbox:
             self.overflowed = True
 
     def take(self) -> Event | None:
-        """Return the oldest event that waits, None where none does or the subscriber is to be closed."""
+        """Return the oldest event; None if the queue is empty or has overflowed."""
         if self.overflowed:
             return None
         event = self._next_of_replay()
@@ -69,9 +69,8 @@ class Outbox:
 
     @property
     def overflow_reason(self) -> str:
-        """Say, for a close frame, how far behind the subscriber is and how it gets the rest."""
-        after = 0 if self.last_taken is None else self.last_taken
-        return f"too slow: {len(self)} events behind, reconnect with ?after={after}"
+        """The reason of the close frame: how far behind the subscriber is, and how it gets the rest."""
+        return f"too slow: {len(self)} events behind, reconnect with ?after={self.last_taken or 0}"
 
     def _next_of_replay(self) -> Event | None:
         for event in self._replay:

@@ -16,28 +16,22 @@ from streamer.server.responses import respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)
 
-# Files of the pages. They are served without a token: they hold nothing but the program.
-PAGE_FILES = {
-    "/": ("index.html", "text/html; charset=utf-8"),
-    "/captions.css": ("captions.css", "text/css; charset=utf-8"),
-    "/captions.js": ("captions.js", "text/javascript; charset=utf-8"),
-    "/icon.svg": ("icon.svg", "image/svg+xml"),
-    "/overlay": ("overlay.html", "text/html; charset=utf-8"),
-    "/overlay.css": ("overlay.css", "text/css; charset=utf-8"),
-    "/settings": ("settings.html", "text/html; charset=utf-8"),
-    "/settings.css": ("settings.css", "text/css; charset=utf-8"),
-    **{
-        f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
-        for name in (
-            *("client", "transcript", "formats", "view", "sessions", "recordings", "microphone"),
-            *("overlay", "rolling", "address", "settings", "clipboard"),
-        )
-    },
+_STATIC = importlib.resources.files("streamer.server") / "static"
+_CONTENT_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
 }
 
-# What pages may do besides (Content Security Policy). OBS puts its user's own styles into a page as a <style>, which
-# may bring fonts and pictures along; the settings show the overlay in a frame; the captions page looks how long a
-# dropped file is.
+# Address -> file and content type of the pages. They are served without a token: they hold nothing but the program.
+PAGE_FILES = {
+    "/" + name.removesuffix(".html").removesuffix("index"): (name, _CONTENT_TYPES[name.rpartition(".")[2]])
+    for name in sorted(file.name for file in _STATIC.iterdir() if file.name.rpartition(".")[2] in _CONTENT_TYPES)
+}
+
+# Exceptions of pages in their Content Security Policy. OBS adds its user's own styles to a page as a <style>, which may
+# contain fonts and pictures; the settings show the overlay in a frame; the captions page reads a dropped file's length.
 _MORE = {
     "/": {"media-src": "blob:"},
     "/overlay": {
@@ -61,11 +55,8 @@ class Pages:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._services = context.services
-        static = importlib.resources.files("streamer.server") / "static"
-        # The page's files, read once: path -> content type and bytes.
-        self._files = {
-            path: (content_type, (static / name).read_bytes()) for path, (name, content_type) in PAGE_FILES.items()
-        }
+        # Read once: path -> content type and bytes.
+        self._files = {path: (kind, (_STATIC / name).read_bytes()) for path, (name, kind) in PAGE_FILES.items()}
 
     async def file(self, request: Request) -> Response:
         content_type, body = self._files[request.url.path]
@@ -79,38 +70,36 @@ class Pages:
         """Health check. Unauthenticated callers see only `status`."""
         try:
             health = dict(self._services.health())
-        except Exception:  # the question must be answered exactly when something is broken
-            logger.exception("the daemon cannot say how it is")
+        except Exception:  # it must be answered, especially when something is broken
+            logger.exception("the health check failed")
             health = {"status": "failed"}
         status = HTTPStatus.OK if health.get("status") == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
         known = "caller" in request.scope["state"]
         return respond_json(status, health if known else {"status": health["status"]})
 
     async def live(self, request: Request) -> Response:
-        """Whether the daemon makes progress; if not, only a restart helps."""
+        """Say whether the daemon makes progress; if not, only a restart helps."""
         if self._services.is_live():
             return respond_json(HTTPStatus.OK, {"status": "ok"})
         return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "stuck"})
 
     async def input(self, request: Request) -> Response:
-        """The state of the daemon's own input, after a command for it if the path ends with one."""
+        """Return the state of the daemon's own input, after a command for it if the path ends with one."""
         if self._services.feed is None:
-            return respond_error(
-                HTTPStatus.NOT_FOUND,
+            text = (
                 "the daemon runs without an input of its own: a stream is commanded by messages in it,"
-                " or start the daemon with --input mic or a file",
+                " or start the daemon with --input mic or a file"
             )
+            return respond_error(HTTPStatus.NOT_FOUND, text)
         own = self._services.input_now()
         command = request.url.path.rpartition("/")[2]
         if command in COMMANDS:
             if own is None:
-                return respond_error(
-                    HTTPStatus.SERVICE_UNAVAILABLE, "the input has not begun, the model is being loaded: try again"
-                )
+                text = "the input has not begun, the model is being loaded: try again"
+                return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
             getattr(own, command)()
-        return respond_json(
-            HTTPStatus.OK, {"paused": own is not None and own.paused, "kept": self._services.history is not None}
-        )
+        state = {"paused": own is not None and own.paused, "kept": self._services.history is not None}
+        return respond_json(HTTPStatus.OK, state)
 
 
 def _policy(host: str, path: str) -> str:

@@ -1,4 +1,4 @@
-"""What a client missed that the event log no longer has: read from the history, a page at a time."""
+"""Replay of events that the event log no longer has, from the history."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ logger = logging.getLogger(__name__)
 
 
 async def earlier_events(history: History, feed: EventLog, session: str, after: int) -> AsyncGenerator[Event, None]:
-    """Yield what came after number `after` of a session of the daemon's own input, up to what `feed` still has.
+    """Yield events after number `after` of a session of the daemon's own input, up to those that `feed` still has.
 
-    That is the rest of the session, all later ones, and of the present one what is older than the log; if the session
-    is not known, nothing. A client follows `feed` from the last event on, or from its own position if there was none.
-    An `error` event, code `history_lost`, stands for what is no longer in the history, or cannot be read.
+    These are the rest of the session, all later sessions, and the older part of the current one; none if the session
+    is unknown. A client then follows `feed` after the last of them, or after its own position without any. An `error`
+    event, code `history_lost`, stands for events that are no longer in the history, or cannot be read.
     """
     try:
         kept = await asyncio.to_thread(history.session, session)

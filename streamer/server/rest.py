@@ -1,9 +1,11 @@
 """Recordings over HTTP: OpenAI's `/v1/audio` and `/v1/models`, Deepgram's `/v1/listen`, our own `/whisper/MODEL`."""
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from http import HTTPStatus
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -59,10 +61,11 @@ class Rest:
         async with self._uploads.take(request) as upload:
             with await self._recordings.open(upload.path, query.options) as job:
                 segments = await unless_gone(request, _collect(job))
+            sha256 = await asyncio.to_thread(_sha256, upload.path)
         answer = deepgram.write_answer(
             query,
             segments,
-            sha256=upload.sha256,
+            sha256=sha256,
             duration_s=job.duration_s,
             model=job.model,
             language=job.language,
@@ -80,6 +83,11 @@ class Rest:
         return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})
 
 
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 async def _collect(job: Transcription) -> list[RecordedSegment]:
     return [segment async for segment in job]
 
@@ -90,7 +98,7 @@ def _answer(asked: openai_rest.AnyAsked, segments: list[RecordedSegment], job: T
 
 
 class _TextResponse(StreamingResponse):
-    """Events as they come; what they are made of is let go of afterwards, also where the client goes away."""
+    """Server-sent events; what produces them is closed afterwards, also if the client disconnects."""
 
     def __init__(self, events: AsyncIterator[str], stack: AsyncExitStack) -> None:
         super().__init__(events, headers=HEADERS, media_type="text/event-stream")

@@ -1,4 +1,4 @@
-"""The ASGI application: what is at which address, and the scope of tokens that it needs."""
+"""The ASGI application: its addresses, and the scope of tokens that each requires."""
 
 import asyncio
 import logging
@@ -24,10 +24,11 @@ from streamer.protocols.root import Root
 from streamer.protocols.stream import Captions, Stream
 from streamer.protocols.vosk import Vosk
 from streamer.server import runtime, tokens
-from streamer.server.access import Refusal, chosen_subprotocol
+from streamer.server.access import chosen_subprotocol
 from streamer.server.accesslog import AccessLog
 from streamer.server.guard import Cors, Guard, RequireToken, respond_refusal
 from streamer.server.interfaces import Context, OpenSocket
+from streamer.server.limits import Refusal
 from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
 from streamer.server.responses import respond_error, respond_failure
 from streamer.server.rest import Rest
@@ -48,8 +49,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 class Socket:
     """A protocol over WebSockets."""
 
-    # Makes the adapter of a connection from its query and its headers (names in lower case). Raises UsageError if what
-    # they ask for cannot be: HTTP 400.
+    # Makes the adapter of a connection from its query and its headers (names in lower case). A UsageError is answered
+    # with HTTP 400.
     make: Callable[[Query, Mapping[str, str]], Adapter]
     needs: tokens.Scope = "stream"
 
@@ -57,7 +58,7 @@ class Socket:
     max_message_bytes: int = 2**20
 
 
-# Address -> the protocol that is spoken over WebSockets there.
+# Address -> protocol of its WebSockets.
 SOCKETS: dict[str, Socket] = {
     CAPTIONS: Socket(lambda query, headers: Captions(query), "read"),
     "/v1/stream": Socket(lambda query, headers: Stream(query)),
@@ -107,7 +108,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     def http(method: str, path: str, needs: tokens.Scope | None, handler: Handler) -> Route:
         return Route(path, handler, methods=[method], middleware=asking(needs) if needs is not None else [])
 
-    # They hold nothing but the program, and a page that is loaded again has no token in its address.
+    # Pages need no token: they contain no data, and a page that is reloaded has no token in its address.
     yield from (http("GET", path, None, pages.file) for path in PAGE_FILES)
     yield Route("/healthz", pages.health, methods=["GET"], middleware=asking("read", required=False))
     yield http("GET", "/livez", None, pages.live)
@@ -116,7 +117,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
         yield WebSocketRoute(path, partial(_open_socket, context, socket), middleware=asking(socket.needs))
         yield http("GET", path, socket.needs, partial(_explain, context))
     yield http("GET", "/v1/input", "read", pages.input)
-    # What changes something must not happen because a browser opens an address.
+    # No GET may change anything: a browser may open any address.
     yield from (http("POST", f"/v1/input/{command}", "control", pages.input) for command in COMMANDS)
     yield http("GET", "/v1/sessions", "read", transcripts.sessions)
     yield http("GET", "/v1/sessions/{name}", "read", transcripts.show)
@@ -131,18 +132,18 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
         yield http("GET", "/whisper/{model:path}", "stream", rest.model)
         yield http("POST", "/whisper/{model:path}", "stream", rest.whisper)
         yield http("POST", "/v1/listen", "stream", rest.listen)
-    # A client that posts a recording to a WebSocket's address gets an explanation, even if it reads only at the end.
+    # A client that posts a recording to a WebSocket's address gets an explanation.
     yield from (http("POST", path, socket.needs, partial(_explain, context)) for path, socket in SOCKETS.items())
 
 
 def _brings_recording(scope: Scope) -> bool:
-    """Whether a request may have a large body. Errors are answered before it is read, and uvicorn reads the rest."""
+    """Return whether a request may have a large body. Errors are sent before it is read; uvicorn reads the rest."""
     path: str = scope["path"]
     return scope.get("method") == "POST" and (path in SOCKETS or path.startswith(("/v1/audio/", "/whisper/")))
 
 
 def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
-    """Why a request for a WebSocket's address cannot be met; None if it can."""
+    """Return why a request for a WebSocket's address is refused; None if it is not."""
     if opening.url.path == CAPTIONS and context.services.feed is None:
         text = (
             "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"

@@ -1,4 +1,4 @@
-"""One connection at work, in any protocol, over a WebSocket or TCP: an adapter decides, this does it."""
+"""The runtime of one connection in any protocol, over a WebSocket or TCP: it executes the actions of an adapter."""
 
 import asyncio
 import contextlib
@@ -39,12 +39,12 @@ FAILED = Close(CloseCode.INTERNAL_ERROR, "internal")
 RESUMED_ELSEWHERE = Close(4000, "resumed elsewhere")
 STOPPED = Close(CloseCode.GOING_AWAY, "the daemon stops: reconnect in a moment")
 
-# How a client closes a connection that it does not come back for; 1005: its close frame had no code.
+# Close codes of a client that will not resume; 1005: its close frame had no code.
 _LEFT = (CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD)
 
 
 class Line(Protocol):
-    """What a connection is held over: see `streamer.server.ws.Connection`."""
+    """The transport of a connection, see `streamer.server.ws.Connection`."""
 
     gone: asyncio.Event
     close_code: int | None
@@ -59,7 +59,7 @@ class Line(Protocol):
 
 
 async def serve(line: Line, adapter: Adapter, context: Context, *, tenant: str = "") -> None:
-    """Serve a connection to its end, for a client with the token of that name."""
+    """Serve a connection to its end. `tenant` is the name of the client's token."""
     runtime = _Runtime(line, adapter, context, tenant)
     may_come_back = False
     try:
@@ -71,7 +71,7 @@ async def serve(line: Line, adapter: Adapter, context: Context, *, tenant: str =
 
 
 class _Runtime:
-    """One connection, and the session that is open in it, if any."""
+    """One connection, and its open session, if any."""
 
     def __init__(self, line: Line, adapter: Adapter, context: Context, tenant: str) -> None:
         self._line = line
@@ -79,31 +79,30 @@ class _Runtime:
         self._context = context
         self._tenant = tenant
         self._tasks: set[asyncio.Task[None]] = set()
-        # What is to be done in the session, in order. One task at a time does it, and one sends.
+        # Actions for the session, in order. One task at a time executes them, and one sends.
         self._todo: deque[Action] = deque()
         self._working, self._sending = asyncio.Lock(), asyncio.Lock()
-        # How the connection is to be closed, once that is known, and instead of normally when the daemon stops.
+        # How to close the connection, once that is known; and how instead of normally, when the daemon stops.
         self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._stopped: Close | None = None
         self._stream: ClientStream | None = None
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
-        # Ends the connection of a client that is silent.
+        # Ends the connection of a silent client; and the setting of how long it may be silent without a session.
         self._patience: asyncio.TimerHandle | None = None
-        # The setting that says how long it may be silent without a session.
         self._limit = "first_message_s"
-        # The gauge that counts the connection.
+        # Counts the connection.
         self._gauge: Gauge | None = None
-        # The connection that had the session before; set when this one does nothing with it any more.
+        # The connection that had the session before; and set once this connection no longer uses the session.
         self._before: Holder | None = None
         self._detached = asyncio.Event()
 
     async def run(self) -> Close:
-        """Talk until one side has enough; return how to close."""
+        """Exchange messages until one side ends; return how to close."""
         try:
             actions = self._adapter.begin()
-            if any(isinstance(action, Say) for action in actions):  # the client need not speak first
+            if any(isinstance(action, Say) for action in actions):  # the server speaks first
                 self._limit = "idle_s"
             self._start(self._take(actions))
             self._start(self._read())
@@ -125,9 +124,9 @@ class _Runtime:
 
     @property
     def may_come_back(self) -> bool:
-        """Whether the client may go on with the session over another connection, now that this one is closed."""
+        """Whether the client may resume the session over another connection, now that this one is closed."""
         code = self._line.close_code or CloseCode.ABNORMAL_CLOSURE
-        if self._follower is not None and self._follower.ended:  # it has everything, unless its answer is missing
+        if self._follower is not None and self._follower.ended:  # it has all events, unless it did not answer the close
             return code == CloseCode.ABNORMAL_CLOSURE
         return self._closing.result() is not FAILED and code not in _LEFT
 
@@ -139,7 +138,7 @@ class _Runtime:
         if stream is not None and self._context.connections.get(stream.feed.session) is self:
             del self._context.connections[stream.feed.session]
             stream.keep() if keep else stream.abandon()
-        # Nothing keeps the session from being freed now, not only by the next garbage collection.
+        # Free the session now, not only at the next garbage collection.
         self._stream = self._follower = self._following = self._finishing = self._before = None
 
     async def give_way(self) -> None:
@@ -163,10 +162,10 @@ class _Runtime:
                 actions = self._refusal(error)
             await self._send(self._queue(actions))
             await self._work()
-            await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
+            await asyncio.sleep(0)  # a flood of messages must not delay other clients
 
     def _expect_message(self) -> None:
-        """End the connection if no message comes in time, and it has no session or its protocol asks for one."""
+        """End the connection if no message comes in time, and it has no session or its protocol requires messages."""
         self._expect_nothing()
         timeout_s = self._adapter.timeout_s
         if timeout_s is None and self._follower is None:
@@ -189,24 +188,24 @@ class _Runtime:
         self._context.metrics.refused(error.code)
         return self._adapter.refused(error)
 
-    # What the adapter wants.
+    # The adapter's actions.
 
     async def _take(self, actions: Sequence[Action]) -> None:
-        """Send what is to be said. What is to be done in the session is done meanwhile."""
+        """Send messages; actions for the session are executed meanwhile."""
         said = self._queue(actions)
         if self._todo and not self._working.locked():
             self._start(self._work())
         await self._send(said)
 
     def _queue(self, actions: Sequence[Action]) -> Sequence[Say | Hangup]:
-        """Queue what is to be done in the session; return what is to be said."""
+        """Queue the actions for the session; return the others."""
         self._todo += [action for action in actions if not isinstance(action, Say | Hangup)]
         return [action for action in actions if isinstance(action, Say | Hangup)]
 
     async def _send(self, said: Sequence[Say | Hangup]) -> None:
         if not said:
             return
-        async with self._sending:  # in the order in which it was asked for
+        async with self._sending:
             for action in said:
                 if isinstance(action, Hangup):
                     await asyncio.sleep(action.after_s)
@@ -215,7 +214,7 @@ class _Runtime:
                 await self._line.send_text(action.text)
 
     async def _work(self) -> None:
-        """Do what is queued; return when all of it is done."""
+        """Execute all queued actions."""
         async with self._working:
             while self._todo:
                 action, stream = self._todo.popleft(), self._stream
@@ -277,10 +276,10 @@ class _Runtime:
         return stream
 
     async def _resume(self, stream: ClientStream, after: int) -> None:
-        """Say what the daemon has of the client's audio, and follow the session from behind the client's last event."""
+        """Report how much of the client's audio arrived, and follow the session after the client's last event."""
         feed = stream.feed
         resumed = Resumed(heard_samples=stream.go_on())
-        # A client that has more than there is gets everything: see `EventLog.subscribe`.
+        # A client with a later number than the last one gets all events: see `EventLog.subscribe`.
         await self._pass(resumed.stamped(after if after <= feed.last_seq else 0, feed.session))
         self._follow(feed, self._context.metrics.streams, after)
 
@@ -315,7 +314,7 @@ class _Runtime:
         if isinstance(event, Error) and event.code == IdleError.code:
             metrics.refused(event.code)
         if is_over and not self._adapter.resumable:
-            self._drop()  # it has its slot no longer than it needs it
+            self._drop()  # its slot is free at once
         await self._take(self._adapter.on_event(event))
         metrics.events_sent.labels(event.type).inc()
         if is_over and self._context.draining.is_set():
@@ -327,12 +326,12 @@ class _Runtime:
             self._close(Close(CloseCode.TRY_AGAIN_LATER, reason))
 
     def _finish(self, stream: ClientStream) -> None:
-        """Finish the session, in a task of its own: its last events are passed on meanwhile."""
+        """Finish the session in a separate task: its last events are passed on meanwhile."""
         if self._finishing is None:
             self._finishing = self._start(stream.finish())
 
     def _fail(self, stream: ClientStream, error: Exception) -> None:
-        """End the session with an error that is not the client's."""
+        """End the session with an error of the daemon."""
         code, text = "internal", "the daemon failed: see its log, and report it as a bug"
         if isinstance(error, StreamerError):
             code, text = error.code, str(error)
@@ -342,7 +341,7 @@ class _Runtime:
         self._finish(stream)
 
     def _drop(self) -> None:
-        """Abandon the session, if one is open; another may follow."""
+        """Abandon the session, if any; another may be opened."""
         for task in (self._following, self._finishing):
             if task is not None and task is not asyncio.current_task():
                 task.cancel()
@@ -359,7 +358,7 @@ class _Runtime:
     # The end.
 
     async def _stop(self) -> None:
-        """End the connection when the daemon stops, with what the client needs to go on."""
+        """End the connection when the daemon stops; the reason says how the client continues."""
         await self._context.draining.wait()
         self._expect_nothing()
         stream, follower = self._stream, self._follower
@@ -370,7 +369,7 @@ class _Runtime:
             self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
         elif stream is None:
             await self._turn_away(StoppingError("the daemon stops: it opens no sessions, reconnect in a moment"))
-        elif self._adapter.resumable and stream.outlives:  # it goes on at another daemon, with all that came in
+        elif self._adapter.resumable and stream.outlives:  # another daemon continues it, with all audio so far
             seq = follower.last_sent if follower is not None else 0
             again = f"resume with session={stream.feed.session}, after={seq}"
             self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
@@ -394,7 +393,7 @@ class _Runtime:
             self._closing.set_result(stopped or close)
 
     def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task of the connection; what fails in it ends the connection."""
+        """Start a task of the connection; if it fails, the connection ends."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._note_end)

@@ -1,9 +1,8 @@
-"""Tokens: who may ask for what, and how much of it. Kept as hashes in a file, which the daemon reads again by itself.
+"""Tokens: which client may do what. Their hashes are kept in a file, which the daemon reads again when it changes.
 
-A token that `streamer token new` makes has 256 random bits. So its SHA-256 is kept as it is: salts and slow hashes are
-there for passwords, which can be guessed, and 2^256 values cannot (NIST SP 800-63B, 5.1.1.2, asks for neither from 112
-bits on). The one that people choose, `server.token`, stands in the settings in plain text, has at least 16 characters,
-and guessing it over the network is slowed (`guesses`).
+A token of `streamer token new` has 256 random bits, so its plain SHA-256 is kept: salts and slow hashes protect
+passwords, which can be guessed (NIST SP 800-63B, 5.1.1.2, requires neither from 112 bits on). `server.token`, which
+users choose, is plain text in the settings, has at least 16 characters, and guessing it is slowed (`guesses`).
 """
 
 import contextlib
@@ -26,7 +25,7 @@ from streamer.server.watched import MAX_FILE_BYTES, read_file, stamp
 
 logger = logging.getLogger(__name__)
 
-# What a token may be for: to read captions, figures and history; to send audio; to command the daemon's own input and
+# What a token allows: to read captions, metrics and history; to send audio; to control the daemon's own input and to
 # delete history.
 Scope = Literal["read", "stream", "control"]
 SCOPES: tuple[Scope, ...] = get_args(Scope)
@@ -35,27 +34,23 @@ SCOPES: tuple[Scope, ...] = get_args(Scope)
 DEFAULT = "default"
 
 TOKEN_BYTES = 32  # 256 bits
-MIN_LENGTH = 16  # characters of a token that people choose
+MIN_LENGTH = 16  # characters of a token that users choose
 MAX_LENGTH = 512  # longer ones are not hashed
-PREFIX = "streamer_"  # so that a token which lies where it should not is found, and none begins with a dash
+PREFIX = "streamer_"  # so that scanners find leaked tokens, and no token begins with a dash
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = msgspec.Meta(tz=True)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What is known of a token. A request that shows it carries this as its caller."""
+    """A token as it is kept: without its secret."""
 
-    # Unique; safe in a log or a label of a metric. Empty for callers where no token is asked for.
+    # Unique, and safe in a log or a label of a metric; empty for `ANYBODY`.
     name: Annotated[str, msgspec.Meta(pattern=rf"\A({_NAME.pattern})?\Z")]
-
-    # SHA-256 in hexadecimal digits.
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     scopes: tuple[Scope, ...] = SCOPES
     created: Annotated[datetime, _TIME] | None = None
-
-    # From then on it counts as wrong; None: never.
-    expires: Annotated[datetime, _TIME] | None = None
+    expires: Annotated[datetime, _TIME] | None = None  # None: never
 
     def __repr__(self) -> str:
         return f"Token({self.name})"
@@ -65,7 +60,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         return self.expires is not None and self.expires.timestamp() <= now
 
 
-# The caller of every request where no token is asked for.
+# Stands for the token of each request if none is required.
 ANYBODY = Token(name="", sha256=64 * "0")
 
 
@@ -80,7 +75,7 @@ def hashed(token: str) -> str:
 
 
 def new_token(name: str, **known: Any) -> tuple[str, Token]:  # noqa: ANN401 - the fields of Token
-    """Make a token; return it, to be shown once, and what is kept of it. Raises ConfigError for a bad name."""
+    """Return a new token's secret, and the token. Raises ConfigError for a bad name."""
     if _NAME.fullmatch(name) is None or name == DEFAULT:
         raise ConfigError(
             f"token name {name!r:.80} cannot be used: expected up to 64 letters, digits, dots, dashes and underscores,"
@@ -91,7 +86,7 @@ def new_token(name: str, **known: Any) -> tuple[str, Token]:  # noqa: ANN401 - t
 
 
 def chosen_token(text: str, where: str = "server.token") -> Token:
-    """Return what is kept of a token that people chose. Raises ConfigError, which does not repeat it."""
+    """Return the token of a secret that a user chose. Raises ConfigError, which does not repeat it."""
     if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not (text.isascii() and text.isprintable()) or text != text.strip():
         fact = f"has {len(text)} characters" if text.isascii() and text.isprintable() else "has other characters"
         raise ConfigError(
@@ -102,13 +97,13 @@ def chosen_token(text: str, where: str = "server.token") -> Token:
 
 
 class TokenFile:
-    """The file of tokens: JSON as `streamer token` writes it, or one token alone as secret stores hand it out."""
+    """A file of tokens: JSON of `streamer token`, or the secret of one token alone, as secret stores provide it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def read(self) -> tuple[Token, ...]:
-        """Return the tokens. Raises ConfigError where the file cannot be read or is something else."""
+        """Return the tokens. Raises ConfigError if the file cannot be read or is something else."""
         data = read_file(self.path, f"token file {self.path}", "a file of `streamer token new` that this user may read")
         if not data.lstrip().startswith(b"{"):
             text = data.decode("utf-8", "replace").strip() if len(data) <= MAX_FILE_BYTES else ""
@@ -128,24 +123,22 @@ class TokenFile:
         return tokens
 
     def change(self, change: Callable[[tuple[Token, ...]], tuple[Token, ...]]) -> None:
-        """Exchange the tokens for what `change` makes of them: all of it or, after a crash, nothing.
+        """Replace the tokens by what `change` returns for them, in one step.
 
-        Raises ConfigError where the file cannot be read or written, or holds a token alone, and what `change` raises.
+        Raises ConfigError if the file cannot be read or written, or contains a token alone, and what `change` raises.
         """
-        # The new file is the lock as well: two commands at once would lose what one of them did.
+        # The new file is the lock as well: of two commands at once, one would undo the other's change.
         new = self.path.with_name(f"{self.path.name}.new")
         try:
-            with contextlib.suppress(FileExistsError):  # where it is no directory the next line says so
+            with contextlib.suppress(FileExistsError):  # if it is no directory, the next line raises
                 self.path.parent.mkdir(parents=True, mode=0o700)
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise ConfigError(
-                f"{new} is there: expected no other `streamer token` at work; try again, and delete that file where one"
-                " was cut off"
+                f"{new} exists: another `streamer token` is at work; try again, or delete that file if one was killed"
             ) from None
         except OSError as error:
             raise self._unwritten(error) from None
-        done = False
         try:
             with os.fdopen(descriptor, "wb") as file:
                 old = self.read() if self.path.exists() else ()
@@ -155,58 +148,56 @@ class TokenFile:
                 file.flush()
                 os.fsync(file.fileno())
             new.replace(self.path)
-            done = True
-        except OSError as error:
-            raise self._unwritten(error) from None
-        finally:
-            if not done:
-                with contextlib.suppress(OSError):
-                    new.unlink()
+        except BaseException as error:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            if isinstance(error, OSError):
+                raise self._unwritten(error) from None
+            raise
 
     def is_open(self) -> bool:
-        """Return whether other users of this machine may read the file; on Windows that cannot be told this way."""
+        """Return whether other users of this machine may read the file; on Windows this is not checked."""
         with contextlib.suppress(OSError):
             return os.name == "posix" and bool(self.path.stat().st_mode & 0o077)
         return False
 
     def _unwritten(self, error: OSError) -> ConfigError:
         return ConfigError(
-            f"token file {self.path} cannot be written ({error.strerror}): expected a place where this user may write;"
+            f"token file {self.path} cannot be written ({error.strerror}): expected a path that this user may write to;"
             " name another file in server.token_file"
         )
 
 
 class Tokens:
-    """The tokens that hold now: `server.token`, and those of the file, which is read again when it changes."""
+    """The valid tokens: `server.token`, and those of a file, which is read again when it changes."""
 
     def __init__(self, chosen: str, path: Path | None, *, must_exist: bool = False) -> None:
-        """Read them; `chosen` is `server.token`, empty for none, and `path` the file.
+        """Read `path`; `chosen` is `server.token`, or empty.
 
-        Raises ConfigError where the one is too short, or the other is broken, or not there though it must be.
+        Raises ConfigError if `chosen` is too short, or the file is broken, or missing although it must exist.
         """
         self._chosen = (chosen_token(chosen),) if chosen else ()
         self._file = TokenFile(path) if path is not None else None
-        # What the file was like when it was read last; and whether it has ever been there.
+        # The file's state when it was read last; and whether it has ever existed.
         self._stamp = stamp(self._file.path) if self._file is not None else None
         self._has_file = must_exist or self._stamp is not None
         self._filed: tuple[Token, ...] = ()
-        # Whether it was said that others may read the file.
-        self._warned = False
+        self._warned = False  # that other users may read the file
         if self._file is not None and self._has_file:
             self._filed = self._read(self._file)
 
     @property
     def required(self) -> bool:
-        """Whether callers must show a token: also where the last one of a file was revoked."""
+        """Whether requests need a token: also if the last one of a file was revoked."""
         return bool(self._chosen) or self._has_file
 
     def __len__(self) -> int:
         return len(self._chosen) + len(self._filed)
 
     def refresh(self) -> bool:
-        """Read the file again where it has changed; return whether the tokens are others now.
+        """Read the file again if it has changed; return whether the tokens have.
 
-        A file that is broken or gone leaves the tokens as they are, with one warning.
+        A file that is broken or missing is logged once, and leaves the tokens as they are.
         """
         if self._file is None or (now := stamp(self._file.path)) == self._stamp:
             return False
@@ -224,12 +215,11 @@ class Tokens:
         return True
 
     def find(self, shown: str, now: float) -> Token | None:
-        """Return the token that a caller showed; None where it is none, or has expired at `now` (seconds since 1970).
+        """Return the token with a secret; None if it is wrong, or expired at `now` (seconds since 1970).
 
-        All are compared, each in constant time, so that the time taken says nothing of how close a guess was. The file
-        is looked at before: a token may have been made, or revoked, this second.
+        All are compared, each in constant time, so that the time taken does not reveal how close a guess was.
         """
-        self.refresh()
+        self.refresh()  # a token may have been made, or revoked, this second
         if len(shown) > MAX_LENGTH:
             return None
         digest = hashed(shown)
@@ -240,7 +230,7 @@ class Tokens:
         return found
 
     def holds(self, caller: Token, now: float) -> bool:
-        """Return whether a caller that was let in may stay: its token is neither revoked, nor changed, nor expired."""
+        """Return whether a token that was valid still is: neither revoked, nor changed, nor expired."""
         if caller is ANYBODY:
             return not self.required
         return caller in (*self._chosen, *self._filed) and not caller.is_expired(now)
@@ -256,15 +246,13 @@ class Tokens:
         tokens = file.read()
         if file.is_open() and not self._warned:
             self._warned = True
-            logger.warning(
-                "token file %s can be read by other users of this machine: `chmod 600` it, unless that is wanted",
-                file.path,
-            )
+            text = "token file %s can be read by other users of this machine: `chmod 600` it, unless that is intended"
+            logger.warning(text, file.path)
         return tokens
 
 
 def parse_scopes(text: str) -> tuple[Scope, ...]:
-    """Read `read,stream`; return them in the order of SCOPES. Raises ConfigError where one is no scope."""
+    """Parse scopes such as `read,stream`; return them in the order of SCOPES. Raises ConfigError."""
     named = {part.strip() for part in text.split(",") if part.strip()}
     unknown = sorted(named - set(SCOPES))
     if unknown or not named:

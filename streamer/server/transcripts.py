@@ -1,56 +1,74 @@
-"""`/v1/sessions`: what the history holds, listed, searched, written in a format, and deleted."""
+"""`/v1/sessions`: sessions of the history, listed, searched, downloaded, and deleted."""
 
 import asyncio
 import io
 import logging
-import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
+from typing import Annotated
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from streamer.errors import ConfigError, HistoryError
+from streamer.errors import HistoryError
 from streamer.outputs.subtitles import open_writer
+from streamer.protocols.adapter import read_query
 from streamer.server.history import History, Hit, KeptSession, utc
 from streamer.server.responses import HEADERS, respond_error, respond_json
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
-MAX_QUERY_CHARS = 500
 MAX_THREADS = 2  # that read or delete, for any number of requests
 CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
 
 # Extensions of a session's name.
 CONTENT_TYPES = {"txt": "text/plain; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
 
-# A number as `limit` and `before` may give it.
-_NUMBER = re.compile(r"[1-9]\d{0,15}", re.ASCII)
+_Number = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
+
+
+class _Asked(msgspec.Struct):
+    """The query of a list: words to search for, and which page."""
+
+    q: Annotated[str, msgspec.Meta(max_length=500)] | None = None
+    limit: _Number = 50
+    before: _Number | None = None
 
 
 class Transcripts:
     """Answers requests for the history, which threads read: long transcripts a piece at a time."""
 
     def __init__(self, history: History | None) -> None:
-        """Answer from a history; None: every answer says how it is switched on."""
         self._history = history
-        # Not those of the loop, which others need.
+        # Not the loop's own threads, which others need.
         self._threads = ThreadPoolExecutor(MAX_THREADS, "history requests")
 
     async def sessions(self, request: Request) -> Response:
-        """Sessions, the newest first; with `q`, the finals that have its words."""
+        """List sessions, the newest first; with `q`, the finals that have its words."""
         return await self._answer(_list, request)
 
     async def show(self, request: Request) -> Response:
-        """A session's description; with an extension, its transcript in that format."""
+        """Describe a session; with an extension, return its transcript in that format."""
         return await self._answer(self._show, request)
 
     async def delete(self, request: Request) -> Response:
         """Delete a session that is over."""
         return await self._answer(_delete, request)
+
+    async def _answer(self, respond: Callable[[History, Request], Response], request: Request) -> Response:
+        if self._history is None:
+            text = "this daemon keeps no history: to have one, start it with --history auto, or set server.history"
+            return respond_error(HTTPStatus.NOT_FOUND, text)
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, respond, self._history, request)
+        except HistoryError as error:
+            logger.warning("%s", error)
+            text = "the history cannot be read: the daemon's log says why"
+            return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
     def _show(self, history: History, request: Request) -> Response:
         name, dot, format = request.path_params["name"].partition(".")
@@ -60,11 +78,9 @@ class Transcripts:
         if not dot:
             return respond_json(HTTPStatus.OK, _described(session))
         if format not in CONTENT_TYPES:
-            return respond_error(
-                HTTPStatus.NOT_FOUND,
-                f"format {format!r:.20} is unknown: expected one of {', '.join(CONTENT_TYPES)};"
-                " `streamer history export` writes others",
-            )
+            known = ", ".join(CONTENT_TYPES)
+            text = f"format {format!r:.20} is unknown: expected one of {known}; `streamer history export` writes others"
+            return respond_error(HTTPStatus.NOT_FOUND, text)
         headers = {**HEADERS, "Content-Type": CONTENT_TYPES[format]}
         return StreamingResponse(self._read(_written(history, session, format)), headers=headers)
 
@@ -74,37 +90,19 @@ class Transcripts:
         while (chunk := await loop.run_in_executor(self._threads, next, chunks, None)) is not None:
             yield chunk
 
-    async def _answer(self, respond: Callable[[History, Request], Response], request: Request) -> Response:
-        if self._history is None:
-            return respond_error(
-                HTTPStatus.NOT_FOUND,
-                "this daemon keeps no history: to have one, start it with --history auto, or set server.history",
-            )
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, respond, self._history, request)
-        except HistoryError as error:
-            logger.warning("%s", error)
-            return respond_error(
-                HTTPStatus.SERVICE_UNAVAILABLE, "the history cannot be read: the daemon's log says why"
-            )
-
 
 def _list(history: History, request: Request) -> Response:
-    text = request.query_params.get("q")
-    limit = min(_number(request, "limit") or DEFAULT_LIMIT, MAX_LIMIT)
-    before = _number(request, "before")
-    if text is not None and len(text) > MAX_QUERY_CHARS:
-        raise ConfigError(f"q has {len(text)} characters: expected no more than {MAX_QUERY_CHARS}")
+    asked = read_query(request.query_params, _Asked)
+    limit = min(asked.limit, MAX_LIMIT)
     # One more than asked for, to see whether there are more.
     found: list[KeptSession] | list[Hit]
-    if text is None:
-        found = history.sessions(limit + 1, before=before, public=True)
+    if asked.q is None:
+        found = history.sessions(limit + 1, before=asked.before, public=True)
     else:
-        found = history.search(text, limit + 1, before=before, public=True)
+        found = history.search(asked.q, limit + 1, before=asked.before, public=True)
     more = found[limit - 1].number if len(found) > limit else None
     rows = [_described(each) for each in found[:limit]]
-    return respond_json(HTTPStatus.OK, {"sessions" if text is None else "hits": rows, "before": more})
+    return respond_json(HTTPStatus.OK, {"sessions" if asked.q is None else "hits": rows, "before": more})
 
 
 def _delete(history: History, request: Request) -> Response:
@@ -113,9 +111,8 @@ def _delete(history: History, request: Request) -> Response:
     if session is None:
         return _unknown(name)
     if session.ended is None:
-        return respond_error(
-            HTTPStatus.CONFLICT, "the session is still open: expected one that is over; ask again when it is"
-        )
+        text = "the session is still open: expected one that is over; ask again when it is"
+        return respond_error(HTTPStatus.CONFLICT, text)
     history.delete(session)
     logger.info("the session was deleted from the history", extra={"session": name})
     return respond_json(HTTPStatus.OK, {"deleted": name})
@@ -161,16 +158,6 @@ def _written(history: History, session: KeptSession, format: str) -> Iterator[st
         logger.warning("%s", error)
         stream.write("\n\nthe rest of the history cannot be read\n")
     yield stream.getvalue()
-
-
-def _number(request: Request, name: str) -> int | None:
-    """Return a number of the query, None if it is missing. Raises ConfigError if it is not a number."""
-    text = request.query_params.get(name)
-    if text is None:
-        return None
-    if _NUMBER.fullmatch(text) is None:
-        raise ConfigError(f"{name} is {text!r:.40}: expected a whole number, 1 or more")
-    return int(text)
 
 
 def _unknown(name: str) -> Response:

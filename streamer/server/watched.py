@@ -1,17 +1,17 @@
-"""Small files that the server reads, and reads again when they change."""
+"""Small files that the server reads again when they change."""
 
 from pathlib import Path
 
 from streamer.errors import ConfigError
 
-MAX_FILE_BYTES = 1 << 20  # a chain of certificates, or a file of tokens, is some ten kilobytes
+MAX_FILE_BYTES = 1 << 20  # a chain of certificates, or a file of tokens, has some ten kilobytes
 
-# What tells one state of a file from another: time, size and number.
+# State of a file: its time, size and number.
 Stamp = tuple[int, int, int]
 
 
 def stamp(path: Path) -> Stamp | None:
-    """Return what changes when a file does; None where there is none, or none that this user may see."""
+    """Return the state of a file; None if it is missing, or hidden from this user."""
     try:
         status = path.stat()
     except OSError:
@@ -20,7 +20,7 @@ def stamp(path: Path) -> Stamp | None:
 
 
 def read_file(path: Path, what: str, expected: str) -> bytes:
-    """Return the content of a file, up to one byte more than MAX_FILE_BYTES. Raises ConfigError, which names `what`."""
+    """Return the content of a file, at most MAX_FILE_BYTES and one byte. Raises ConfigError, which names `what`."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_FILE_BYTES + 1)

@@ -1,4 +1,4 @@
-"""A WebSocket that was accepted, as the runtime of all protocols uses it."""
+"""An accepted WebSocket, as the runtime of all protocols uses it."""
 
 import asyncio
 import contextlib
@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
-# The name of the event, in a WebSocket's ASGI `extensions`, that is set once its connection is gone, whatever was
-# received over it and not read yet.
+# Key in a WebSocket's ASGI `extensions` of an event that is set once the connection is gone, even if messages of it are
+# still to be received.
 GONE_EVENT = "streamer.gone"
 
 MAX_REASON_BYTES = 123  # of a close frame (RFC 6455, 5.5)
@@ -30,17 +30,17 @@ class GoneError(Exception):
 
 
 class Connection:
-    """A WebSocket that was accepted."""
+    """An accepted WebSocket."""
 
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
-        # Set when the connection is gone; what came over it before can still be received.
+        # Set when the connection is gone; earlier messages can still be received.
         self.gone: asyncio.Event = websocket.scope["extensions"].get(GONE_EVENT, asyncio.Event())
         # How the client closed it: 1005 without a code, 1006 if it did not; None while it is open.
         self.close_code: int | None = None
 
     def note_session(self, name: str) -> None:
-        """Let the access log say which session it was about."""
+        """Add the session's name to the line of the access log."""
         self._websocket.scope.setdefault("state", {})["session"] = name
 
     async def send_text(self, text: str) -> None:
@@ -51,7 +51,7 @@ class Connection:
             raise GoneError from None
 
     async def receive(self) -> str | bytes:
-        """Return the client's next message. Raises GoneError if there will be none."""
+        """Return the client's next message. Raises GoneError after the last."""
         if self.close_code is None:
             message = await self._websocket.receive()
             if message["type"] == "websocket.receive":
@@ -61,14 +61,14 @@ class Connection:
         raise GoneError
 
     async def close(self, close: Close) -> None:
-        """Close with a code, unless the client did already, and learn how the client answers; it is cut off in time."""
+        """Close with a code, unless the client did already, and receive its answer; uvicorn limits the time."""
         await self.shut(close)
         with contextlib.suppress(GoneError):
             while True:
                 await self.receive()
 
     async def shut(self, close: Close) -> None:
-        """Close with a code, unless it is closed; the task that receives learns how the client answers."""
+        """Close with a code, unless it is closed; the task that receives gets the client's answer."""
         reason = close.reason.encode("utf-8")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
         with contextlib.suppress(WebSocketDisconnect, RuntimeError):
             if close is not GONE and self.close_code is None:

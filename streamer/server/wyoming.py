@@ -1,4 +1,4 @@
-"""Wyoming's own TCP port (see `streamer.protocols.wyoming`), and how Home Assistant finds it."""
+"""The TCP port of Wyoming, Home Assistant's protocol (see `streamer.protocols.wyoming`)."""
 
 import asyncio
 import contextlib
@@ -9,37 +9,32 @@ from collections.abc import Sequence
 from streamer.errors import ConfigError, PortInUseError
 from streamer.outside import is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
-from streamer.server.announce import announce
 from streamer.server.interfaces import Context
 from streamer.server.runtime import serve
-from streamer.server.sockets import listen
+from streamer.server.sockets import listen, reachable
 from streamer.server.ws import Close, GoneError
 
 logger = logging.getLogger(__name__)
 
 READ_BYTES = 2**16
 
-# Text that waits for a client: Home Assistant reads only when it has sent all its audio.
-MAX_UNSENT_BYTES = 2**20
-
+MAX_UNSENT_BYTES = 2**20  # for a client: Home Assistant reads only after it has sent all its audio
 CLOSE_TIMEOUT_S = 2.0  # for a client to read the last words
 
 
 class WyomingServer:
-    """Serves Wyoming's clients, who show no token: on this machine, unless the settings name another address."""
+    """Serves Wyoming's clients, which have no tokens: on this machine, unless the settings name another address."""
 
     def __init__(self, context: Context) -> None:
-        """Prepare to serve; connections count among those of the server."""
         self._context = context
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
         self._handlers: set[asyncio.Task[None]] = set()
-        # What answers to `describe`.
-        self._info = ""
+        self._info = ""  # the answer to `describe`
         self._announcing: asyncio.Task[None] | None = None
 
     async def listen(self) -> int:
-        """Take the port, and return it; clients wait until `serve`. Raises ConfigError where it cannot be had."""
+        """Open the port, and return it; clients wait until `serve`. Raises ConfigError if that is not possible."""
         host, port = self._context.settings.wyoming_host.strip("[]"), self._context.settings.wyoming_port
         try:
             self._sockets = await listen(host, port, "server.wyoming_")
@@ -49,26 +44,26 @@ class WyomingServer:
         return int(self._sockets[0].getsockname()[1])
 
     async def serve(self, model: str, languages: Sequence[str]) -> None:
-        """Serve clients from now on; those elsewhere find it by mDNS."""
+        """Serve clients from now on; announce the port if other machines can reach it."""
         self._info = describe(model, languages)
         for sock in self._sockets:
             self._listeners.append(await asyncio.start_server(self._accept, sock=sock, limit=READ_BYTES))
         host, port = self._context.settings.wyoming_host.strip("[]"), self._sockets[0].getsockname()[1]
         logger.info("listening on tcp://%s:%d for Wyoming", host, port)
         if not is_loopback(host):
-            logger.warning("Wyoming knows no tokens: whoever reaches %s port %d is served", host, port)
+            logger.warning("Wyoming has no tokens: every client that reaches %s port %d is served", host, port)
             address = self._sockets[0].getsockname()[0]
             self._announcing = asyncio.create_task(announce("_wyoming._tcp.local.", address, port))
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Accept no more connections."""
         for listener in self._listeners:
             listener.close()
         for sock in self._sockets:
             sock.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Take no more connections, and return when the open ones are gone; cut them off after `timeout_s`."""
+        """Accept no more connections, and return when the open ones are gone; abort them after `timeout_s`."""
         self.close()
         if self._announcing is not None:
             self._announcing.cancel()
@@ -92,7 +87,7 @@ class WyomingServer:
                 self._context.metrics.refused(full.reason)
                 writer.write(error_line(full.message, full.reason).encode("utf-8"))
         except asyncio.CancelledError:
-            pass  # `stop` cuts it off
+            pass  # by `stop`
         except Exception:
             logger.exception("serving a client of Wyoming failed")
         finally:
@@ -103,7 +98,7 @@ class WyomingServer:
 
 
 class _Connection:
-    """A TCP connection, as the runtime uses it."""
+    """A TCP connection as a `streamer.server.runtime.Line`."""
 
     close_code: int | None = None
 
@@ -115,10 +110,10 @@ class _Connection:
         writer.transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
 
     def note_session(self, name: str) -> None:
-        """There is no access log of these connections."""
+        """Do nothing: these connections have no access log."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, cut anywhere. Raises GoneError where there are none."""
+        """Return the next bytes, split anywhere. Raises GoneError at the end."""
         data = b""
         with contextlib.suppress(OSError):
             data = await self._reader.read(READ_BYTES)
@@ -129,7 +124,7 @@ class _Connection:
         return data
 
     async def send_text(self, text: str) -> None:
-        """Send a line, waiting while the client has too much to read. Raises GoneError."""
+        """Send a line, waiting while too much is unsent. Raises GoneError."""
         data = text.encode("utf-8")
         self._writer.write(data)
         self._metrics.sent_bytes.inc(len(data))
@@ -139,9 +134,29 @@ class _Connection:
             raise GoneError from None
 
     async def close(self, close: Close) -> None:
-        """Close, and read what still comes, for a while: else the client would see an error before the last words."""
+        """Close, and read for a while: else a reset would overtake the last words."""
         with contextlib.suppress(OSError):
             async with asyncio.timeout(CLOSE_TIMEOUT_S):
                 self._writer.write_eof()
                 while await self._reader.read(READ_BYTES):
                     pass
+
+
+async def announce(kind: str, host: str, port: int) -> None:
+    """Announce a service, such as `_wyoming._tcp.local.`, by mDNS (RFC 6762, RFC 6763) until cancelled."""
+    # Late: it takes 10 MB, and is needed only if the port is open to a network.
+    from zeroconf import Error
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+    name = f"streamer-{socket.gethostname().partition('.')[0][:40]}"
+    try:
+        addresses = reachable(host)
+        found = AsyncServiceInfo(kind, f"{name}.{kind}", port=port, parsed_addresses=addresses, server=f"{name}.local.")
+        zeroconf = AsyncZeroconf(interfaces=addresses)
+        try:
+            await zeroconf.async_register_service(found, allow_name_change=True)
+            await asyncio.Event().wait()
+        finally:
+            await zeroconf.async_close()
+    except (OSError, RuntimeError, Error) as error:  # no network, for one
+        logger.warning("port %d is not announced by mDNS (%s): give clients its address by hand", port, error)

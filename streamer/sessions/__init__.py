@@ -1,1 +1,1 @@
-"""Live captions at work: a loaded Whisper behind the streaming engine, and the sessions that it serves."""
+"""Live sessions: Whisper as the streaming engine's model, clients' streams, post-processing, recordings."""

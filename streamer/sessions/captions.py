@@ -1,4 +1,4 @@
-"""Captions of the daemon's own input, drawn in the terminal while it runs."""
+"""Draws captions of the daemon's own input in the terminal."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ from streamer.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-# How long the end waits for what is still to be drawn: a terminal that nobody reads takes nothing.
+# How long the end waits for captions that are not drawn yet: a terminal may block.
 CLOSE_TIMEOUT_S = 2.0
 
 
@@ -21,8 +21,8 @@ CLOSE_TIMEOUT_S = 2.0
 def drawn_captions(log: EventLog, sink: Sink, *, limit: int) -> Iterator[None]:
     """Pass the events that a log publishes meanwhile to a sink, in a thread of their own: a terminal may be slow.
 
-    Of the events that wait for a slow one, outdated partials are dropped. If more than `limit` events wait all the
-    same, they are dropped with a line in the log. A sink that fails is closed and gets no more events.
+    For a slow terminal, outdated partials are dropped. If more than `limit` other events wait, they are dropped with a
+    line in the log. A sink that fails is closed and gets no further events.
     """
     drawing = _Drawing(sink, limit)
     drawing.subscription = log.subscribe(drawing.put)
@@ -65,7 +65,7 @@ class _Drawing:
                 self._sink.handle(event)
             if last:
                 self._sink.close()
-        except Exception as error:  # the terminal, or the program that reads us, is gone: others still listen
+        except Exception as error:  # the terminal, or the program that reads our output, is gone
             if self.subscription is not None:
                 self.subscription.cancel()
             if isinstance(error, OSError):

@@ -1,4 +1,4 @@
-"""Clients' own audio: one session for each, as the server's `/v1/stream` wants it."""
+"""Clients' own audio: a session for each, for the server's `/v1/stream`."""
 
 import secrets
 from collections.abc import Collection
@@ -15,24 +15,24 @@ from streamer.protocols.native import StreamStart
 from streamer.server.history import History
 from streamer.sessions.enrich import Enrichment
 from streamer.sessions.sessions import open_session, session_settings
-from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, Places
+from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.table import ServerSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 
 class ClientStreams:
-    """Opens sessions for clients: as many as can be transcribed in real time, and have a place (see `Places`)."""
+    """Opens sessions for clients: as many as can be transcribed in real time, and have a slot (see `StreamSlots`)."""
 
     def __init__(self, settings: Settings, history: History | None = None) -> None:
-        """Open sessions as the settings say; those that ask for it are kept in the history."""
+        """Open sessions with these settings; the text of those that ask for it is kept in the history."""
         self._settings = settings
         self._history = history
-        # What transcribes; None until the model is loaded.
+        # None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
         self._enrichment: Enrichment | None = None
-        self._places = Places(settings.server)
+        self._slots = StreamSlots(settings.server)
 
     def serve_with(
         self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: Enrichment | None = None
@@ -41,21 +41,20 @@ class ClientStreams:
         self._engine, self._model, self._enrichment = engine, model, enrichment
 
     def reload(self, front: ServerSettings) -> None:
-        """Let other limits hold from now on."""
+        """Apply other limits from now on."""
         self._settings = msgspec.structs.replace(self._settings, server=front)
-        self._places.settings = front
+        self._slots.settings = front
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         """Open a session.
 
-        Raises BusyError where all places are taken, there is no time for another session, or the model is still
-        loading; ProtocolError where the audio format is not one we take; ConfigError where the model cannot do what
-        the options ask for.
+        Raises BusyError if all slots are taken, there is no time for another session, or the model is still loading;
+        ProtocolError if the audio format is not supported; ConfigError if the model cannot do what the options ask for.
         """
         engine, model, settings = self._engine, self._model, self._settings
         if engine is None or model is None:
             raise BusyError("the model is still being loaded: try again in a moment")
-        spare = self._places.spare()
+        spare = self._slots.spare()
         load = engine.load
         if not load.room:
             sessions = "1 session" if load.capacity == 1 else f"{load.capacity} sessions"
@@ -81,33 +80,30 @@ class ClientStreams:
             enrichment=self._enrichment,
         )
         if spare is not None:
-            self._places.give_up(spare)
+            self._slots.give_up(spare)
         engine.add(runner)
 
         def leave() -> None:
             runner.close()
-            self._places.remove(name)
+            self._slots.remove(name)
 
-        stream = ClientStream(
-            runner,
-            log,
-            pcm,
-            start,
+        owner = StreamOwner(
             choose=lambda options: partial(runner.change, session_settings(settings, model, options)),
-            on_report=log.append,
-            on_keep=lambda: self._places.keep(name),
-            on_leave=leave,
+            report=log.append,
+            keep=lambda: self._slots.keep(name),
+            leave=leave,
             tenant=tenant,
         )
-        self._places.add(name, stream)
+        stream = ClientStream(runner, log, pcm, start, owner)
+        self._slots.add(name, stream)
         return stream
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of that session, whose client is connected again.
+        """Return the stream of a session whose client is connected again.
 
-        Raises UnknownSessionError if there is none, or it was opened with the token of another name.
+        Raises UnknownSessionError if it is not known, or was opened with the token of another name.
         """
-        stream = self._places.come_back(session, tenant)
+        stream = self._slots.come_back(session, tenant)
         if stream is None:
             raise UnknownSessionError(
                 f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its"
@@ -116,4 +112,4 @@ class ClientStreams:
         return stream
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        self._places.abandon_unreachable(tenants)
+        self._slots.abandon_unreachable(tenants)

@@ -1,7 +1,7 @@
-"""Says in the log, once for each language of a session, that the model recognizes it badly.
+"""Warns in the log, once for each language of a session, that the model recognizes it badly.
 
-No table of languages could say that: a fine-tune may know others. The probabilities of the words do: about as large a
-share of the words is wrong as their mean probability is below 1.
+That follows from the probabilities of the words, not from a table, as a fine-tune may know other languages: the share
+of wrong words is about 1 minus the mean probability.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from streamer.events import Event, Final
 from streamer.languages import name_of
 from streamer.whisper.model import WhisperModel
 
-# What is judged at a time: words that span this many seconds, and this many words. Fewer are often noise.
+# Least span, in seconds, and number of the words that are judged at a time. Fewer are often noise.
 SPAN_S = 20.0
 N_WORDS = 20
 
-# Mean probability below which the log says so. In 20 s of people that a model knows the language of it is 0.59 and
-# more, even on the telephone and at meetings; tiny.en, to which people spoke other languages, reaches 0.49 at most.
+# Mean probability below which the log has a warning. In 20 s of a language that the model knows it is at least 0.59,
+# even on the telephone and at meetings; if people speak other languages to tiny.en it is 0.49 at most.
 LEAST_PROBABILITY = 0.55
 
 
 @dataclass(slots=True)
 class _Words:
-    """Those of one language that have not been judged."""
+    """Words of one language that are not judged yet."""
 
     span_s: float = 0.0
     probability: float = 0.0

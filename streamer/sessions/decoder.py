@@ -28,17 +28,17 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 
-# Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
+# How many sessions' options are kept ready for decoding; a thousand hot words take about 10 MB.
 MAX_PREPARED = 32
 
 
 class WhisperDecoder:
-    """Decodes encoded windows without timestamps, from the settled words on; word times come from the attention."""
+    """Decodes encoded windows without timestamps, after the stable words; word times come from the attention."""
 
     def __init__(
         self, model: WhisperModel, decoding: DecodingSettings, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Raise ConfigError where the model cannot do what the settings ask for.
+        """Raise ConfigError if the model cannot do what the settings ask for.
 
         clock : in seconds, for the time that further attempts may take
         """
@@ -48,7 +48,7 @@ class WhisperDecoder:
         # Hot words are each session's own.
         chosen = resolve_decoding(msgspec.structs.replace(decoding, hotwords=()), model)
         self._config = chosen.generation
-        # Of sessions that chose nothing.
+        # Options of sessions that chose none.
         self._own = check_decode_options(decode_options(decoding, model), model)
         # Whether the model sees the initial prompt before every window.
         self._carried = decoding.carry_initial_prompt
@@ -71,11 +71,11 @@ class WhisperDecoder:
             filters=chosen.window.filters,
             stop_at_loop=True,
         )
-        # By options. To build the tree of many hot words takes as long as a pass.
+        # By options: building the tree of many hot words takes as long as decoding a window.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
-        """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
+        """Decode a window. Raises InferenceError if the device fails, and no other is left."""
         return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
 
     def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
@@ -123,7 +123,7 @@ class WhisperDecoder:
         )
 
     def _language(self, decoder: Decoder, request: Request) -> tuple[str, bool, str]:
-        """Return the language to decode in, whether it surely is spoken, and one that is and is not allowed."""
+        """Return the language to decode in, whether it is sure, and a spoken language that is not allowed, or ''."""
         allowed = request.languages or tuple(self._model.tokenizer.languages)
         if request.language == "auto" and len(allowed) == 1:
             return allowed[0], True, ""
@@ -148,7 +148,7 @@ class WhisperDecoder:
         return _Prepared(initial, filters, options.beam_size)
 
     def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
-        """Return what the model sees before a window: what it was told to see first, and what was said."""
+        """Return the prompt of a window: the initial prompt, and what was said."""
         said = tuple(self._model.tokenizer.encode(request.prompt)) if request.prompt else ()
         if self._carried:
             # Decoding keeps the newest part of a prompt that is too long.
@@ -159,12 +159,9 @@ class WhisperDecoder:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """What a session's options come to."""
+    """A session's options, ready for decoding: tokens of the initial prompt, rules on the next token, beams."""
 
-    # Tokens that the model sees first.
     initial: tuple[int, ...]
-
-    # Further rules on what may come next.
     filters: tuple[LogitFilter | HotWords, ...]
     n_beams: int
 
@@ -180,7 +177,7 @@ class WhisperEncoder:
 
         n_samples : length of the audio, behind which there is silence
 
-        Raises InferenceError where the device fails, and no other is left.
+        Raises InferenceError if the device fails, and no other is left.
         """
         n_frames = self._model.runtime.frames_for(n_samples + round(self._model.silence_s * SAMPLE_RATE))
         return self._model.run(lambda runtime: runtime.encode(mel[:, :n_frames], buffer))
@@ -191,6 +188,6 @@ def make_engine(
 ) -> Engine[EncodedWindow]:
     """Return an engine that transcribes with this model; it is not started yet. See `Engine` for `max_pace_s`.
 
-    Raises ConfigError where the model cannot do what the settings ask for.
+    Raises ConfigError if the model cannot do what the settings ask for.
     """
     return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding), max_pace_s=max_pace_s)

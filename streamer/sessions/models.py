@@ -1,4 +1,4 @@
-"""How models are loaded while the program runs: the daemon's own, and others, which recordings first ask for."""
+"""Loads models while the program runs: the daemon's own, and others when a recording first asks for them."""
 
 import asyncio
 import dataclasses
@@ -29,19 +29,18 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# In `model.also`: every model that is here.
+# In `model.also`: every model on this machine.
 ALL = "all"
 
-# What a model takes: some more than its files, and what any takes.
+# Memory that a model takes: for each byte of its files, and any model.
 MEMORY_PER_FILE_BYTE = 1.5
 MEMORY_BYTES = 300e6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Known:
-    """A model that is here."""
+    """A model on this machine: its name for `load_model`, and its path."""
 
-    # As `load_model` takes it, and where it lies.
     name: str
     path: Path
 
@@ -52,7 +51,7 @@ class Known:
 
 
 class Models:
-    """Models by name. One thread gets them; the others look."""
+    """Models by name. One thread calls `get`; any thread may call the other methods."""
 
     def __init__(
         self,
@@ -60,14 +59,14 @@ class Models:
         load: Callable[[str], WhisperModel],
         available: Callable[[], float] = lambda: psutil.virtual_memory().available,
     ) -> None:
-        """Know the models that the settings name; `load` is given such a name, `available` returns free bytes."""
+        """Serve the models that the settings name. `load` loads one by name, `available` returns free bytes."""
         self._settings = settings
         self._load = load
         self._available = available
-        # The daemon's own, and where it lies; None before it is loaded.
+        # The daemon's own, and its path; None before it is loaded.
         self._own: WhisperModel | None = None
         self._own_path: Path | None = None
-        # By where they lie, those used last at the end. The daemon's own is there as its fork.
+        # By path, the last used at the end; of the daemon's own a fork.
         self._loaded: dict[Path, WhisperModel] = {}
 
     def serve_with(self, model: WhisperModel) -> None:
@@ -105,7 +104,10 @@ class Models:
         return known
 
     def get(self, known: Known) -> WhisperModel:
-        """Return a model, loaded; others leave where there is no room. Raises BusyError, and what `load` raises."""
+        """Return a model; load it first if it is not loaded, and unload others to make room for it.
+
+        Raises BusyError if there is not enough memory, and what `load` raises.
+        """
         model = self._loaded.pop(known.path, None)
         if model is None and self._own is not None and known.path == self._own_path:
             model = self._own.fork(n_beams=FILE_BEAMS)
@@ -124,11 +126,11 @@ class Models:
                     f"{known.shown} needs about {needed / 1e6:.0f} MB of memory, {free / 1e6:.0f} MB are free:"
                     " try again later, or choose a smaller model"
                 )
-            logger.info("%s leaves: there is no room for it beside %s", self._loaded.pop(oldest).name, known.shown)
+            logger.info("unloading %s to make room for %s", self._loaded.pop(oldest).name, known.shown)
             gc.collect()
 
     def _named(self) -> list[Known]:
-        """Return the models that the settings allow and that are here, the daemon's own first."""
+        """Return the models on this machine that the settings allow, the daemon's own first."""
         names = [self._settings.name, *(name for name in self._settings.also if name != ALL)]
         if ALL in self._settings.also:
             names += [*shipped(), *(model.name for model in cache.downloaded() if not lora.is_alone(model.path))]
@@ -142,12 +144,12 @@ class Models:
 def in_thread(name: str, work: Callable[[], T]) -> Future[T]:
     """Work in a thread that the end of the program does not wait for: loading and compiling may take minutes."""
     outcome: Future[T] = Future()
-    outcome.set_running_or_notify_cancel()  # the thread cannot be called off
+    outcome.set_running_or_notify_cancel()  # the thread cannot be cancelled
 
     def run() -> None:
         try:
             outcome.set_result(work())
-        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+        except Exception as error:  # noqa: BLE001 - raised again by `Future.result`
             outcome.set_exception(error)
 
     threading.Thread(target=run, name=name, daemon=True).start()

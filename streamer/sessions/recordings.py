@@ -1,13 +1,12 @@
-"""Whole recordings to text beside the live sessions, one after another, for `server.interfaces.Recordings`.
+"""Transcribes whole recordings beside live sessions, one after another, for `server.interfaces.Recordings`.
 
-One thread works through a bounded queue. Before each call of a graph it lets windows of live sessions go first.
+One thread takes them from a bounded queue. Before each call of a graph it lets windows of live sessions go first.
 """
 
 import asyncio
 import contextlib
 import dataclasses
 import logging
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -28,13 +27,14 @@ from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_de
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
+from streamer.worker import Worker
 
 logger = logging.getLogger(__name__)
 
 
 def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
-    """Return the settings with what a request says otherwise. Raises ConfigError if the model cannot do that."""
-    said: dict[str, Any] = {
+    """Return the settings with the options of a request. Raises ConfigError if the model cannot do that."""
+    given: dict[str, Any] = {
         "language": options.language,
         "task": options.task or ("transcribe" if decoding.task == "both" else None),
         "initial_prompt": options.prompt,
@@ -42,7 +42,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
         "temperature": options.temperature,
         "beam_size": options.beam_size,
     }
-    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in said.items() if value is not None})
+    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
     # The model sees the end of a prompt that is too long.
     check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
     return chosen
@@ -57,7 +57,7 @@ def recorded_segments(
     on_progress: Callable[[int], None],
     on_language: OnLanguage,
 ) -> Iterator[RecordedSegment]:
-    """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
+    """Transcribe a recording (see `transcribe_segments`), with terms spelled as in a glossary."""
     segments = transcribe_segments(model, blocks, decoding, on_progress=on_progress, on_language=on_language)
     for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
         yield RecordedSegment(
@@ -70,34 +70,32 @@ def recorded_segments(
 
 
 class Recordings:
-    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`."""
+    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`. Used on the server's loop."""
 
     def __init__(self, settings: Settings, models: Models) -> None:
-        """Transcribe as the settings say; nothing before `serve_with`."""
+        """Accept recordings once `serve_with` has been called."""
         self._settings = settings
         self._models = models
         self._glossary: Glossary | None = None
         # Waits for live sessions; None before there can be any.
         self._wait_idle: WaitIdle | None = None
-        # The job at work and those that wait, in order. Guarded by the condition, as the flag is.
-        self._jobs: list[Job] = []
+        # Jobs that are not over: each is put into the worker's queue once, so that none is dropped there.
+        self._jobs: set[Job] = set()
+        self._worker = Worker("recordings", settings.server.max_recordings)
         self._stopping = False
-        self._changed = threading.Condition()
 
     def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
-        """Transcribe from now on, also with the daemon's own model, and spell terms as a glossary says."""
+        """Transcribe from now on, also with the daemon's own model, and spell terms as in a glossary."""
         self._glossary = glossary
         self._models.serve_with(model)
         self._wait_idle = wait_idle
-        threading.Thread(target=self._run, args=(wait_idle,), name="recordings", daemon=True).start()
 
     def stop(self) -> None:
-        """End all that waits, and what is at work before its next step, with StoppingError."""
-        with self._changed:
-            self._stopping = True
-            for job in self._jobs:
-                job.put(_stopping())
-            self._changed.notify()
+        """End all jobs with StoppingError; the one that has begun stops before its next step."""
+        self._stopping = True
+        for job in tuple(self._jobs):
+            job.put(_stopping())
+        self._worker.close(0.0)
 
     def models(self) -> Sequence[ModelInfo]:
         """Return the models that a request may name, the daemon's own first."""
@@ -109,41 +107,29 @@ class Recordings:
 
     async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
         """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
-        if self._wait_idle is None:
+        if (wait_idle := self._wait_idle) is None:
             raise BusyError("the model is still being loaded: try again in a moment")
-        job = Job(self, path, options, await asyncio.to_thread(self._models.find, model))
+        job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._jobs.discard)
         most = self._settings.server.max_recordings
-        with self._changed:
-            if self._stopping:
-                raise _stopping()
-            if len(self._jobs) >= most:
-                raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
-            self._jobs.append(job)
-            self._changed.notify()
+        if self._stopping:
+            raise _stopping()
+        if len(self._jobs) >= most:
+            raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
+        self._jobs.add(job)
+        self._worker.put(job, lambda: self._run(job, wait_idle))
         return job
 
-    def forget(self, job: "Job") -> None:
-        """Give the slot of a job that is closed or over to another."""
-        with self._changed:
-            if job in self._jobs:
-                self._jobs.remove(job)
-
-    def _run(self, wait_idle: WaitIdle) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._jobs or self._stopping)
-                if self._stopping:
-                    return
-                job = self._jobs[0]
-            job.put(self._outcome(job, wait_idle))
-            self.forget(job)
+    def _run(self, job: "Job", wait_idle: WaitIdle) -> None:
+        job.put(self._outcome(job, wait_idle))
+        self._jobs.discard(job)
 
     def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
-        """Transcribe a recording; return what it ended with."""
+        """Transcribe a recording; return the error that it ended with, None for none."""
         try:
+            self._check(job)
             self._transcribe(job, wait_idle)
         except _ClosedError:
-            logger.debug("a recording was given up")
+            logger.debug("a recording was closed by its client")
         except AudioFileError as error:
             return AudioFileError(str(error).replace(str(job.path), "the recording"))
         except StreamerError as error:
@@ -183,7 +169,9 @@ class Recordings:
 class Job:
     """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
 
-    def __init__(self, recordings: Recordings, path: Path, options: RecordingOptions, known: Known) -> None:
+    def __init__(
+        self, path: Path, options: RecordingOptions, known: Known, on_close: Callable[["Job"], object]
+    ) -> None:
         self.path = path
         self.options = options
         self.known = known
@@ -191,11 +179,11 @@ class Job:
         self.duration_s = 0.0
         self.language = ""
         self.closed = False
-        self._recordings = recordings
+        self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        # What comes, and at the end None or an error.
+        # Segments, and at the end None or an error.
         self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
-        # How it lets live sessions go first; None before it is at work.
+        # Lets live sessions go first; None before the job has begun.
         self.work: YieldToLive | None = None
 
     @property
@@ -218,7 +206,7 @@ class Job:
         self.language = language
 
     def put(self, item: RecordedSegment | StreamerError | None) -> None:
-        """Hand something over, from any thread; other things than segments are the last."""
+        """Pass on a segment, or at the end None or an error. Called by any thread."""
         if not isinstance(item, RecordedSegment) and self.work is not None:
             self.work.end()
         with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -234,7 +222,7 @@ class Job:
     def close(self) -> None:
         """End it if it is not over."""
         self.closed = True
-        self._recordings.forget(self)
+        self._on_close(self)
 
     def __enter__(self) -> Self:
         return self
@@ -244,7 +232,7 @@ class Job:
 
 
 class _ClosedError(Exception):
-    """The client has left."""
+    """The client has closed the job."""
 
 
 def _stopping() -> StoppingError:

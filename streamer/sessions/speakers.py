@@ -1,4 +1,4 @@
-"""Speakers at work: vectors for all sessions in a thread of their own, and for recordings."""
+"""Who speaks in live sessions, computed in a thread of its own, and in recordings."""
 
 import logging
 import math
@@ -35,10 +35,10 @@ _END_S = 5.0
 
 _KEPT_S = 60  # of a recording's audio, more than its windows are late
 
-# What is learnt of voices changes labels of finals up to so long ago.
+# Labels of finals may change for this long, as more is known of the voices.
 RECENT_S = 60.0
 
-# Returns the vector of who speaks in samples, shape (n,), of length 1; None if there is none.
+# Returns the vector, of length 1, of the speaker in samples, shape (n,); None if no one speaks.
 VectorOf = Callable[[Float32Array], Float32Array | None]
 
 

@@ -1,10 +1,11 @@
-"""Clients' own streams: how their audio gets into a session, wherever that is, and how many there may be."""
+"""Clients' streams: how their audio gets into a session, on any machine, and how many may be open."""
 
 import asyncio
 import contextlib
 import itertools
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Protocol
 
 from streamer.arrays import Float32Array
@@ -16,32 +17,32 @@ from streamer.events import End, Error, Event
 from streamer.protocols.native import Command, SessionOptions
 from streamer.settings.table import ServerSettings
 
-# Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
+# Random bytes in the name of a session: a client that knows the name can resume the stream, so it must not be guessed.
 SESSION_NAME_BYTES = 24
 
-# Audio put into a session's buffer at a time where it waits for room: a large message moves on as there is some.
+# Most audio written to a session's buffer at a time: a large message is written piece by piece as there is room.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 
-# A message is decoded in pieces of at most so many bytes and half a second: at 4 kHz, 1 MiB becomes 8 MB of samples.
+# Most bytes of a message decoded at a time, and half a second at most: at 4 kHz, 1 MiB becomes 8 MB of samples.
 MAX_DECODE_BYTES = 65_536
 
-# Where all places are taken, who has sent nothing for so long has to leave for a newcomer.
+# If all slots are taken, a stream that has received nothing for this long is ended for a new client.
 SPARE_S = 30.0
 
 
 class Buffer(Protocol):
-    """Where a session's audio waits to be heard."""
+    """A session's audio that is not processed yet."""
 
     # Called, by any thread, when there may be room.
     on_room: Callable[[], None] | None
 
     @property
     def free(self) -> int:
-        """Samples for which there is room; below 0 where commands have to wait, too."""
+        """Samples for which there is room; below 0 if commands have to wait, too."""
 
 
 class Session(Protocol):
-    """What audio and commands go to, as `engine.runner.SessionRunner`. Nothing here waits."""
+    """What audio and commands are passed to, such as `engine.runner.SessionRunner`. No method waits."""
 
     @property
     def ring(self) -> Buffer: ...
@@ -59,28 +60,27 @@ class Session(Protocol):
     def end(self) -> None: ...
 
 
-class Places:
-    """The streams that are open: at most `server.max_streams`.
+class StreamSlots:
+    """The streams that are open: at most `server.max_streams`. Used on the server's loop only.
 
-    One whose connection broke keeps its place for `server.resume_s`, unless a newcomer needs it. One that sends
-    nothing is ended after `server.idle_s`, and after SPARE_S where a newcomer needs its place. Used on the server's
-    loop alone.
+    A stream whose connection broke keeps its slot for `server.resume_s`, unless a new client needs it. A stream that
+    receives nothing is ended after `server.idle_s`, or after SPARE_S if a new client needs its slot.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
-        # May be replaced by others.
+        # May be replaced.
         self.settings = settings
         # By name.
         self.streams: dict[str, ClientStream] = {}
-        # What gives up those of them whose connection broke, the one that broke first before the others.
+        # Timers that abandon the streams whose connection broke, the oldest first.
         self._kept: dict[str, asyncio.TimerHandle] = {}
-        # What looks whether the others have sent something.
+        # Timers that check whether the others have received something.
         self._watches: dict[str, asyncio.TimerHandle] = {}
 
     def spare(self, *, n_opening: int = 0) -> str | None:
-        """Return the stream that gives its place to a newcomer, None where none has to. Raises BusyError.
+        """Return the stream to end for a new one; None if there is a free slot. Raises BusyError.
 
-        n_opening : streams that will have a place when they are open
+        n_opening : streams that are being opened
         """
         most = self.settings.max_streams
         if sum(not stream.expired for stream in self.streams.values()) + n_opening < most:
@@ -97,7 +97,7 @@ class Places:
         return longest
 
     def give_up(self, name: str) -> None:
-        """End a stream for a newcomer: see `spare`."""
+        """End a stream for a new one: see `spare`."""
         stream = self.streams.get(name)
         if stream is None:
             return
@@ -115,21 +115,21 @@ class Places:
         self._watch(name)
 
     def come_back(self, name: str, tenant: str) -> "ClientStream | None":
-        """Return a stream whose client is connected again. None if that tenant has none of that name."""
+        """Return a stream whose client is connected again; None if that tenant has no stream of that name."""
         stream = self.streams.get(name)
         if stream is None or stream.tenant != tenant:
             return None
-        self._forget_timers(name)
+        self._cancel_timers(name)
         stream.touch()
         self._watch(name)
         return stream
 
     def keep(self, name: str) -> None:
-        """Give up a stream whose connection broke, unless its client comes back in time."""
-        self._forget_timers(name)
+        """Abandon a stream whose connection broke, unless its client comes back in time."""
+        self._cancel_timers(name)
         stream, resume_s = self.streams.get(name), self.settings.resume_s
         if stream is None:
-            return  # another gateway has its session by now
+            return  # another gateway has its session now
         if resume_s:
             self._kept[name] = asyncio.get_running_loop().call_later(resume_s, stream.abandon)
         else:
@@ -142,10 +142,10 @@ class Places:
 
     def remove(self, name: str) -> None:
         self.streams.pop(name, None)
-        self._forget_timers(name)
+        self._cancel_timers(name)
 
     def _watch(self, name: str) -> None:
-        """End a stream that has sent nothing for too long, and look again later where it has."""
+        """End a stream if it has received nothing for too long, else check again later."""
         stream, limit_s = self.streams[name], self.settings.idle_s
         idle_s = stream.idle_s
         if idle_s >= limit_s:
@@ -156,70 +156,73 @@ class Places:
         elif not stream.complete:
             self._watches[name] = asyncio.get_running_loop().call_later(limit_s - idle_s, self._watch, name)
 
-    def _forget_timers(self, name: str) -> None:
+    def _cancel_timers(self, name: str) -> None:
         for timers in (self._kept, self._watches):
             timer = timers.pop(name, None)
             if timer is not None:
                 timer.cancel()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOwner:
+    """What a stream calls on the side that opened its session.
+
+    choose : returns a function that changes the session to other options; raises ConfigError
+    report : publishes an error in the session
+    keep : is called when the connection broke
+    leave : is called once, at the end
+    tenant : name of the client's token
+    outlives : see `server.interfaces.ClientStream`
+    """
+
+    choose: Callable[[SessionOptions], Callable[[], None]]
+    report: Callable[[Error], object]
+    keep: Callable[[], None]
+    leave: Callable[[], None]
+    tenant: str = ""
+    outlives: bool = False
+
+
 class ClientStream:
     """One client's audio on its way to text (see `server.interfaces.ClientStream`), used on the server's loop."""
 
     def __init__(
-        self,
-        session: Session,
-        log: EventLog,
-        pcm: PcmDecoder,
-        options: SessionOptions,
-        *,
-        choose: Callable[[SessionOptions], Callable[[], None]],
-        on_report: Callable[[Error], object],
-        on_keep: Callable[[], None],
-        on_leave: Callable[[], None],
-        outlives: bool = False,
-        tenant: str = "",
+        self, session: Session, log: EventLog, pcm: PcmDecoder, options: SessionOptions, owner: StreamOwner
     ) -> None:
-        """Serve a session, whose events come in `log`, for a client with the token that is called `tenant`.
-
-        `choose` returns what has the session go on with other options, or raises ConfigError; `on_report` publishes an
-        error; `on_keep`: the connection broke; `on_leave`: at the end. `outlives`: see `server.interfaces`.
-        """
+        """Pass a client's audio, decoded by `pcm`, to a session whose events come in `log`."""
         self._session = session
-        self.outlives, self.tenant = outlives, tenant
-        self._on_report = on_report
         self.feed = log
         self._pcm = pcm
         self.options = options
-        self._choose = choose
-        self._on_keep = on_keep
-        # None once it was called.
-        self._on_leave: Callable[[], None] | None = on_leave
+        self._owner = owner
+        self.tenant, self.outlives = owner.tenant, owner.outlives
         self._loop = asyncio.get_running_loop()
-        # What waits for room in the buffer: audio as it came, audio that is decoded, shape (n,), and what is to be done
-        # behind it. What is decoded is part of the session whatever becomes of the connection that it came over.
+        # What waits for room in the buffer, in order: bytes as they came, decoded audio of shape (n,), and calls to
+        # make after those. Decoded audio is part of the session, whatever happens to the connection it came over.
         self._waiting: deque[memoryview | Float32Array | Callable[[], None]] = deque()
         # Set while nothing waits.
         self._idle = asyncio.Event()
         self._idle.set()
-        # Whether the audio was said to be complete, by the client or by `expire`: nothing more is taken in.
+        # Whether the audio is complete, by the client's word or by `expire`: what comes later is ignored.
         self.complete = False
-        # Whether it was by `expire`, since nothing was sent.
+        # Whether it was ended by `expire`.
         self.expired = False
-        # When what the client sent last had been passed on, by the loop's clock.
-        self._heard_from_s = self._loop.time()
+        # Whether it was abandoned.
+        self._left = False
+        # When the last message had been passed on, by the loop's clock.
+        self._received_s = self._loop.time()
         # Set when `end` was published.
         self._ended = asyncio.Event()
         session.ring.on_room = self._on_room
         log.subscribe(self._on_event)
-        if log.closed:  # somebody comes back for the last words
+        if log.closed:  # the client comes back for the last events
             self.complete = True
             self._ended.set()
 
     @property
     def idle_s(self) -> float:
         """Seconds for which the client has sent nothing; 0 while it need not, as it waits for us."""
-        return 0.0 if self.complete or self._waiting else self._loop.time() - self._heard_from_s
+        return 0.0 if self.complete or self._waiting else self._loop.time() - self._received_s
 
     async def write(self, data: bytes) -> None:
         if data:
@@ -231,8 +234,8 @@ class ClientStream:
         await self._idle.wait()
 
     async def change(self, options: SessionOptions) -> None:
-        """Go on with other options from the end of the audio so far. Raises ConfigError where that cannot be."""
-        change = self._choose(options)
+        """Go on with other options from the end of the audio so far. Raises ConfigError if that is impossible."""
+        change = self._owner.choose(options)
         self.options = options
         self._put(change)
         await self._idle.wait()
@@ -242,18 +245,18 @@ class ClientStream:
         await self._ended.wait()
 
     def expire(self, message: str) -> None:
-        """Make final what was said, say why no more is taken in, and end the session."""
+        """Publish why no more audio is taken, make what was said final, and end the session."""
         self.expired = True
         self.report(Error(code=IdleError.code, message=message, fatal=True))
         self._complete_audio()
 
     def report(self, error: Error) -> None:
-        self._on_report(error)
+        self._owner.report(error)
 
     def go_on(self) -> int:
-        """Expect whole samples again, and return how many were taken in, at the client's own rate.
+        """Expect whole samples again; return how many were taken in, at the client's own rate.
 
-        What was not decoded yet is forgotten, with all that stands behind it: the client sends it again.
+        Forgets what is not decoded yet, with everything after it: the client sends it again.
         """
         if not self.complete:
             decoded = itertools.takewhile(lambda item: not isinstance(item, memoryview), tuple(self._waiting))
@@ -263,21 +266,21 @@ class ClientStream:
         return self._pcm.frames_decoded
 
     def touch(self) -> None:
-        """The client has come back: it was not idle while it was away."""
-        self._heard_from_s = self._loop.time()
+        """Note that the client has come back: while it was away it was not idle."""
+        self._received_s = self._loop.time()
 
     def keep(self) -> None:
-        """The connection broke: the client may come back for a while."""
-        if self._on_leave is not None:
-            self._on_keep()
+        """Note that the connection broke: the client may come back for a while."""
+        if not self._left:
+            self._owner.keep()
 
     def abandon(self) -> None:
-        """The client is gone: transcribe no more of it."""
-        leave, self._on_leave = self._on_leave, None
-        if leave is None:
+        """Note that the client is gone: its audio is not transcribed any further."""
+        if self._left:
             return
-        leave()
-        # The session and the log know the stream no more: it is freed now, and not by the next garbage collection.
+        self._left = True
+        self._owner.leave()
+        # The session and the log forget the stream: it is freed now, and not by the next garbage collection.
         self._session.ring.on_room = None
         self.feed.close()
 
@@ -300,7 +303,7 @@ class ClientStream:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """Hand what waits to the session, in order, as far as there is room for it."""
+        """Pass what waits to the session, in order, as far as there is room for it."""
         while self._waiting and not self._ended.is_set():
             item = self._waiting[0]
             needed = MAX_WRITE_SAMPLES if isinstance(item, memoryview) else 0 if callable(item) else len(item)
@@ -317,7 +320,7 @@ class ClientStream:
             if len(piece):
                 self._session.write(piece)
         self._waiting.clear()
-        self._heard_from_s = self._loop.time()
+        self._received_s = self._loop.time()
         self._idle.set()
 
     def _decode(self, data: memoryview) -> Float32Array:
@@ -336,12 +339,12 @@ class ClientStream:
             self.report(Error(code=code, message=message, fatal=False))
 
     def _on_room(self) -> None:
-        """Go on where there is room in the buffer: called by the engine's threads."""
+        """Go on when there is room in the buffer: called by the engine's threads."""
         if self._waiting:
             self._call(self._pass_on)
 
     def _on_event(self, event: Event) -> None:
-        """Something was published: called by any thread."""
+        """Take a published event: called by any thread."""
         if isinstance(event, End):
             self._call(self._end)
 
@@ -350,5 +353,5 @@ class ClientStream:
         self._pass_on()
 
     def _call(self, callback: Callable[[], None]) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to write
+        with contextlib.suppress(RuntimeError):  # the loop is closed: there is no client left
             self._loop.call_soon_threadsafe(callback)

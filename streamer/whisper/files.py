@@ -38,6 +38,11 @@ def size_of(path: Path) -> int:
     return sum(file.stat().st_size for file in files)
 
 
+def format_size(n_bytes: int) -> str:
+    """Return a number of bytes as people write it, such as 290 MB."""
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
 def read_text(path: Path, max_bytes: int, expected: str) -> str:
     """Read a file of UTF-8 text of up to `max_bytes`.
 

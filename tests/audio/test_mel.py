@@ -160,15 +160,6 @@ def test_only_new_frames_are_computed() -> None:
     assert stream.frames_computed - before <= 106
 
 
-def test_the_cache_does_not_grow() -> None:
-    audio = white_noise(60 * SAMPLE_RATE)
-    stream = LogMelStream(80)
-    for start in range(0, 30 * SAMPLE_RATE, 2 * SAMPLE_RATE):
-        stream.window(audio[start : start + N_SAMPLES], start)
-        assert stream._kept_end - stream._kept_start <= N_FRAMES
-        assert stream._kept_start * HOP_LENGTH >= start
-
-
 def test_a_start_between_frames_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="multiple of 160"):
         LogMelStream(80).window(white_noise(1000), 161)

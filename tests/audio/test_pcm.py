@@ -42,20 +42,6 @@ def test_s16le_covers_minus_one_to_one() -> None:
     assert PcmDecoder("s16le", 16_000, 1).decode(data).tolist() == [-1.0, -0.5, 0.0, 0.5, 32767 / 32768]
 
 
-def test_f32le_is_taken_as_it_is() -> None:
-    samples = np.array([-1.0, -0.3, 0.0, 1.0], dtype="<f4")
-    decoder = PcmDecoder("f32le", 16_000, 1)
-    np.testing.assert_array_equal(decoder.decode(samples.tobytes()), samples)
-    assert decoder.take_problems() == []
-
-
-def test_the_duration_is_kept() -> None:
-    decoder = PcmDecoder("s16le", 44_100, 2)
-    n_samples = len(decoder.decode(bytes(44_100 * 4))) + len(decoder.finish())
-    assert n_samples == 16_000
-    assert decoder.frames_decoded == 44_100
-
-
 def test_odd_bytes_are_joined_to_the_next_chunk_and_told_once() -> None:
     data = np.array([100, 200, 300], dtype="<i2").tobytes()
     decoder = PcmDecoder("s16le", 16_000, 1)

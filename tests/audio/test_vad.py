@@ -41,12 +41,6 @@ def test_cutting_into_pieces_does_not_change_the_result() -> None:
     assert pieces == whole
 
 
-def test_detectors_share_no_memory() -> None:
-    speech, _ = soundfile.read(SPEECH, dtype="float32", frames=2 * SAMPLE_RATE + 100)
-    first = SpeechDetector().process(speech)
-    assert SpeechDetector().process(speech) == first
-
-
 def test_loud_samples_are_clipped() -> None:
     loud = 5.0 * np.random.default_rng(0).standard_normal(CHUNK_SAMPLES * 4).astype(np.float32)
     assert SpeechDetector().process(loud) == SpeechDetector().process(np.clip(loud, -1.0, 1.0))

@@ -34,7 +34,7 @@ from streamer.cluster.messages import (
     decoded,
     unpack_samples,
 )
-from streamer.engine.passes import PassesState
+from streamer.engine.schedule import ScheduleState
 from streamer.engine.state import SessionState
 from streamer.errors import BusyError, FencedError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Partial, seconds
@@ -257,7 +257,7 @@ class FakeWorker:
             state,
             needed_from=own.first,
             losses=(),
-            passes=PassesState((), own.head, own.head, 0, own.head),
+            schedule=ScheduleState((), own.head, own.head, 0, own.head),
         )
         own.checkpoint = msgspec.structs.replace(own.checkpoint, seq=own.seq, command=own.command, state=state)
         texts = tuple(event.to_json() for event in stamped)

@@ -1,19 +1,24 @@
 """Which model `model.name: auto` becomes."""
 
 import logging
+import re
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import psutil
 import pytest
 
-from streamer.commands import auto
+from streamer.commands import auto, fit
 from streamer.commands.fit import Speed
 from streamer.errors import ModelError, PeerError, StreamerError
+from streamer.findings import Finding
 from streamer.settings.table import ModelSettings, Settings, StreamSettings
 from streamer.whisper import cache as measurements
 from streamer.whisper.hub import cache
+from tests.findings import OK, WARNING, expect
+from tests.whisper.support import NANO
 
 FAST = Speed(flops=5e12, step_bytes=1e11, block_bytes=1e11)
 PLENTY = 64 * 10**9
@@ -34,6 +39,7 @@ class World:
         self.n_measured = 0
         self.speed = FAST
         self.busy_percent = 0.0
+        self.free_bytes = PLENTY
 
     def fetch(self, name: str) -> Path:
         self.fetched.append(name)
@@ -54,6 +60,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(cache, "adopted", lambda name: None)
     monkeypatch.setattr(Speed, "measured", world.measured)
     monkeypatch.setattr(psutil, "cpu_percent", lambda: world.busy_percent)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=world.free_bytes))
     return world
 
 
@@ -183,3 +190,43 @@ def test_a_cache_that_cannot_be_made_measures_each_time(
     world.there = {"small.en"}
     assert chosen(tmp_path) == chosen(tmp_path) == "small.en"
     assert world.n_measured == 2
+
+
+# About that of two cores of a server: a layer of small takes 0.03 s in 5 s of audio.
+SERVER = Speed(flops=150e9, step_bytes=11e9, block_bytes=2.5e9)
+
+
+def checked(**model: object) -> dict[str, Finding]:
+    return auto.check_speed(Settings(model=ModelSettings(**{"name": "nano.en", **model})))  # type: ignore[arg-type]
+
+
+def test_the_doctor_says_which_models_fit_and_keep_pace(world: World) -> None:
+    def delays(**model: object) -> dict[str, float]:
+        found = checked(**model)["Speed"]
+        expect(found, OK, "estimated for the CPU")
+        return {name: float(s) for name, s in re.findall(r"(\S+): ([\d.]+) s behind", found.found)}
+
+    world.speed = SERVER
+    whole, short = delays(windows_s=(30,)), delays()
+    assert [*whole] == ["tiny.en", "base.en"]
+    assert [*short] == ["tiny.en", "base.en", "small.en"]
+    assert whole["tiny.en"] < whole["base.en"]
+    assert all(short[name] < whole[name] for name in whole)
+    assert "turbo is too slow" in checked()["Speed"].found
+    assert "other programs" not in checked()["Speed"].found
+    expect(checked(name="turbo")["Speed"], WARNING, "turbo is too slow", "choose a smaller model")
+    world.free_bytes, world.busy_percent = 500_000_000, 87.3
+    expect(checked(name="base")["Speed"], WARNING, "base.en does not fit (about", "choose a smaller model")
+    expect(checked()["Speed"], OK, "measured while other programs took 87 %")
+
+
+def test_the_doctor_checks_the_model_that_auto_stands_for(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.speed = slower(10)
+    expect(checked(name="auto")["Model"], WARNING, "'base' is not here", "streamer models pull base")
+    monkeypatch.setattr(cache, "cached", lambda name: NANO if name == "tiny.en" else None)
+    expect(checked(name="auto")["Model"], OK, "`streamer models verify tiny.en`")
+
+
+def test_the_processor_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "_MEASURED", fit._size(64, (1, 1), 64))
+    assert min(asdict(Speed.measured()).values()) > 0

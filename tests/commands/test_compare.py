@@ -73,7 +73,7 @@ def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch:
 
 
 def test_a_process_that_dies_is_told(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "_CHILD", "import os; os._exit(9)")
+    monkeypatch.setattr(command, "apart", lambda _: [sys.executable, "-c", "import os; os._exit(9)"])
     settings = Settings(model=ModelSettings(name="nano.en"))
     found = measure_apart(Job("m", settings, [str(clip), str(clip)], streaming=False))
     assert [run.error.partition(":")[0] for run in found.runs] == ["its process ended with exit code 9"] * 2
@@ -146,9 +146,8 @@ def test_slips_are_told_before_anything_is_measured(
 
 @pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
 def test_an_interruption_ends_it_in_one_line(run_here: Cli, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        command, "_CHILD", "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
-    )
+    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
+    monkeypatch.setattr(command, "apart", lambda _: [sys.executable, "-c", code])
     outcome = run_here("compare", clip, "--models", "nano.en")
     assert outcome.exit_code == 1
     assert outcome.error() == "streamer: error: interrupted"

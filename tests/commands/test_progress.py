@@ -16,6 +16,7 @@ def test_several_files_have_one_bar() -> None:
     console = Console(file=screen, force_terminal=True, width=80)
     with show_files(console, {Path("a.mp4"): 30.0, Path("b\x1b.m4a"): 10.0, Path("c.aac"): None}) as begin:
         begin(Path("a.mp4"))(15 * SAMPLE_RATE, None)
+        begin(Path("a.mp4"))(1, 1)
         begin(Path("b\x1b.m4a"))(10 * SAMPLE_RATE, 10 * SAMPLE_RATE)
         begin(Path("c.aac"))
     assert "3 of 3 c.aac" in screen.getvalue()

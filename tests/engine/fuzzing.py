@@ -25,9 +25,9 @@ from streamer.engine import engine as engine_module
 from streamer.engine.engine import Engine
 from streamer.engine.gate import GateSettings
 from streamer.engine.language import choose_language
-from streamer.engine.passes import Passes
 from streamer.engine.publisher import Output
 from streamer.engine.runner import AudioKind, Input, SessionRunner
+from streamer.engine.schedule import WindowSchedule
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
@@ -588,7 +588,7 @@ def failing_logic(world: World) -> Iterator[None]:
         return
     steps = (
         (Session, "advance", chance / 50),
-        (Passes, "next_window", chance),
+        (WindowSchedule, "next_window", chance),
         (Transcript, "request", chance),
         (Transcript, "apply_hypothesis", chance),
     )

@@ -29,14 +29,6 @@ def test_when_audio_came_is_known_while_it_is_kept() -> None:
     assert arrivals.time_at(200 * SAMPLE_RATE) is None
 
 
-def test_what_came_at_once_is_of_one_age() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    arrivals.note(1600, 10.0)
-    arrivals.note(60 * SAMPLE_RATE, 70.0)
-    assert arrivals.position_at(69.9) == 1600
-    assert arrivals.position_at(70.0) == 60 * SAMPLE_RATE
-
-
 def test_old_steps_are_forgotten() -> None:
     arrivals = Arrivals(keep_s=30.0)
     for i in range(100_000):

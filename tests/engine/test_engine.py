@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import pytest
 
 from streamer.arrays import Float32Array
@@ -22,7 +21,7 @@ from streamer.engine.window import Request, Window
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, Speech
 from streamer.whisper.result import Hypothesis
-from tests.engine.test_session import SETTINGS
+from tests.engine.test_session import SETTINGS, only
 from tests.fakes import (
     FakeDecoder,
     FakeDetector,
@@ -70,6 +69,12 @@ class Listener:
         samples = audio_of(self.words, round(until_s * SAMPLE_RATE) + 20 * SAMPLE_RATE, voice=self.voice)
         self.live.write(samples[round(from_s * SAMPLE_RATE) : round(until_s * SAMPLE_RATE)])
 
+    def finish(self, until_s: float = 14.0, from_s: float = 0.0) -> None:
+        """Give it its audio of these seconds, the last, and wait until all of it is final."""
+        self.write(until_s, from_s)
+        self.live.end()
+        assert self.finished.wait(PATIENCE_S)
+
     def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
         with self._said:
             assert self._said.wait_for(lambda: ready(self.events), PATIENCE_S), self.events
@@ -106,8 +111,11 @@ class Setting:
         capacity_s: float = 90.0,
         new_detector: Callable[[], FakeDetector] = FakeDetector,
     ) -> Listener:
+        """Return a session that the engine serves."""
         capacity_samples = round(capacity_s * SAMPLE_RATE)
-        return Listener(voice, self.words[voice], kind, capacity_samples=capacity_samples, new_detector=new_detector)
+        result = Listener(voice, self.words[voice], kind, capacity_samples=capacity_samples, new_detector=new_detector)
+        self.engine.add(result.live)
+        return result
 
     def said(self, voice: int) -> str:
         return "".join(word.text for word in self.words[voice]).strip()
@@ -140,14 +148,18 @@ class Barrier:
 
 def check_one_gap(setting: Setting, listener: Listener) -> None:
     """Check that a failure has cost the first voice one gap, and that what follows it is transcribed."""
-    (gap,) = listener.of(Gap)
-    assert isinstance(gap, Gap)
+    gap = only(Gap, listener.of(Gap))
     assert gap.reason == "device"
     assert listener.text
     assert setting.said(0).endswith(listener.text)
+    check_all_told([event for event in listener.events if not isinstance(event, Error)])
+
+
+def check_all_told(events: list[Event]) -> Promises:
     promises = Promises()
-    promises.take([event for event in listener.events if not isinstance(event, Error)])
+    promises.take(events)
     promises.check_all_told()
+    return promises
 
 
 def wait_until(engine: Engine[FakeEncoded], ready: Callable[[], bool]) -> None:
@@ -162,26 +174,12 @@ def wait_until(engine: Engine[FakeEncoded], ready: Callable[[], bool]) -> None:
 
 def test_a_session_is_transcribed_and_finished(setting: Setting) -> None:
     listener = setting.listener()
-    setting.engine.add(listener.live)
-    listener.write(14.0)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
+    listener.finish()
     assert listener.text == setting.said(0)
-    promises = Promises()
-    promises.take(listener.events)
-    promises.check_all_told()
-    assert promises.partials > 0
+    assert check_all_told(listener.events).partials > 0
     assert setting.engine.n_sessions == 0
     assert setting.decoder.overwritten == []
     assert setting.engine.stats.windows_replaced == 0  # a recording waits for each
-
-
-def test_audio_of_no_length_is_finished_at_once(setting: Setting) -> None:
-    listener = setting.listener()
-    setting.engine.add(listener.live)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert listener.events == []
 
 
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
@@ -190,7 +188,6 @@ def test_several_sessions_are_told_apart(setting: Setting) -> None:
     for listener in listeners:
         listener.write(14.0)
         listener.live.end()
-        setting.engine.add(listener.live)
     for listener in listeners:
         assert listener.finished.wait(PATIENCE_S)
         assert listener.text == setting.said(listener.voice)
@@ -213,12 +210,8 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     else:
         setting.decoder.before = fail_once
     listener = setting.listener()
-    setting.engine.add(listener.live)
-    listener.write(14.0)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    (error,) = listener.of(Error)
-    assert isinstance(error, Error)
+    listener.finish()
+    error = only(Error, listener.of(Error))
     assert not error.fatal
     assert error.code == ("device" if isinstance(failure, InferenceError) else "failed")
     assert "\n" not in error.message
@@ -226,33 +219,11 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     assert setting.engine.stats.failures == 1
 
 
-@pytest.mark.parametrize("where", ["encoder", "decoder"])
-def test_a_session_whose_last_window_fails_is_finished(setting: Setting, where: str) -> None:
-    listener = setting.listener()
-
-    def fail_at_the_end(encoded: FakeEncoded) -> None:
-        if listener.live.snapshot(lambda: None)[1].ended:
-            raise InferenceError("the device is gone")
-
-    if where == "encoder":
-        setting.encoder.before = fail_at_the_end
-    else:
-        setting.decoder.before = fail_at_the_end
-    setting.engine.add(listener.live)
-    # The audio ends while somebody speaks.
-    listener.write(setting.words[0][-1].end / SAMPLE_RATE)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert isinstance(listener.events[-1], Gap)
-    assert setting.engine.n_sessions == 0
-
-
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
 def test_the_newest_window_wins(setting: Setting) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier
     listener = setting.listener(kind=AudioKind.LIVE)
-    setting.engine.add(listener.live)
     position_s = 0.0
     n_replaced: int | None = None  # when the decoder began with its first window
     # Half a second at a time: a session far behind its audio waits for its windows.
@@ -270,9 +241,7 @@ def test_the_newest_window_wins(setting: Setting) -> None:
     barrier.let_go.set()
     wait_until(setting.engine, lambda: len(setting.decoder.decoded) >= 2)
     assert setting.decoder.decoded[1].serial == newest
-    listener.write(14.0, position_s)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
+    listener.finish(14.0, position_s)
     assert listener.text == setting.said(0)
     assert setting.decoder.overwritten == []
 
@@ -285,17 +254,13 @@ def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(se
     else:
         setting.decoder.before = barrier
     removed, other = setting.listener(0), setting.listener(1)
-    setting.engine.add(removed.live)
     removed.write(14.0)
     barrier.wait()
     removed.live.close()
     n_events = len(removed.events)
     setting.encoder.before = setting.decoder.before = lambda encoded: None
     barrier.let_go.set()
-    setting.engine.add(other.live)
-    other.write(14.0)
-    other.live.end()
-    assert other.finished.wait(PATIENCE_S)
+    other.finish()
     assert other.text == setting.said(1)
     assert len(removed.events) == n_events
     assert not removed.finished.is_set()
@@ -313,7 +278,6 @@ def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkey
         return issued
 
     monkeypatch.setattr(listener.live, "issue", issue_and_close)
-    setting.engine.add(listener.live)
     listener.write(14.0)
     while setting.engine.n_waiting == 0:
         setting.engine.listen()
@@ -324,12 +288,10 @@ def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkey
 def test_a_session_that_is_cut_short_says_what_is_lost(setting: Setting) -> None:
     setting.decoder.before = setting.barrier
     listener = setting.listener(0)
-    setting.engine.add(listener.live)
     listener.write(14.0)
     setting.barrier.wait()
     listener.live.cut_short("overload")
-    (gap,) = listener.of(Gap)
-    assert isinstance(gap, Gap)
+    gap = only(Gap, listener.of(Gap))
     assert (gap.end, gap.reason) == (14.0, "overload")
     assert gap.start < 1.0
     n_events = len(listener.events)
@@ -338,56 +300,21 @@ def test_a_session_that_is_cut_short_says_what_is_lost(setting: Setting) -> None
     assert len(listener.events) == n_events
 
 
-def test_audio_that_is_overwritten_is_a_gap(setting: Setting) -> None:
-    barrier = setting.barrier
-    setting.decoder.before = barrier
-    listener = setting.listener(capacity_s=4.0)
-    setting.engine.add(listener.live)
-    listener.write(3.0)
-    barrier.wait()
-    listener.write(8.0, 3.0)
-    listener.write(10.0, 8.0)
-    setting.decoder.before = lambda encoded: None
-    barrier.let_go.set()
-    listener.wait_for(lambda events: any(isinstance(event, Gap) for event in events))
-    listener.write(12.0, 10.0)
-    listener.write(14.0, 12.0)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert all(isinstance(gap, Gap) and gap.reason == "overrun" for gap in listener.of(Gap))
-    assert listener.of(Gap)
-    promises = Promises()
-    promises.take(listener.events)
-    promises.check_all_told()
-
-
 def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(setting: Setting) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier
     listener = setting.listener()
-    setting.engine.add(listener.live)
     listener.write(14.0)
     barrier.wait()
     position = listener.live.position
     assert position < 4 * SAMPLE_RATE
     listener.write(15.0, 14.0)
     other = setting.listener(1)
-    setting.engine.add(other.live)
     other.write(2.0)
     # The encoder's thread has been round when it has served the other.
     other.wait_for(lambda events: any(isinstance(event, Speech) for event in events))
     assert listener.live.position == position
     barrier.let_go.set()
-
-
-def test_a_hole_that_the_source_tells_of_is_a_gap(setting: Setting) -> None:
-    listener = setting.listener()
-    setting.engine.add(listener.live)
-    listener.live.write(np.zeros(SAMPLE_RATE, dtype=np.float32))
-    listener.live.write_gap(5 * SAMPLE_RATE // 2, "device")
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert listener.events == [Gap(start=1.0, end=3.5, reason="device")]
 
 
 class BrokenDetector(FakeDetector):
@@ -411,14 +338,10 @@ def broken_for(n_failures: int) -> Callable[[], FakeDetector]:
 
 def test_a_detector_that_fails_is_replaced_and_what_was_lost_is_a_gap(setting: Setting) -> None:
     listener = setting.listener(new_detector=broken_for(1))
-    setting.engine.add(listener.live)
     listener.write(3.0)
     listener.wait_for(lambda events: any(isinstance(event, Error) for event in events))
-    listener.write(14.0, 3.0)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    (error,) = listener.of(Error)
-    assert isinstance(error, Error)
+    listener.finish(14.0, 3.0)
+    error = only(Error, listener.of(Error))
     assert not error.fatal
     assert "ZeroDivisionError" in error.message
     check_one_gap(setting, listener)
@@ -428,7 +351,6 @@ def test_a_detector_that_fails_is_replaced_and_what_was_lost_is_a_gap(setting: S
 def test_a_recording_that_cannot_be_heard_ends_with_an_error_and_the_others_go_on(setting: Setting) -> None:
     broken, other = setting.listener(0, new_detector=broken_for(1000)), setting.listener(1)
     for listener in (broken, other):
-        setting.engine.add(listener.live)
         listener.write(14.0)
         listener.live.end()
     assert other.finished.wait(PATIENCE_S)
@@ -437,8 +359,7 @@ def test_a_recording_that_cannot_be_heard_ends_with_an_error_and_the_others_go_o
     assert isinstance(first, Error)
     assert isinstance(last, Error)
     assert (first.fatal, last.fatal) == (False, True)
-    (gap,) = broken.of(Gap)
-    assert isinstance(gap, Gap)
+    gap = only(Gap, broken.of(Gap))
     assert gap.end == 14.0
     assert other.text == setting.said(1)
 
@@ -450,11 +371,9 @@ class Rude(Listener):
 
 def test_a_listener_that_raises_does_not_stop_the_others(setting: Setting) -> None:
     rude, other = Rude(0, setting.words[0]), setting.listener(1)
+    setting.engine.add(rude.live)
     for listener in (rude, other):
-        setting.engine.add(listener.live)
-        listener.write(14.0)
-        listener.live.end()
-        assert listener.finished.wait(PATIENCE_S)
+        listener.finish()
     assert other.text == setting.said(1)
 
 
@@ -464,7 +383,6 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     setting.decoder.before = barrier
     setting.engine.start()
     listener = setting.listener()
-    setting.engine.add(listener.live)
     listener.write(14.0)
     barrier.wait()
     stopper = threading.Thread(target=setting.engine.stop)
@@ -511,8 +429,6 @@ def test_a_second_look_ends_when_another_session_waits(
     decoder = Doubtful(setting.encoder, setting.decoder.speakers)
     setting.engine._decoder = decoder
     doubtful, other = setting.listener(0, kind=kind), setting.listener(1, kind=AudioKind.LIVE)
-    for listener in (doubtful, other):
-        setting.engine.add(listener.live)
     doubtful.write(14.0)
     doubtful.live.end()
     assert decoder.retrying.wait(PATIENCE_S)
@@ -529,7 +445,6 @@ def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
     assert setting.engine.wait_idle(0.0, 1e9)
     setting.decoder.before = setting.barrier
     listener = setting.listener()
-    setting.engine.add(listener.live)
     listener.write(14.0)
     setting.barrier.wait()
     assert setting.engine.busy
@@ -542,13 +457,12 @@ def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
 
 def test_a_turn_that_does_not_end_can_be_seen() -> None:
     setting, now_s = Setting(), 100.0
-    engine = Engine(setting.encoder, setting.decoder, clock=lambda: now_s)
+    engine = setting.engine = Engine(setting.encoder, setting.decoder, clock=lambda: now_s)
     assert engine.turn_s == 0.0  # not started
     engine.start()
     try:
         setting.decoder.before = setting.barrier
         listener = setting.listener()
-        engine.add(listener.live)
         listener.write(14.0)
         setting.barrier.wait()
         now_s = 230.0
@@ -570,6 +484,5 @@ def test_a_thread_that_has_died_can_be_seen(setting: Setting) -> None:
 
     setting.decoder.before = die
     listener = setting.listener()
-    setting.engine.add(listener.live)
     listener.write(14.0)
     wait_until(setting.engine, lambda: setting.engine.turn_s == math.inf)

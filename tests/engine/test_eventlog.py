@@ -6,21 +6,8 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from streamer.engine.eventlog import EventLog
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, Token, Word
-
-
-def ready() -> Ready:
-    return Ready(model="m", device={"encoder": "CPU"}, sample_rate=16_000, language="en")
-
-
-def partial(segment: int, text: str = "a") -> Partial:
-    return Partial(segment=segment, start=0.0, end=1.0, text=text, stable=0, words=())
-
-
-def final(segment: int, end: float = 1.0) -> Final:
-    return Final(
-        segment=segment, start=0.0, end=end, text="a", words=(), language="en", no_speech_prob=0.0, avg_logprob=0.0
-    )
+from streamer.events import End, Error, Event, Final, Gap, Speech, Token, Word
+from tests.builders import final, partial, ready, text_of
 
 
 def brief(events: Iterable[Event]) -> list[tuple[str, int]]:
@@ -35,7 +22,7 @@ def test_events_are_numbered_from_1_and_carry_the_session() -> None:
     log = EventLog("s", 10)
     assert log.last_seq == 0
     assert log.append(ready()).seq == 1
-    event = log.append(partial(1))
+    event = log.append(partial("a", segment=1))
     assert (event.seq, event.session, log.last_seq) == (2, "s", 2)
 
 
@@ -46,24 +33,24 @@ def test_listeners_get_every_event_in_order_until_they_cancel() -> None:
     subscription = log.subscribe(first.append)
     log.append(ready())
     log.subscribe(second.append)
-    log.append(partial(1))
+    log.append(partial("a", segment=1))
     subscription.cancel()
     subscription.cancel()
-    log.append(final(1))
+    log.append(final(segment=1))
     assert brief(tuple(first)) == [("ready", 1), ("partial", 2)]
     assert brief(tuple(second)) == [("partial", 2), ("final", 3)]
 
 
 def test_a_newcomer_learns_where_things_stand() -> None:
     log = EventLog("s", 10)
-    for event in (ready(), Speech(state="start", time=0.1), partial(1), final(1)):
+    for event in (ready(), Speech(state="start", time=0.1), partial("a", segment=1), final(segment=1)):
         log.append(event)
     assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2)]
-    log.append(partial(2, "x"))
-    log.append(partial(2, "x y"))
+    log.append(partial("x", segment=2))
+    log.append(partial("x y", segment=2))
     assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2), ("partial", 6)]
     log.append(Speech(state="end", time=3.0))
-    log.append(final(2))
+    log.append(final(segment=2))
     assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
 
 
@@ -72,13 +59,13 @@ def test_a_replay_holds_what_still_matters() -> None:
     for event in (
         ready(),
         Speech(state="start", time=0.1),
-        partial(1),
-        partial(1),
-        final(1),
+        partial("a", segment=1),
+        partial("a", segment=1),
+        final(segment=1),
         Gap(start=1, end=2, reason="overrun"),
-        partial(2),
+        partial("a", segment=2),
         Error(code="x", message="y", fatal=False),
-        partial(2),
+        partial("a", segment=2),
         Speech(state="end", time=4.0),
     ):
         log.append(event)
@@ -94,7 +81,7 @@ def test_a_replay_holds_what_still_matters() -> None:
 def test_numbers_of_another_run_bring_everything_from_the_start(after: int, session: str | None) -> None:
     log = EventLog("s", 10)
     log.append(ready())
-    log.append(final(1))
+    log.append(final(segment=1))
     assert brief(log.subscribe(ignore, after=after, session=session).backlog) == [("ready", 1), ("final", 2)]
 
 
@@ -102,7 +89,7 @@ def test_a_replay_that_reaches_too_far_back_says_so_first() -> None:
     log = EventLog("s", 3)
     log.append(ready())
     for n in range(1, 7):
-        log.append(final(n, end=float(n)))  # numbers 2 to 7; 5 to 7 are kept
+        log.append(final(segment=n, end=float(n)))  # numbers 2 to 7; 5 to 7 are kept
     backlog = log.subscribe(ignore, after=2).backlog
     assert brief(backlog) == [("error", 4), ("final", 5), ("final", 6), ("final", 7)]
     lost = next(iter(backlog))
@@ -117,11 +104,11 @@ def test_memory_is_bounded_however_much_is_said() -> None:
     log = EventLog("s", 5)
     log.append(ready())
     for n in range(500):
-        log.append(partial(n))
-        log.append(final(n))
+        log.append(partial("a", segment=n))
+        log.append(final(segment=n))
     assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5
     for _ in range(500):
-        log.append(partial(501))
+        log.append(partial("a", segment=501))
     assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5 + 1
 
 
@@ -134,7 +121,7 @@ def test_end_comes_once_and_nothing_after_it() -> None:
     log.close()
     log.close()
     assert log.closed
-    assert log.append(final(1)).seq == 0
+    assert log.append(final(segment=1)).seq == 0
     assert log.append(End()).seq == 0
     assert brief(tuple(seen)) == [("ready", 1), ("end", 2)]
     assert log.last_seq == 2
@@ -156,19 +143,7 @@ def said(segment: int, n_words: int, tokens: tuple[Token, ...] = ()) -> Final:
         Word(word=f" wörd{begin}", start=begin, end=begin + 0.25, probability=0.9137, stable=True, tokens=tokens)
         for begin in begins
     )
-    text = "".join(word.word for word in words)
-    return Final(
-        segment=segment,
-        start=begins[0],
-        end=begins[-1] + 1,
-        text=text,
-        words=words,
-        language="en",
-        no_speech_prob=0.0123,
-        avg_logprob=-0.3,
-        speaker="1",
-        task="translate",
-    )
+    return final(text_of(words), start=begins[0], segment=segment, words=words, speaker="1", task="translate")
 
 
 def test_a_replay_is_what_was_published_to_the_last_token() -> None:
@@ -181,7 +156,7 @@ def test_a_replay_is_what_was_published_to_the_last_token() -> None:
         said(1, 3, (Token(id=7, text="w\ufffd", probability=0.5),)),
         Gap(start=1.0, end=2.5, reason="overload"),
         Error(code="a", message="b", fatal=False),
-        partial(2),
+        partial("a", segment=2),
     ):
         log.append(event)
     log.close()
@@ -221,13 +196,13 @@ def test_what_is_kept_is_published_when_it_is_stored_and_the_rest_in_its_order()
     log.subscribe(seen.append)
     log.append(ready())
     assert brief(seen) == [("ready", 1)]  # nothing before it is being stored
-    assert log.append(final(1)).seq == 2
-    log.append(partial(2))
-    log.append(final(2))
+    assert log.append(final(segment=1)).seq == 2
+    log.append(partial("a", segment=2))
+    log.append(final(segment=2))
     log.close()
     log.close()
     log.call_behind(lambda: over.append(len(seen)))
-    assert log.append(final(3)).seq == 0
+    assert log.append(final(segment=3)).seq == 0
     assert brief(seen) == [("ready", 1)]
     assert brief(log.subscribe(ignore, after=0).backlog) == [("ready", 1)]
     first, second = disk.storing
@@ -251,7 +226,7 @@ def test_a_broken_listener_harms_nobody_else(caplog: pytest.LogCaptureFixture) -
     log.subscribe(broken)
     log.subscribe(seen.append)
     log.append(ready())
-    log.append(final(1))
+    log.append(final(segment=1))
     assert len(seen) == 2
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
@@ -267,7 +242,7 @@ def test_a_listener_may_cancel_itself_or_another() -> None:
     one = log.subscribe(leave)
     other = log.subscribe(seen.append)
     log.append(ready())
-    log.append(final(1))
+    log.append(final(segment=1))
     assert seen == []
 
 
@@ -278,7 +253,7 @@ def test_subscribing_while_others_publish_loses_and_doubles_nothing() -> None:
 
     def publish(segments: "itertools.count[int]") -> None:
         while not stop.is_set() and log.last_seq < 2_000:
-            log.append(final(next(segments)))
+            log.append(final(segment=next(segments)))
 
     threads = [threading.Thread(target=publish, args=(itertools.count(),)) for _ in range(2)]
     for thread in threads:
@@ -299,7 +274,7 @@ def test_subscribing_while_others_publish_loses_and_doubles_nothing() -> None:
 
 def test_what_is_cleared_is_not_shown_to_a_newcomer() -> None:
     log = EventLog("s", 10)
-    for event in (ready(), partial(1), Gap(start=0.0, end=1.0, reason="paused")):
+    for event in (ready(), partial("a", segment=1), Gap(start=0.0, end=1.0, reason="paused")):
         log.append(event)
     assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("partial", 2)]
     log.append(Gap(start=1.0, end=2.0, reason="cleared"))

@@ -28,8 +28,8 @@ from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.sizes import SIZES
+from tests.whisper.standard_nano import RANKS
 from tests.whisper.support import Untyped
-from tools.benchmarks.peers.weights import RANKS
 
 DIMS = SIZES["tiny"]
 TOKENIZER = Tokenizer.load(RANKS, n_vocab=DIMS.n_vocab)

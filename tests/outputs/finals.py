@@ -1,4 +1,4 @@
-"""Finals for the tests of the sinks, and what a writer makes of them."""
+"""Finals for the tests of outputs, and the text that a writer makes of them."""
 
 import io
 import itertools
@@ -7,27 +7,27 @@ from typing import Any
 
 import msgspec
 
-from streamer.events import Event, Final, Word
+from streamer.events import Event, Final
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
+from tests import builders
+from tests.builders import timed_words
 
 
 def final(*words: tuple[str, float, float], text: str | None = None, segment: int = 0) -> Final:
-    return Final(
+    spoken = timed_words(*words, probability=0.5)
+    return builders.final(
+        "".join(word.word for word in spoken) if text is None else text,
         seq=segment + 2,
         session="s",
         segment=segment,
+        words=spoken,
         start=words[0][1] if words else 0.0,
         end=words[-1][2] if words else 1.0,
-        text="".join(word for word, _, _ in words) if text is None else text,
-        words=tuple(Word(word=w, start=a, end=b, probability=0.5, stable=True) for w, a, b in words),
-        language="en",
-        no_speech_prob=0.01,
-        avg_logprob=-0.25,
     )
 
 
 def labelled(event: Final, *speakers: str | None) -> Final:
-    """Return a final whose words are said by these speakers, the rest by nobody known."""
+    """Return a final whose words have these speakers, the others none."""
     named = itertools.zip_longest(event.words, speakers[: len(event.words)])
     words = tuple(msgspec.structs.replace(word, speaker=speaker) for word, speaker in named)
     return msgspec.structs.replace(event, words=words)

@@ -18,42 +18,29 @@ from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import msgspec
 import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
-from streamer.events import Final, Word
+from streamer.events import Final
 from streamer.outputs.base import Sink
 from streamer.outputs.outputs import Output
+from tests import builders
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
 LONG_S = 90.0
 
 
 def final(number: int, text: str = "") -> Final:
-    """Return a final of one second's speech."""
-    return Final(
-        seq=number,
-        session="s",
-        segment=number,
-        start=float(number),
-        end=number + 1.0,
-        text=text or f"Words {number}.",
-        words=(),
-        language="en",
-        no_speech_prob=0.0,
-        avg_logprob=0.0,
-    )
+    """Return a final of one second's speech, without words."""
+    kinds: dict[str, Any] = {"seq": number, "session": "s", "segment": number, "words": ()}
+    return builders.final(text or f"Words {number}.", start=float(number), end=number + 1.0, **kinds)
 
 
 def spoken(number: int, *words: str) -> Final:
-    """Return a final in which a word is said each half second, from second 10 on."""
-    timed = tuple(
-        Word(word=f" {word}", start=10 + i / 2, end=10.5 + i / 2, probability=1.0, stable=True)
-        for i, word in enumerate(words)
-    )
-    return msgspec.structs.replace(final(number, " ".join(words)), start=10.0, words=timed)
+    """Return a final of one word each half second, from second 10."""
+    text = " ".join(words)
+    return builders.final(text, seq=number, session="s", start=10.0, words=builders.words(text, 10.0, step=0.5))
 
 
 @contextlib.contextmanager

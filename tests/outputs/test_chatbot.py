@@ -141,10 +141,10 @@ async def test_an_address_with_slash_or_with_the_whole_path_works() -> None:
 
 async def test_comments_carriage_returns_and_cuts_anywhere_do_not_matter() -> None:
     stream = (
-        ": ping\r\n\r\n"
+        ": ping\r\n\r\nevent: x\r\nid: 7\r\n"
         + 'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null},"finish_reason":null}]}\r\n\r\n'
         + message("fünf\u2028", end="\r\n\r\n").replace("\\u2028", "\u2028").replace("\\u00fc", "ü")
-        + 'data: {"choices":[\ndata: {"delta":{"content":" six"}}]}\n\n'
+        + 'data:{"choices":[{"delta":{"content":" six"}}]}\n\n'
         + 'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'
         + message(None, "stop")
     ).encode()

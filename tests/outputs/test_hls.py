@@ -183,5 +183,5 @@ def test_a_final_that_could_not_be_written_is_there_once(
 
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another place$"):
+    with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another path$"):
         Hls(tmp_path / "file", SubtitleOptions(), lambda position_s: position_s)

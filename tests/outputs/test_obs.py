@@ -69,7 +69,7 @@ def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> N
         obs(stand_in).handle(final(1))
     with WebStandIn(lambda request: (200, b"")) as web, pytest.raises(PeerError, match="cannot be reached"):
         Obs(f"ws://127.0.0.1:{web.port}").handle(READY)
-    with pytest.raises(ConfigError, match=r"outputs\.obs_url is no address"):
+    with pytest.raises(ConfigError, match=r"outputs\.obs_url is not an address"):
         Obs("http://127.0.0.1")
 
 

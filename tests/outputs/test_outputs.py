@@ -80,7 +80,7 @@ def test_a_target_is_a_kind_and_where(text: str, target: tuple[str, str]) -> Non
     "text", ["", "twitch", "captions.doc", "https://wmcc.example/closedcaption?signature=SECRET.txt"]
 )
 def test_what_is_no_output_is_refused_without_its_address(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is no output: expected obs, zoom, .* \.jsonl") as refused:
+    with pytest.raises(ConfigError, match=r"is not an output: expected obs, zoom, .* \.jsonl") as refused:
         parse_target(text)
     assert "SECRET" not in str(refused.value)
 

@@ -1,23 +1,13 @@
 """The terminal sink, rendered by rich on a terminal of a known size, and piped."""
 
 import io
-from typing import Any
 
-import msgspec
 import pytest
 from rich.console import Console
 
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech
+from streamer.events import End, Error, Event, Gap, Speech
 from streamer.outputs.terminal import MAX_LIVE_LINES, TerminalSink
-
-
-def partial(text: str, stable: int = 0) -> Partial:
-    return Partial(segment=0, start=0.0, end=1.0, text=text, stable=stable, words=())
-
-
-def final(text: str) -> Final:
-    kinds: dict[str, Any] = {"words": (), "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
-    return Final(segment=0, start=0.0, end=1.0, text=text, **kinds)
+from tests.builders import final, partial, ready
 
 
 class Screen:
@@ -92,9 +82,6 @@ def test_at_the_end_only_what_is_final_is_left() -> None:
 def test_unstable_text_is_dim_and_stable_text_is_not() -> None:
     data = show(partial(" so far maybe", stable=7), close=False).file.getvalue()
     assert "so far\x1b[2m maybe" in data
-
-
-def test_a_text_without_a_stable_word_is_all_dim() -> None:
     assert "\x1b[2mmaybe\x1b[0m" in show(partial(" maybe"), close=False).file.getvalue()
 
 
@@ -105,9 +92,6 @@ def test_a_long_text_shows_its_tail_within_the_screen() -> None:
     assert lines[0].startswith("… ")
     assert lines[-1].endswith("word199")
     assert all(len(line) <= 40 for line in lines)
-
-
-def test_a_tiny_terminal_is_not_overrun() -> None:
     lines = show(partial(" one two three four five"), screen=Screen(width=8, height=3), close=False).lines()
     assert len(lines) == 2
     assert lines[-1] == "five"
@@ -120,15 +104,16 @@ def test_shrinking_text_leaves_nothing_behind() -> None:
 
 def test_gaps_and_errors_are_short_lines_and_the_rest_is_silent() -> None:
     lines = show(
-        Ready(model="m", device={}, sample_rate=16000, language="en"),
+        ready(),
         Speech(state="start", time=0.0),
         Gap(start=1.0, end=2.5, reason="over\x1brun"),
         Error(code="dev\x9b2Jice", message="it\nwent away", fatal=False),
         final(""),
         final(" \n"),
         End(),
+        screen=Screen(width=80),
     ).lines()
-    assert lines == ["[1.0 s to 2.5 s not heard: over run]", "dev 2Jice: it went away"]
+    assert lines == ["[1.0 s to 2.5 s not transcribed: over run]", "dev 2Jice: it went away"]
 
 
 def test_text_cannot_steer_the_terminal_or_be_taken_for_markup() -> None:
@@ -139,7 +124,7 @@ def test_text_cannot_steer_the_terminal_or_be_taken_for_markup() -> None:
     assert "\x9b" not in screen.file.getvalue()
 
 
-def test_stable_counts_that_cannot_be_do_not_matter() -> None:
+def test_invalid_stable_counts_do_not_matter() -> None:
     assert show(partial(" ab", stable=99), partial(" abc", stable=-2), close=False).lines() == ["abc"]
 
 
@@ -147,14 +132,9 @@ def test_a_final_says_who_speaks_where_that_is_known() -> None:
     file = io.StringIO()
     sink = TerminalSink(Console(file=file, width=80))
     for text in ("Hello?", ""):
-        sink.handle(msgspec.structs.replace(final(text), speaker="mic"))
+        sink.handle(final(text, speaker="mic"))
     sink.close()
     assert file.getvalue() == "mic: Hello?\n"
-
-
-def test_a_final_is_shown_once() -> None:
-    screen = show(partial(" one two"), final("One two."), close=False)
-    assert [line for line in screen.lines() if line] == ["One two."]
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
@@ -168,11 +148,8 @@ def test_where_nothing_can_be_redrawn_only_finals_are_written_one_a_line(termina
     pipe = Pipe()
     console = Console(file=pipe, force_terminal=terminal == "dumb", width=20, _environ={"TERM": terminal})
     sink = TerminalSink(console)
-    for event in (
-        partial(" a"),
-        final(" a rather long final beyond the width\n"),
-        Gap(start=0, end=1, reason="device"),
-    ):
+    gap = Gap(start=0, end=1, reason="device")
+    for event in (partial(" a"), final(" a rather long final beyond the width\n"), gap):
         sink.handle(event)
     assert flushed == ["a rather long final beyond the width\n"]
     sink.close()

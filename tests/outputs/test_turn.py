@@ -2,19 +2,19 @@
 
 from typing import Any
 
-from streamer.events import Final, Gap, Partial, Ready, Speech
+from streamer.events import Final, Gap, Partial, Speech
 from streamer.outputs.turn import MAX_QUESTION_CHARS, Turn
+from tests import builders
 
 PAUSE_S = 1.5
 
 
 def final(text: str, end: float, segment: int = 0) -> Final:
-    kinds: dict[str, Any] = {"words": (), "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
-    return Final(segment=segment, start=end - 1, end=end, text=text, **kinds)
+    return builders.final(text, start=end - 1, end=end, segment=segment)
 
 
 def partial(text: str, segment: int = 0, stable: int = 0) -> Partial:
-    return Partial(segment=segment, start=0.0, end=1.0, text=text, stable=stable, words=())
+    return builders.partial(text, stable, segment=segment)
 
 
 def start(time: float = 0.0) -> Speech:
@@ -79,8 +79,7 @@ def test_what_is_lost_is_not_waited_for() -> None:
 
 
 def test_the_times_of_a_new_session_begin_anew() -> None:
-    ready = Ready(model="m", device={}, sample_rate=16000, language="en")
-    assert told(final(" Hello.", 900.0), start(901.0), ready, end(2.0), final(" Hi.", 2.0)).due_s == 5.0
+    assert told(final(" Hello.", 900.0), start(901.0), builders.ready(), end(2.0), final(" Hi.", 2.0)).due_s == 5.0
 
 
 def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:

@@ -1,59 +1,42 @@
-"""Deepgram's messages, without a network: what a client says, what the session says, and what comes of it."""
+"""Deepgram's messages, without a network: a client's messages and a session's events in, actions out."""
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from starlette.datastructures import QueryParams
 
 from streamer.errors import ConfigError, IdleError
-from streamer.events import End, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.events import End, Event, Final, Flushed, Gap, Partial, Speech
 from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
-from streamer.protocols.deepgram import Live, describe_error, read_query, write_answer
+from streamer.protocols.deepgram import ListenQuery, Live, describe_error, read_query, write_answer
 from streamer.protocols.recordings import RecordedSegment
+from tests import builders
 
-READY = Ready(model="nano.en", device={}, sample_rate=16_000, language="en")
 RAW = {"encoding": ["linear16"], "sample_rate": ["16000"]}
 SECOND = bytes(32_000)
 
 
-class Address:
-    """A query, with each key's values."""
-
-    def __init__(self, **values: Sequence[str]) -> None:
-        self._values = values
-
-    def get(self, key: str, default: str) -> str:
-        return [default, *self.getlist(key)][-1]
-
-    def getlist(self, key: str) -> list[str]:
-        return list(self._values.get(key, ()))
-
-
-def words(text: str, start: float, *, step: float = 0.25, probability: float = 0.5) -> tuple[Word, ...]:
-    return tuple(
-        Word(word=f" {word}", start=start + i * step, end=start + (i + 1) * step, probability=probability, stable=True)
-        for i, word in enumerate(text.split())
-    )
+def asked(**values: Sequence[str]) -> ListenQuery:
+    return read_query(QueryParams(urlencode(values, doseq=True)))
 
 
 def final(text: str, start: float, end: float, segment: int = 0) -> Final:
-    return Final(
-        segment=segment, start=start, end=end, text=text, words=words(text, start), language="en",
-        no_speech_prob=0.0, avg_logprob=0.0,
-    )  # fmt: skip
+    return builders.final(
+        text, start=start, end=end, segment=segment, words=builders.words(text, start, probability=0.5)
+    )
 
 
 def segment(text: str, start: float, end: float) -> RecordedSegment:
-    return RecordedSegment(
-        final=final(text, start, end), seek=0, tokens=(), temperature=0.0, compression_ratio=1.0
-    )  # fmt: skip
+    return RecordedSegment(final=final(text, start, end), seek=0, tokens=(), temperature=0.0, compression_ratio=1.0)
 
 
 def partial(text: str, start: float, end: float) -> Partial:
-    return Partial(segment=0, start=start, end=end, text=text, stable=0, words=words(text, start))
+    return builders.partial(text, start=start, end=end)
 
 
 def speech(start: float, end: float | None = None) -> list[Event]:
@@ -65,10 +48,10 @@ class Talk:
     """An adapter at work, with everything that it wanted done."""
 
     def __init__(self, query: Mapping[str, Sequence[str]] = RAW, **more: str) -> None:
-        address = Address(**query, **{key: [value] for key, value in more.items()})
-        self.live = Live(read_query(address), request_id="r", created="2026-01-01T00:00:00.000Z")
+        query = asked(**query, **{key: [value] for key, value in more.items()})
+        self.live = Live(query, request_id="r", created="2026-01-01T00:00:00.000Z")
         self.done: list[Action] = self.live.begin()
-        self.on(READY)
+        self.on(builders.ready())
 
     def send(self, *messages: str | bytes) -> list[Action]:
         new = [action for message in messages for action in self.live.receive(message)]
@@ -113,7 +96,7 @@ def test_endpointing_is_the_silence_that_ends_speech(asked: str, silence_s: floa
 
 
 def test_older_clients_write_true_with_a_capital() -> None:
-    query = read_query(Address(interim_results=["True"], punctuate=["False"], language=["multi"]))
+    query = asked(interim_results=["True"], punctuate=["False"], language=["multi"])
     assert (query.interim_results, query.punctuated, query.spoken) == (True, False, "auto")
 
 
@@ -127,7 +110,7 @@ def test_older_clients_write_true_with_a_capital() -> None:
 )  # fmt: skip
 def test_a_bad_value_is_refused_with_the_key_named(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key):
-        read_query(Address(**{key: [value]}))
+        asked(**{key: [value]})
 
 
 def test_an_http_error_has_deepgrams_three_keys() -> None:
@@ -187,14 +170,10 @@ def test_without_interim_results_there_are_finals_only() -> None:
     assert talk.on(*speech(0.0), partial("One", 0.0, 0.5)) == []
 
 
-def test_speech_is_never_final_where_endpointing_is_off() -> None:
-    (result,) = Talk(endpointing="false").on(*speech(0.0, 1.0), final("One.", 0.0, 1.0))
-    assert (result["is_final"], result["speech_final"]) == (True, False)
-
-
-def test_plain_text_where_punctuation_is_declined() -> None:
-    (result,) = Talk(punctuate="false").on(*speech(0.0, 1.0), final("Well, it's Ann!", 0.0, 1.0))
-    assert transcript(result) == "well it's ann"
+def test_plain_text_if_punctuation_is_declined_and_no_speech_final_without_endpointing() -> None:
+    talk = Talk(punctuate="false", endpointing="false")
+    (result,) = talk.on(*speech(0.0, 1.0), final("Well, it's Ann!", 0.0, 1.0))
+    assert (result["is_final"], result["speech_final"], transcript(result)) == (True, False, "well it's ann")
     assert "punctuated_word" not in result["channel"]["alternatives"][0]["words"][0]
 
 
@@ -350,7 +329,7 @@ def test_telephone_audio_is_made_linear() -> None:
 
 def test_a_recordings_answer() -> None:
     spoken = [segment("One, two.", 0.0, 0.5), segment("Three!", 0.5, 0.75), segment("Four.", 3.0, 3.25)]
-    query = read_query(Address(utterances=["true"], paragraphs=["true"], detect_language=["true"]))
+    query = asked(utterances=["true"], paragraphs=["true"], detect_language=["true"])
     answer = write_answer(query, spoken, sha256="0" * 64, duration_s=4.0, model="nano.en", language="en")
     metadata, results = answer["metadata"], answer["results"]
     assert (metadata["sha256"], metadata["duration"], metadata["channels"]) == ("0" * 64, 4.0, 1)
@@ -369,7 +348,7 @@ def test_a_recordings_answer() -> None:
 
 
 def test_a_recording_of_silence_has_an_empty_transcript() -> None:
-    query = read_query(Address(utterances=["true"]))
+    query = asked(utterances=["true"])
     answer = write_answer(query, (), sha256="0" * 64, duration_s=1.0, model="nano.en", language="")
     assert answer["results"] == {
         "channels": [{"alternatives": [{"transcript": "", "confidence": 0.0, "words": []}]}],

@@ -71,9 +71,7 @@ def test_json_is_the_text_and_how_long_it_was() -> None:
 @pytest.mark.parametrize(
     ("granularities", "shown"),
     [
-        ([], {"segments"}),
-        (["segment"], {"segments"}),
-        (["word"], {"words"}),
+        *(([], {"segments"}), (["segment"], {"segments"}), (["word"], {"words"})),
         (["word", "segment"], {"segments", "words"}),
     ],
 )
@@ -84,10 +82,8 @@ def test_verbose_json_has_segments_and_words_as_asked(granularities: list[str], 
     assert (body["language"], body["duration"], body["task"]) == ("english", 4.1, "transcribe")
     parsed = TranscriptionVerbose.model_validate(body, strict=True)
     if parsed.segments:
-        assert [(found.id, found.text) for found in parsed.segments] == [
-            (0, " Ask not what"),
-            (1, " your country can do."),
-        ]
+        texts = [(found.id, found.text) for found in parsed.segments]
+        assert texts == [(0, " Ask not what"), (1, " your country can do.")]
         first = body["segments"][0]
         assert first.keys() == type(parsed.segments[0]).model_fields.keys()
         assert (first["tokens"], first["temperature"], first["compression_ratio"]) == ([1, 2], 0.2, 1.5)
@@ -135,11 +131,7 @@ def test_errors_and_models_have_all_their_keys() -> None:
     for status in (400, 401, 403, 404, 413, 429, 500, 503):
         error: Any = error_body(status, "model x is not here")["error"]
         assert error.keys() == {"message", "type", "param", "code"}
-    assert error_body(404, "model x is not here")["error"] == {
-        "message": "model x is not here",
-        "type": "invalid_request_error",
-        "param": None,
-        "code": "model_not_found",
-    }
+    expected = {"message": "model x is not here", "type": "invalid_request_error", "param": None}
+    assert error_body(404, "model x is not here")["error"] == {**expected, "code": "model_not_found"}
     described = describe_model(ModelInfo(name="openai/whisper-tiny", created=7, loaded=False))
     assert described.items() >= {"object": "model", "created": 7, "owned_by": "openai"}.items()

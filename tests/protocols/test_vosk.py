@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from streamer.errors import ProtocolError
-from streamer.events import End, Event, Final, Flushed, Gap, Word
+from streamer.events import End, Event, Flushed, Gap
 from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.vosk import MAX_HELD_MESSAGES, Vosk
+from tests import builders
+from tests.builders import timed_words
 from tests.server.support import final, partial
 
 AUDIO = b"\0\0" * 3200
@@ -82,27 +84,13 @@ def test_alternatives_where_they_are_asked_for() -> None:
 @pytest.mark.parametrize(
     ("written", "plain"),
     [
-        (" “Don’t", "don’t"),
-        (" twenty-one,", "twenty-one"),
-        (" 3.5", "3.5"),
-        (" …", ""),
-        (" नमस्ते।", "नमस्ते"),
-        ("今日", "今日"),
+        *((" “Don’t", "don’t"), (" twenty-one,", "twenty-one"), (" 3.5", "3.5"), (" …", "")),
+        *((" नमस्ते।", "नमस्ते"), ("今日", "今日")),
     ],
 )
 def test_words_are_written_as_vosk_does(written: str, plain: str) -> None:
-    word = Word(word=written, start=1.0, end=2.0, probability=0.5, stable=True)
-    said = Final(
-        segment=1,
-        start=1.0,
-        end=2.0,
-        text=f"{written} is".strip(),
-        words=(word, Word(word=" is", start=2.0, end=2.5, probability=0.5, stable=True)),
-        language="en",
-        no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )
-    result = reply(configured(), said)
+    spoken = timed_words((written, 1.0, 2.0), (" is", 2.0, 2.5))
+    result = reply(configured(), builders.final(f"{written} is".strip(), words=spoken))
     assert result["text"] == " ".join(word["word"] for word in result["result"]) == f"{plain} is".strip()
 
 
@@ -120,30 +108,15 @@ def test_eof_is_answered_when_all_is_final_and_then_it_closes() -> None:
     opened(adapter)
     assert adapter.receive(EOF) == [Finish()]
     assert adapter.on_event(final(1, "The rest.")) == []
-    actions = adapter.on_event(End())
-    assert replies(actions) == [{"text": "the rest"}]
-    assert actions[-1] == Hangup(1000)
+    for actions, text in ((adapter.on_event(End()), "the rest"), (configured().receive(EOF), "")):
+        assert replies(actions) == [{"text": text}]
+        assert actions[-1] == Hangup(1000)
 
 
-def test_eof_without_audio_is_answered_too() -> None:
-    actions = configured().receive(EOF)
-    assert replies(actions) == [{"text": ""}]
-    assert actions[-1] == Hangup(1000)
-
-
-def test_reset_is_answered_when_what_was_heard_is_final() -> None:
+def test_reset_is_answered_when_all_is_final_and_later_messages_after_it() -> None:
     adapter = configured(words=False)
     opened(adapter)
     assert adapter.receive(RESET) == [Do("flush")]
-    assert adapter.on_event(final(1, "So far.")) == []
-    assert replies(adapter.on_event(Flushed(time=0.4))) == [{"text": "so far"}]
-    assert reply(adapter) == {"partial": ""}
-
-
-def test_what_comes_behind_reset_is_answered_in_its_turn() -> None:
-    adapter = configured(words=False)
-    opened(adapter)
-    adapter.receive(RESET)
     for message in (AUDIO, RESET, AUDIO, EOF):
         assert adapter.receive(message) == []
     adapter.on_event(final(1, "One."))

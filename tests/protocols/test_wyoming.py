@@ -10,10 +10,11 @@ from wyoming.asr import Transcript
 from wyoming.event import Event as Theirs
 from wyoming.info import Info
 
-from streamer.errors import BusyError, ProtocolError
+from streamer.errors import BusyError
 from streamer.events import End, Error, Event
 from streamer.protocols.adapter import Action, Finish, Hangup, Open, Say, Write
 from streamer.protocols.wyoming import MAX_LINE_BYTES, MAX_WAITING_BYTES, EventReader, Wyoming, describe
+from tests.protocols.test_hostile import VALUES
 from tests.server.support import final
 
 INFO = describe("base", ["en", "de"])
@@ -156,22 +157,16 @@ def test_the_next_request_waits_for_the_transcript_of_the_last() -> None:
 )
 def test_samples_of_each_width_cut_anywhere(width: int, sent: bytes, heard: list[int]) -> None:
     adapter = Wyoming(INFO)
-    actions = [
-        *adapter.receive(chunk(sent[:2], width=width)),
-        *adapter.receive(chunk(sent[2:], width=width)),
-    ]
+    actions = [action for part in (sent[:2], sent[2:]) for action in adapter.receive(chunk(part, width=width))]
     audio = b"".join(action.audio for action in actions if isinstance(action, Write))
     assert np.frombuffer(audio, "<i2").tolist() == heard
 
 
 @pytest.mark.parametrize("wrong", [{"rate": 1}, {"width": 8}, {"channels": 0}, {"rate": "fast"}])
-def test_audio_that_cannot_be_heard_is_told(wrong: dict[str, Any]) -> None:
-    (kind, data), *_ = said(Wyoming(INFO).receive(chunk(**wrong)))
-    assert kind == "error"
-    assert next(iter(wrong)) in data["text"]
-
-
-def test_audio_must_not_change_its_format() -> None:
+def test_audio_of_an_invalid_or_another_format_is_an_error(wrong: dict[str, Any]) -> None:
+    adapter = Wyoming(INFO)
+    ((kind, data),) = said(adapter.receive(chunk(**wrong)))
+    assert (kind, next(iter(wrong)) in data["text"]) == ("error", True)
     adapter = Wyoming(INFO)
     adapter.receive(chunk())
     assert said(adapter.receive(chunk(rate=8000)))[0][0] == "error"
@@ -188,42 +183,20 @@ def test_what_goes_wrong_is_told_and_the_connection_ends(*, refused: bool) -> No
     assert adapter.on_event(End()) == []
 
 
-def test_more_than_a_bound_does_not_wait() -> None:
-    reader = EventReader()
-    reader.feed(b"\0" * MAX_WAITING_BYTES)
-    with pytest.raises(ProtocolError):
-        reader.feed(b"\0")
-
-
 @pytest.mark.parametrize("seed", range(8))
 def test_nothing_that_a_client_sends_makes_it_raise(seed: int) -> None:
     chance = random.Random(seed)
     kinds = ("describe", "ping", "transcribe", "audio-start", "audio-chunk", "audio-stop", "\ud800", "")
-    values: tuple[Any, ...] = (
-        None,
-        True,
-        -1,
-        2**70,
-        1e308,
-        "",
-        "a",
-        "\ud800",
-        "\0",
-        [],
-        [[]],
-        {},
-        "x" * 5_000,
-        [None],
-        16_000,
-    )
     keys = ("rate", "width", "channels", "text", "name", "language", "transcript_names", "transcript_terms")
     for _ in range(100):
         adapter, sent = Wyoming(INFO), b""
         for _ in range(3):
-            data = {**(FORMAT if chance.random() < 0.5 else {}), chance.choice(keys): chance.choice(values)}
-            sent += wire(
-                chance.choice(kinds), data, chance.randbytes(chance.randrange(9)), inline=chance.random() < 0.5
-            )
+            data = {
+                **(FORMAT if chance.random() < 0.5 else {}),
+                chance.choice(keys): chance.choice((*VALUES, [None], 16_000)),
+            }
+            payload = chance.randbytes(chance.randrange(9))
+            sent += wire(chance.choice(kinds), data, payload, inline=chance.random() < 0.5)
         if chance.random() < 0.3:
             place = chance.randrange(len(sent))
             sent = sent[:place] + chance.randbytes(3) + sent[place:]

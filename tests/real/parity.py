@@ -145,7 +145,7 @@ def _words(ours: list[Segment], theirs: list[Untyped]) -> list[tuple[str, float]
 
 def recordings(language: str) -> list[Path]:
     """Return the first recording of each folder of people speaking a language; of English our sample, too."""
-    from tools.benchmarks.files import find
+    from tools.benchmarks.recordings import find
 
     spoken = [r for r in find(PEOPLE) if r.text.strip() and r.language == language] if PEOPLE.is_dir() else []
     firsts = {recording.path.parent: recording.path for recording in reversed(spoken)}

@@ -14,21 +14,20 @@ import whisper
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import mel_filters
 from streamer.offline import transcribe_segments
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.offline.as_whisper import as_whisper
 from tests.real.parity import Pair
+from tests.whisper.sizes import whisper_config
 from tests.whisper.support import SAMPLE, Untyped, read
+from tests.whisper.weights.ggml_writer import write_ggml
 from tests.whisper.weights.mlx_writer import write_mlx
 from tools.benchmarks.files import WORKER
-from tools.benchmarks.model_files import sizes, to_ctranslate2
-from tools.benchmarks.peers import ggml
 from tools.benchmarks.peers.environment import Environment, PeerUnavailable, run
-from tools.benchmarks.peers.weights import write_pt
-from tools.benchmarks.published import PublishedModel
-from tools.benchmarks.raw import SYSTEMS
+from tools.benchmarks.published import FASTER_WHISPER, PublishedModel, to_ctranslate2, write_pt
 from tools.benchmarks.text import errors
 
 pytestmark = pytest.mark.real
@@ -36,6 +35,7 @@ pytestmark = pytest.mark.real
 # Of 8-bit weights, or of another program's arithmetic in float16.
 MOST_WRONG = 0.05
 
+WHISPER_CPP = Environment("pywhispercpp", (("pywhispercpp==1.5.1",),))
 MLX = Environment(
     "mlx-whisper",
     (
@@ -66,7 +66,7 @@ class Written:
         """Write with transformers, with the settings that the published model has."""
         untyped: Untyped = transformers
         end = self.ours.tokenizer.special.end_of_text
-        config = untyped.WhisperConfig(**sizes(self.checkpoint.dims), bos_token_id=end, eos_token_id=end)
+        config = whisper_config(self.checkpoint.dims, bos_token_id=end, eos_token_id=end)
         model = untyped.WhisperForConditionalGeneration(config)
         tensors = {f"model.{name}": torch.from_numpy(np.array(v)) for name, v in self.checkpoint.tensors.items()}
         model.load_state_dict(tensors, strict=False)
@@ -98,7 +98,7 @@ class Written:
         encoding = untyped.get_tokenizer(self.published.multilingual).encoding
         ranks = [encoding.decode_single_token_bytes(number) for number in range(encoding.eot_token)]
         folder.mkdir()
-        ggml.write(folder / "ggml-model.bin", self.checkpoint, ranks)
+        write_ggml(folder / "ggml-model.bin", self.checkpoint, ranks, mel_filters(self.checkpoint.dims.n_mels), "f16")
 
     def mlx(self, folder: Path) -> None:
         """Write as the converter of mlx-examples does, which no package carries."""
@@ -144,9 +144,9 @@ def test_a_format_has_the_same_tokens(pair: Pair, written: Written, format_: str
 @pytest.mark.parametrize(
     ("system", "format_", "environment"),
     [
-        ("pywhispercpp", "whisper.cpp", SYSTEMS["pywhispercpp"].environment),
+        ("pywhispercpp", "whisper.cpp", WHISPER_CPP),
         ("mlx-whisper", "MLX", MLX),
-        ("faster-whisper", "CTranslate2 float16", SYSTEMS["faster-whisper"].environment),
+        ("faster-whisper", "CTranslate2 float16", FASTER_WHISPER),
     ],
 )
 def test_another_program_reads_it(

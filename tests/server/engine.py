@@ -14,7 +14,7 @@ from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
 from streamer.engine.eventlog import EventLog
 from streamer.protocols.native import StreamStart
-from streamer.sessions.streams import ClientStream
+from streamer.sessions.streams import ClientStream, StreamOwner
 from tests.server.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
@@ -26,7 +26,6 @@ class FakeRunner:
     def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
         self.ring = RingBuffer(capacity_samples)
         self._news = threading.Event()
-        self.ring.on_write = self._news.set
         self.log: EventLog = opened_log("fake")
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
@@ -49,6 +48,7 @@ class FakeRunner:
     def write(self, samples: NDArray[np.float32]) -> None:
         assert len(samples) <= self.ring.free, "audio was written that there is no room for"
         self.ring.write(samples)
+        self._news.set()
         self.first_write.set()
 
     def end(self) -> None:
@@ -113,13 +113,10 @@ def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> Cli
     """Return a stream in front of a runner, which is not started yet; it is kept for ever."""
 
     pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
-    return ClientStream(
-        runner,
-        runner.log,
-        pcm,
-        options,
+    owner = StreamOwner(
         choose=lambda options: partial(runner.change, options),
-        on_report=runner.log.append,
-        on_keep=lambda: None,
-        on_leave=lambda: None,
+        report=runner.log.append,
+        keep=lambda: None,
+        leave=lambda: None,
     )
+    return ClientStream(runner, runner.log, pcm, options, owner)

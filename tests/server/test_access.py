@@ -13,7 +13,7 @@ from streamer.server.access import (
     client_address,
     shown_token,
 )
-from streamer.server.guesses import MAX_WRONG
+from streamer.server.limits import MAX_WRONG
 from streamer.server.tokens import ANYBODY, Token, Tokens
 
 SECRET = "open sesame, 16 or more"

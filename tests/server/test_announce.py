@@ -3,7 +3,8 @@ import asyncio
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from streamer.server.announce import announce, reachable
+from streamer.server.sockets import reachable
+from streamer.server.wyoming import announce
 from tests.server.support import WAIT_S
 
 KIND = "_streamer-test._tcp.local."

@@ -17,9 +17,9 @@ from websockets.typing import Subprotocol
 
 from streamer.engine.engine import Engine
 from streamer.errors import ConfigError
-from streamer.server import access, front, guesses
+from streamer.server import access, front, limits
 from streamer.server.connection import HttpProtocol
-from streamer.server.guesses import MAX_WRONG
+from streamer.server.limits import MAX_WRONG
 from streamer.server.tokens import Token, TokenFile, new_token
 from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
@@ -32,7 +32,7 @@ from tests.sessions.test_clients import MODEL
 @pytest.fixture(autouse=True)
 def _unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgive no wrong token while a test runs, however long that takes."""
-    monkeypatch.setattr(guesses, "WINDOW_S", 3600.0)
+    monkeypatch.setattr(limits, "WINDOW_S", 3600.0)
 
 
 def added(path: Path, name: str, **known: Any) -> str:  # noqa: ANN401 - passed on
@@ -188,7 +188,7 @@ async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture, mon
     async with serving(token=TOKEN) as running:
         found = [(await get(running, "/metrics", **bearer(f"guess {n}")))[0] for n in range(MAX_WRONG + 5)]
         assert [response.status for response in found] == MAX_WRONG * [401] + 5 * [429]
-        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= guesses.WINDOW_S
+        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= limits.WINDOW_S
         begin_s = time.monotonic()
         for path, expected in (("/metrics", 429), ("/healthz", 200)):  # which tells who has a token more
             response, body = await get(running, path, **bearer("guess"))

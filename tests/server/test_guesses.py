@@ -1,6 +1,6 @@
 import pytest
 
-from streamer.server.guesses import MAX_ADDRESSES, MAX_WRONG, WINDOW_S, Guesses
+from streamer.server.limits import MAX_ADDRESSES, MAX_WRONG, WINDOW_S, Guesses
 
 NOW = 1_800_000_000.0
 ADDRESS = "192.0.2.1"

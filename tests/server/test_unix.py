@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.server.unix import UnixSocket
+from streamer.server.sockets import UnixSocket
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="asyncio has no Unix sockets there")
 

@@ -1,7 +1,6 @@
 """Bodies to files: raw and in forms, within limits; and what becomes of a body that is refused."""
 
 import asyncio
-import hashlib
 import http.client
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -58,9 +57,8 @@ class Taken:
         async with self.uploads.take(request) as upload:
             self.paths.append(upload.path)
             await self.go.wait()
-            assert hashlib.sha256(upload.path.read_bytes()).hexdigest() == upload.sha256
-            told = {"n_bytes": upload.n_bytes, "fields": upload.fields.multi_items()}
-        return JSONResponse(told)
+            n_bytes, fields = upload.path.stat().st_size, upload.fields.multi_items()
+        return JSONResponse({"n_bytes": n_bytes, "fields": fields})
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")

@@ -158,5 +158,5 @@ async def test_it_is_announced_where_others_reach_it_and_they_are_warned_of(
         assert announced == ([("_wyoming._tcp.local.", host, port)] if host == "0.0.0.0" else [])
     assert withdrawn.is_set() == bool(announced)
     assert [record.getMessage() for record in caplog.records if "no tokens" in record.getMessage()] == (
-        [f"Wyoming knows no tokens: whoever reaches {host} port {port} is served"] if announced else []
+        [f"Wyoming has no tokens: every client that reaches {host} port {port} is served"] if announced else []
     )

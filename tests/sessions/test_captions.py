@@ -6,21 +6,12 @@ import threading
 import pytest
 
 from streamer.engine.eventlog import EventLog, Listener, Subscription
-from streamer.events import Event, Final, Partial
+from streamer.events import Event
 from streamer.sessions.captions import drawn_captions
+from tests.builders import final, partial
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
 LONG_S = 90.0
-
-
-def partial(segment: int) -> Partial:
-    return Partial(segment=segment, start=0.0, end=1.0, text="a", stable=0, words=())
-
-
-def final(segment: int) -> Final:
-    return Final(
-        segment=segment, start=0.0, end=1.0, text="a", words=(), language="en", no_speech_prob=0.0, avg_logprob=0.0
-    )
 
 
 class Log(EventLog):
@@ -76,7 +67,7 @@ def test_all_that_was_published_is_drawn_before_the_end() -> None:
     terminal.may_draw.release(3)
     with drawn_captions(log, terminal, limit=10):
         for segment in (1, 2, 3):
-            log.append(final(segment))
+            log.append(final(segment=segment))
     assert terminal.drawn == [1, 2, 3]
     assert terminal.closed.is_set()
     assert log.left.is_set()
@@ -85,12 +76,12 @@ def test_all_that_was_published_is_drawn_before_the_end() -> None:
 def test_a_slow_terminal_is_shown_the_newest_only() -> None:
     log, terminal = Log(), Terminal()
     with drawn_captions(log, terminal, limit=2):
-        log.append(partial(1))
+        log.append(partial("a", segment=1))
         assert terminal.entered.wait(LONG_S)
         for _ in range(1000):
-            log.append(partial(1))
-        log.append(final(1))
-        log.append(partial(2))
+            log.append(partial("a", segment=1))
+        log.append(final(segment=1))
+        log.append(partial("a", segment=2))
         terminal.may_draw.release(3)
     assert terminal.drawn == [1, 1002, 1003]
 
@@ -99,11 +90,11 @@ def test_a_slow_terminal_is_shown_the_newest_only() -> None:
 def test_a_terminal_that_is_gone_is_followed_by_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     log, terminal = Log(), Terminal(error=error)
     with caplog.at_level(logging.INFO), drawn_captions(log, terminal, limit=10):
-        log.append(final(1))
+        log.append(final(segment=1))
         terminal.may_draw.release()
         assert log.left.wait(LONG_S)
         assert terminal.closed.wait(LONG_S)
-        log.append(final(2))
+        log.append(final(segment=2))
     assert terminal.drawn == []
     assert "captions are no longer drawn" in caplog.text
 
@@ -111,10 +102,10 @@ def test_a_terminal_that_is_gone_is_followed_by_nothing(error: Exception, caplog
 def test_a_terminal_that_stood_still_goes_on_with_what_comes(caplog: pytest.LogCaptureFixture) -> None:
     log, terminal = Log(), Terminal()
     with drawn_captions(log, terminal, limit=2):
-        log.append(final(1))
+        log.append(final(segment=1))
         assert terminal.entered.wait(LONG_S)
         for segment in range(2, 100):
-            log.append(final(segment))
+            log.append(final(segment=segment))
         terminal.may_draw.release()
         # Given up once the terminal took the first; what comes after that is drawn.
         ticks = threading.Event()
@@ -122,6 +113,6 @@ def test_a_terminal_that_stood_still_goes_on_with_what_comes(caplog: pytest.LogC
             if "2 events were not drawn" in caplog.text:
                 break
             ticks.wait(0.01)
-        last = log.append(final(100)).seq
+        last = log.append(final(segment=100)).seq
         terminal.may_draw.release()
     assert terminal.drawn == [1, last]

@@ -7,32 +7,20 @@ import pytest
 
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
-from streamer.events import Final, Partial, Word
+from streamer.events import Final
 from streamer.sessions.confidence import LEAST_PROBABILITY, N_WORDS, SPAN_S, Confidence
 from streamer.sessions.sessions import open_session
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
+from tests.builders import final, partial, words
 
 N_FINALS = 5
 
 
-def final(probability: float, language: str = "tr", *, n_words: int = N_WORDS // N_FINALS) -> Final:
+def spoken(probability: float, language: str = "tr", *, n_words: int = N_WORDS // N_FINALS) -> Final:
     """Return a final of a fifth of what is judged at a time."""
-    span_s = SPAN_S / N_FINALS
-    words = tuple(
-        Word(
-            word=f" {i}",
-            start=span_s * i / n_words,
-            end=span_s * (i + 1) / n_words,
-            probability=probability,
-            stable=True,
-        )
-        for i in range(n_words)
-    )
-    return Final(
-        segment=1, start=0.0, end=span_s, text="so", words=words, language=language, no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )  # fmt: skip
+    step = SPAN_S / N_FINALS / max(1, n_words)
+    return final("so", words=words("so " * n_words, step=step, probability=probability), language=language)
 
 
 def base(*languages: str) -> WhisperModel:
@@ -52,13 +40,13 @@ LOW, HIGH = LEAST_PROBABILITY - 0.05, LEAST_PROBABILITY + 0.05
 
 
 def test_a_language_that_the_model_recognizes_badly_is_told_once_and_another_one_once_more() -> None:
-    badly = [final(LOW)] * N_FINALS
+    badly = [spoken(LOW)] * N_FINALS
     assert warnings(*badly[1:]) == []
     assert warnings(*badly, *badly, *badly) == [
         "half of the words or more in Turkish are probably wrong: base is not sure of them. A larger model may"
         " recognize it better (--model small); if another language is spoken, name it (--language)"
     ]
-    both = warnings(*badly, *[final(LOW, "hi")] * N_FINALS, *badly)
+    both = warnings(*badly, *[spoken(LOW, "hi")] * N_FINALS, *badly)
     assert [line.partition(" are")[0] for line in both] == [
         "half of the words or more in Turkish",
         "half of the words or more in Hindi",
@@ -66,7 +54,7 @@ def test_a_language_that_the_model_recognizes_badly_is_told_once_and_another_one
 
 
 def test_an_english_model_that_is_spoken_to_in_another_language_names_a_multilingual_one() -> None:
-    assert warnings(*[final(LOW, "en")] * 10, english_only=True) == [
+    assert warnings(*[spoken(LOW, "en")] * 10, english_only=True) == [
         "half of the words or more are probably wrong: base knows English only. If another language is spoken, choose a"
         " multilingual model (--model base)"
     ]
@@ -75,11 +63,11 @@ def test_an_english_model_that_is_spoken_to_in_another_language_names_a_multilin
 @pytest.mark.parametrize(
     "finals",
     [
-        pytest.param([final(HIGH)] * 50, id="a language that it knows"),
-        pytest.param([*[final(HIGH)] * (N_FINALS - 1), final(LOW)] * 10, id="a bad sentence now and then"),
-        pytest.param([final(LOW, n_words=1)] * (N_WORDS - 1), id="a few words in noise"),
-        pytest.param([final(LOW, n_words=0)] * 50, id="no words"),
-        pytest.param([*[final(LOW)] * 2, *[final(HIGH)] * N_FINALS], id="a bad beginning"),
+        pytest.param([spoken(HIGH)] * 50, id="a language that it knows"),
+        pytest.param([*[spoken(HIGH)] * (N_FINALS - 1), spoken(LOW)] * 10, id="a bad sentence now and then"),
+        pytest.param([spoken(LOW, n_words=1)] * (N_WORDS - 1), id="a few words in noise"),
+        pytest.param([spoken(LOW, n_words=0)] * 50, id="no words"),
+        pytest.param([*[spoken(LOW)] * 2, *[spoken(HIGH)] * N_FINALS], id="a bad beginning"),
     ],
 )
 def test_nothing_is_said_of(finals: list[Final]) -> None:
@@ -90,7 +78,7 @@ def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCap
     log = EventLog("abc", 100)
     open_session(Settings(), model, log, kind=AudioKind.RECORDED, on_finished=log.close)
     for _ in range(N_FINALS):
-        log.append(final(LOW, "en"))
+        log.append(spoken(LOW, "en"))
     assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
         f"half of the words or more are probably wrong: {model.name} knows English only"
     ]
@@ -99,7 +87,6 @@ def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCap
 def test_partials_do_not_count() -> None:
     told: list[str] = []
     confidence = Confidence(base("en", "tr"), told.append)
-    words = final(LOW).words
     for _ in range(50):
-        confidence.take(Partial(segment=1, start=0.0, end=9.0, text="so", stable=0, words=words))
+        confidence.take(partial("so", words=spoken(LOW).words))
     assert told == []

@@ -10,9 +10,10 @@ import pytest
 from streamer.correct.language_model import LanguageModel
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
-from streamer.events import Event, Final, Partial, Revision, Word
+from streamer.events import Event, Final, Partial, Revision
 from streamer.sessions.enrich import Enrichment
 from streamer.settings.table import CorrectionSettings, Settings
+from tests.builders import final, partial, words
 
 WAIT_S = 90.0
 
@@ -21,13 +22,6 @@ def enrichment_of(glossary: Path) -> Enrichment:
     model, engine = MagicMock(), MagicMock()
     model.tokenizer.encode.return_value = [99_999]  # no usual word
     return Enrichment(Settings(correction=CorrectionSettings(glossary=str(glossary))), model, engine)
-
-
-def words(text: str, n_stable: int) -> tuple[Word, ...]:
-    return tuple(
-        Word(word=f" {word}", start=float(i), end=i + 1.0, probability=0.5, stable=i < n_stable)
-        for i, word in enumerate(text.split())
-    )
 
 
 def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_where_that_was_too_late(
@@ -43,13 +37,10 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     runner.settings.language, runner.settings.translated = "en", False
     session = enrichment.open(log, runner)
     text = "damn quarbex at pord"
-    log.append(session.label(Partial(segment=1, start=0.0, end=9.0, text=text, stable=len(text), words=words(text, 4))))
+    log.append(session.label(partial(text, len(text), segment=1, words=words(text, step=1.0))))
     text += " draven hold"
-    final = Final(
-        segment=1, start=0.0, end=9.0, text=text, words=words(text, 6), language="en", no_speech_prob=0.0,
-        avg_logprob=0.0,
-    )  # fmt: skip
-    log.append(session.label(final))
+    late = final(text, segment=1, words=words(text, step=1.0))
+    log.append(session.label(late))
     over = threading.Event()
     session.finish(over.set)
     assert over.wait(WAIT_S)
@@ -65,7 +56,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
 
     path.write_text("- Other", encoding="utf-8")
     enrichment.reread()()
-    new = msgspec.structs.replace(final, segment=2)
+    new = msgspec.structs.replace(late, segment=2)
     assert session.label(new) == new
 
 
@@ -81,7 +72,7 @@ def test_an_event_to_which_nothing_can_be_added_is_published_as_it_is(tmp_path: 
     session = enrichment.open(EventLog("abc", 100), MagicMock())
     assert enrichment.glossary is not None
     enrichment.glossary._indexes = {}
-    event = Partial(segment=1, start=0.0, end=1.0, text="quarbex", stable=0, words=words("quarbex", 0))
+    event = partial("quarbex")
     assert session.label(event) is event
 
 

@@ -59,7 +59,7 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
     with no_garbage_collected(), at_work:
         async with serving(streams=streams) as running:
             client = await talk(running)
-            (stream,) = streams._places.streams.values()
+            (stream,) = streams._slots.streams.values()
             runner = cast(SessionRunner, stream._session)
             left = [weakref.ref(part) for part in (stream, runner, runner.ring, runner.mel, stream.feed)]
             del stream, runner

@@ -23,6 +23,7 @@ from streamer.sessions.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
+from tests.builders import final
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.promises import check_promises
 from tests.whisper.support import NANO
@@ -43,10 +44,8 @@ def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> S
 
 def passage(language: str = "en", left_s: float = WAIT_S) -> Passage:
     """Return a passage from second 7 on."""
-    final = Final(
-        segment=1, start=7.0, end=9.0, text="so", words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
-    )
-    return Passage((final,), 0, None, time.monotonic() + left_s)
+    spoken = final("so", start=7.0, end=9.0, words=(), language=language)
+    return Passage((spoken,), 0, None, time.monotonic() + left_s)
 
 
 def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -> None:

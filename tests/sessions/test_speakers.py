@@ -17,11 +17,12 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.pipeline import Corrections
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
-from streamer.events import Event, Final, Revision, Speakers, Speech, Word
+from streamer.events import Event, Final, Revision, Speakers, Speech
 from streamer.health import Health
 from streamer.sessions.speakers import SpeakersOfSession, SpeakersOfSessions, label_word
 from streamer.settings.check import check_options
 from streamer.settings.load import load_settings
+from tests.builders import final, words
 from tests.daemon import Outcome
 from tests.speakers.voices import heard
 
@@ -36,22 +37,10 @@ def person_of(samples: Float32Array) -> Float32Array:
     return heard(shares, seed=len(samples) + int(counts[0]))
 
 
-def final(start_s: float, end_s: float, segment: int = 1) -> Final:
-    """A word each half second."""
-    words = tuple(
-        Word(word=f" w{n}", start=at, end=at + 0.5, probability=0.9, stable=True)
-        for n, at in enumerate(np.arange(start_s, end_s, 0.5).tolist())
-    )
-    return Final(
-        segment=segment,
-        start=start_s,
-        end=end_s,
-        text="".join(word.word for word in words).strip(),
-        words=words,
-        language="en",
-        no_speech_prob=0.0,
-        avg_logprob=0.0,
-    )
+def spoken(start_s: float, end_s: float, segment: int = 1) -> Final:
+    """Return a final with a word each half second."""
+    text = " ".join(f"w{n}" for n in range(round(2 * (end_s - start_s))))
+    return final(text, start=start_s, segment=segment, words=words(text, start_s, step=0.5))
 
 
 class Session:
@@ -79,6 +68,12 @@ class Session:
 
     def say(self, person: int, seconds: float) -> None:
         self.ring.write(np.full(round(seconds * SAMPLE_RATE), person / 100, dtype=np.float32))
+
+    def speech(self, person: int, start_s: float, end_s: float) -> None:
+        """Write audio in which a person speaks, and what the session publishes of it before its final."""
+        self.tell(Speech(state="start", time=start_s))
+        self.say(person, end_s - start_s)
+        self.tell(Speech(state="end", time=end_s))
 
     def tell(self, *events: Event) -> None:
         for event in events:
@@ -126,7 +121,7 @@ def test_labels_that_come_too_late_for_the_final_are_told_as_a_revision_before_t
     session.say(2, 4.0)
     session.tell(Speech(state="end", time=8.0))
     assert heard_first.wait(WAIT_S)
-    session.tell(final(0.0, 8.0))
+    session.tell(spoken(0.0, 8.0))
     assert labels(session.events[-1]) == [None] * 16
     go_on.set()
     session.end()
@@ -146,7 +141,7 @@ def test_a_final_has_the_labels_that_are_known_and_is_not_told_again_where_they_
         session.say(person, 5.0)
         session.tell(Speech(state="end", time=start + 4.0))
         session.wait_until_heard()
-        session.tell(final(start, start + 4.0, number))
+        session.tell(spoken(start, start + 4.0, number))
     session.end()
     assert [set(labels(event)) for event in session.events if isinstance(event, Final)] == [{"S1"}, {"S2"}, {"S1"}]
     assert not any(isinstance(event, Revision | Speakers) for event in session.events)
@@ -155,7 +150,7 @@ def test_a_final_has_the_labels_that_are_known_and_is_not_told_again_where_they_
 def test_audio_that_is_gone_leaves_words_without_a_label_and_the_session_ends() -> None:
     session = Session(seconds=2)
     session.say(1, 8.0)
-    session.tell(Speech(state="start", time=0.0), Speech(state="end", time=6.0), final(0.0, 6.0))
+    session.tell(Speech(state="start", time=0.0), Speech(state="end", time=6.0), spoken(0.0, 6.0))
     session.end()
     assert set(newest(session.events)) == {None}
 
@@ -163,9 +158,8 @@ def test_audio_that_is_gone_leaves_words_without_a_label_and_the_session_ends() 
 def test_the_end_is_heard_where_nobody_knows_any_more_how_far_speech_was_looked_for() -> None:
     session = Session()
     session.is_heard = False
-    session.tell(Speech(state="start", time=0.0))
-    session.say(1, 4.0)
-    session.tell(Speech(state="end", time=4.0), final(0.0, 4.0))
+    session.speech(1, 0.0, 4.0)
+    session.tell(spoken(0.0, 4.0))
     session.end()
     assert set(newest(session.events)) == {"S1"}
 
@@ -179,9 +173,7 @@ def test_a_session_that_cannot_be_heard_is_left_alone_and_ends() -> None:
         raise RuntimeError("a defect")
 
     session.speakers.diarization.take = fail  # type: ignore[method-assign]
-    session.tell(Speech(state="start", time=0.0))
-    session.say(1, 4.0)
-    session.tell(Speech(state="end", time=4.0))
+    session.speech(1, 0.0, 4.0)
     assert over.wait(WAIT_S)
     session.end()
     assert session.speakers.over
@@ -199,15 +191,13 @@ def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
         return person_of(samples)
 
     session = Session(vector_of)
-    session.tell(Speech(state="start", time=0.0))
-    session.say(1, 4.0)
-    session.tell(Speech(state="end", time=4.0), final(0.0, 4.0))
+    session.speech(1, 0.0, 4.0)
+    session.tell(spoken(0.0, 4.0))
     session.wait_until_heard()
     assert "out of memory" in session.health.why["speakers"]
     broken = False
-    session.tell(Speech(state="start", time=4.0))
-    session.say(1, 4.0)
-    session.tell(Speech(state="end", time=8.0), final(4.0, 8.0, 2))
+    session.speech(1, 4.0, 8.0)
+    session.tell(spoken(4.0, 8.0, 2))
     session.end()
     assert session.health.why == {}
     assert set(newest(session.events)) == {"S1"}

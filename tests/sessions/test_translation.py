@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.app import FLUSH_TIMEOUT_S
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
@@ -20,10 +19,12 @@ from streamer.events import End, Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.protocols.native import SessionOptions
 from streamer.sessions import translation, yielding
+from streamer.sessions.own_input import FLUSH_TIMEOUT_S
 from streamer.sessions.sessions import session_settings
 from streamer.sessions.translation import LATE, LOOP, TranslatedSession, Translations
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
+from tests import builders
 from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
 from tests.fakes import Clock
 from tests.promises import check_promises
@@ -32,9 +33,7 @@ SECOND = np.zeros(SAMPLE_RATE, dtype=np.float32)
 
 
 def final(text: str, start: float, end: float, language: str = "de") -> Final:
-    return Final(
-        segment=1, start=start, end=end, text=text, words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
-    )
+    return builders.final(text, start=start, end=end, words=(), language=language)
 
 
 def silence(time_s: float) -> Speech:

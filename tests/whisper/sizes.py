@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -103,7 +104,14 @@ def weightless(dims: ModelDimensions) -> Checkpoint:
 
 def empty_transformers(dims: ModelDimensions) -> Untyped:
     """Return transformers' model of these dimensions, its weights without memory."""
-    config = transformers.WhisperConfig(
+    untyped: Untyped = transformers.WhisperForConditionalGeneration
+    with torch.device("meta"):
+        return untyped(whisper_config(dims)).eval()
+
+
+def whisper_config(dims: ModelDimensions, **more: Any) -> transformers.WhisperConfig:  # noqa: ANN401
+    """Return transformers' settings of a model of these dimensions."""
+    return transformers.WhisperConfig(
         vocab_size=dims.n_vocab,
         num_mel_bins=dims.n_mels,
         d_model=dims.n_audio_state,
@@ -113,11 +121,10 @@ def empty_transformers(dims: ModelDimensions) -> Untyped:
         decoder_attention_heads=dims.n_text_head,
         encoder_ffn_dim=4 * dims.n_audio_state,
         decoder_ffn_dim=4 * dims.n_text_state,
+        max_source_positions=dims.n_audio_ctx,
         max_target_positions=dims.n_text_ctx,
+        **more,
     )
-    untyped: Untyped = transformers.WhisperForConditionalGeneration
-    with torch.device("meta"):
-        return untyped(config).eval()
 
 
 def empty_openai(dims: ModelDimensions) -> Untyped:

@@ -16,8 +16,8 @@ from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import SIZES, lively_checkpoint
+from tests.whisper.standard_nano import RANKS
 from tests.whisper.support import Untyped, tensor, write_openai
-from tools.benchmarks.peers.weights import RANKS
 
 # The heads that nano.en's generation_config.json names.
 NANO_HEADS = ((2, 0), (2, 1))

@@ -23,8 +23,8 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
+from tests.whisper.standard_nano import standard_nano
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
-from tools.benchmarks.peers.weights import standard_nano
 
 # What is read with no other options; SPEECH is what all of those are tried on.
 AUDIO = ROOT.parent / "shared" / "audio"

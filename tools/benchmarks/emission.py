@@ -24,7 +24,6 @@ class Shown:
     """A revision in words that compare."""
 
     wall_s: float
-    audio_s: float | None
     words: tuple[str, ...]
     n_stable: int
 
@@ -61,7 +60,6 @@ def in_words(revision: Revision, normalise: Callable[[str], str]) -> Shown:
     words = [normalise(word) for word in revision.words]
     return Shown(
         wall_s=revision.wall_s,
-        audio_s=revision.audio_s,
         words=tuple(word for word in words if word),
         n_stable=sum(bool(word) for word in words[: revision.n_stable]),
     )

@@ -1,193 +1,227 @@
-"""The figures of a system over recordings (docs/metrics.md): accuracy, delay, stability, cost, loss."""
+"""The figures of a system over recordings (docs/operations.md): accuracy, delay, stability, cost."""
 
+import functools
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import reduce
+from itertools import pairwise
 from operator import add
-from typing import Self
 
 import numpy as np
 
-from tools.benchmarks.stability import Stability
-from tools.benchmarks.text import Errors
+from tools.benchmarks.emission import Emission, emissions, in_words, place, visible
+from tools.benchmarks.recordings import SpokenWord
+from tools.benchmarks.text import Errors, Normaliser, align, errors
+from tools.benchmarks.timeline import Timeline
 
-# Percentiles of delays that are told.
+# Speech after a silence this long is a new utterance.
+PAUSE_S = 1.0
+
+# Percentiles of delays that are reported.
 QUANTILES = (50, 90, 99)
-
-# What only some systems or recordings tell, and is pooled of these.
-_KNOWN_OF_SOME = ("joins", "lost_s")
-
-
-@dataclass(slots=True)
-class Delays:
-    """Seconds from the end of each word to a revision: by a wall clock, and by the audio that had been heard."""
-
-    aware: list[float] = field(default_factory=list)
-    unaware: list[float] = field(default_factory=list)
-
-    def __add__(self, other: Self) -> "Delays":
-        return Delays(self.aware + other.aware, self.unaware + other.unaware)
-
-
-@dataclass(slots=True)
-class Joins:
-    """What happened near the places where two finals meet in the middle of speech."""
-
-    n_joins: int = 0
-
-    # Words of the reference near a join, those of them that were left out, and words that were said twice there.
-    n_words: int = 0
-    dropped: int = 0
-    doubled: int = 0
-
-    def __add__(self, other: Self) -> "Joins":
-        return Joins(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(slots=True)
 class Figures:
-    """What one system did over recordings; `pool` puts several together."""
+    """What one system did over recordings; `pool` adds several."""
 
     system: str
     recordings: list[str]
     audio_s: float
 
-    # Of the finals, of the finals with later corrections, and of the same model's offline transcript.
+    # Errors of the finals, of the finals with later corrections, and of the same model's offline transcript.
     streamed: Errors = field(default_factory=Errors)
     corrected: Errors = field(default_factory=Errors)
     offline: Errors = field(default_factory=Errors)
 
-    # Of recordings in which nothing is said: their length, words of the finals, and all words that were shown.
+    # Of recordings without speech: their length, words of the finals, and all words that were displayed.
     silent_s: float = 0.0
     hallucinated: int = 0
     hallucinated_shown: int = 0
 
-    # Words were seen first, were promised for good, and were not changed any more, as it turned out.
-    first_seen: Delays = field(default_factory=Delays)
-    stable: Delays = field(default_factory=Delays)
-    settled: Delays = field(default_factory=Delays)
+    # Seconds from the end of each word to its first display, to its promise, and to the last change of it.
+    first_seen: list[float] = field(default_factory=list)
+    stable: list[float] = field(default_factory=list)
+    settled: list[float] = field(default_factory=list)
 
-    # Words that were never promised: the end of the stream made them stable.
-    n_never_stable: int = 0
-
-    # For each stretch of speech, in seconds by the wall clock: from its onset to the first text of it, from its end to
-    # its last word being stable, and the same without the deliberate wait for silence.
+    # For each utterance: from its onset to its first text, and from its end to the promise of its last word.
     first_partial_s: list[float] = field(default_factory=list)
     finalisation_s: list[float] = field(default_factory=list)
-    finalisation_computed_s: list[float] = field(default_factory=list)
 
-    # For each utterance that became final after its end: from its end to that, by the wall clock.
-    ttfs_s: list[float] = field(default_factory=list)
+    # Words removed or replaced over all revisions, those of them that had been promised, and words of the final text.
+    erased: int = 0
+    broken_promises: int = 0
+    n_final: int = 0
 
-    # Average lagging in seconds, by stable words, and by the wall clock as NAME_CA: AL and LAAL of each recording,
-    # LongYAAL of each utterance.
-    lagging_s: dict[str, list[float]] = field(default_factory=dict)
-
-    stability: Stability = field(default_factory=Stability)
-
-    # None: the system does not tell where its finals are.
-    joins: Joins | None = None
-
-    # Seconds of words that are in neither a final nor a gap (None as above), and of audio announced as lost.
-    lost_s: float | None = None
-    gap_s: float = 0.0
-
-    # Words of the reference whose times are known, and of the final transcript.
+    # Words of the reference whose times are known.
     n_said: int = 0
-    n_final_words: int = 0
+
+    gap_s: float = 0.0
     cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
     encoder_calls: int | None = None
     decoder_calls: int | None = None
-    decoder_tokens: int | None = None
-    settled_tokens: int | None = None
 
     def summary(self) -> dict[str, float | None]:
-        """Return every figure as one number; None where it is not known or does not apply."""
+        """Return every figure as one number; None if it is unknown or does not apply."""
         figures: dict[str, float | None] = {
             "recordings": len(self.recordings),
             "audio_s": self.audio_s,
             "wer_offline": self.offline.rate,
             "wer_streamed": self.streamed.rate,
             "wer_corrected": self.corrected.rate,
-            "wer_streaming_costs": _difference(self.streamed.rate, self.offline.rate),
             "substitutions": self.streamed.substitutions,
             "deletions": self.streamed.deletions,
             "insertions": self.streamed.insertions,
             "doubled_words": self.streamed.doubled,
             "dropped_words": self.streamed.dropped,
-            "doubled_words_offline": self.offline.doubled if self.offline.n_reference else None,
-            "dropped_words_offline": self.offline.dropped if self.offline.n_reference else None,
-            "joins": self.joins.n_joins if self.joins else None,
-            "doubled_at_joins": self.joins.doubled if self.joins else None,
-            "dropped_at_joins": self.joins.dropped if self.joins else None,
-            "words_at_joins": self.joins.n_words if self.joins else None,
             "hallucinated_per_min": _ratio(60 * self.hallucinated, self.silent_s),
             "hallucinated_shown_per_min": _ratio(60 * self.hallucinated_shown, self.silent_s),
-            "words_measured": len(self.stable.aware),
-            "share_measured": _ratio(len(self.stable.aware), self.n_said),
-            "words_never_stable": self.n_never_stable,
+            "share_measured": _ratio(len(self.stable), self.n_said),
         }
-        for name, delays in (("first_seen", self.first_seen), ("stable", self.stable), ("settled", self.settled)):
-            for clock, values in (("", delays.aware), ("_unaware", delays.unaware)):
-                figures |= {f"{name}{clock}_p{q}_s": quantile(values, q) for q in QUANTILES}
-        for name, values in (
-            ("first_partial", self.first_partial_s),
-            ("finalisation", self.finalisation_s),
-            ("finalisation_computed", self.finalisation_computed_s),
-        ):
-            figures |= {f"{name}_p{q}_s": quantile(values, q) for q in QUANTILES}
-            figures[f"{name}_worst_s"] = max(values, default=None)
-        figures |= {f"ttfs_p{q}_s": quantile(self.ttfs_s, q) for q in (50, 95)}
-        for name in ("AL", "LAAL", "LongYAAL", "AL_CA", "LAAL_CA", "LongYAAL_CA"):
-            values = self.lagging_s.get(name, [])
-            figures[f"{name}_s"] = sum(values) / len(values) if values else None
-        figures |= {
-            "normalised_erasure": self.stability.normalised_erasure,
-            "normalised_erasure_of_normalised": self.stability.normalised_erasure_of_normalised,
-            "upwr": self.stability.upwr,
-            "broken_promises": self.stability.broken_promises,
+        for name in ("first_seen", "stable", "settled"):
+            figures |= {f"{name}_p{q}_s": quantile(getattr(self, name), q) for q in QUANTILES}
+        for name in ("first_partial", "finalisation"):
+            figures |= {f"{name}_p{q}_s": quantile(getattr(self, f"{name}_s"), q) for q in QUANTILES}
+        return figures | {
+            "normalised_erasure": _ratio(self.erased, self.n_final),
+            "broken_promises": self.broken_promises,
             "cpu_per_audio": _ratio(self.cpu_s, self.audio_s),
             "encoder_calls_per_audio_s": _ratio(self.encoder_calls, self.audio_s),
             "decoder_calls_per_audio_s": _ratio(self.decoder_calls, self.audio_s),
-            "decoder_calls_per_token": _ratio(self.decoder_calls, self.decoder_tokens),
-            "decoder_calls_per_found_token": _ratio(
-                self.decoder_calls, _difference(self.decoder_tokens, self.settled_tokens)
-            ),
-            "decoder_calls_per_final_word": _ratio(self.decoder_calls, self.n_final_words),
             "peak_rss_mb": self.peak_rss_mb,
-            "lost_s": self.lost_s,
             "gap_s": self.gap_s,
         }
-        return figures
+
+
+def measure(
+    timeline: Timeline,
+    text: str,
+    words: Sequence[SpokenWord],
+    normalise: Normaliser,
+    *,
+    offline_text: str | None = None,
+) -> Figures:
+    """Compute the figures of one recording.
+
+    text : everything that is said
+    words : the same in words, if their times are known
+    offline_text : the same model's transcript of the whole recording
+
+    Erased words for each final word are the normalised erasure of Arivazhagan et al. 2020,
+    https://arxiv.org/abs/2004.03643.
+    """
+    normalise = functools.cache(normalise)
+    shown = [in_words(revision, normalise) for revision in visible(timeline.revisions)]
+    final = shown[-1].words if shown else ()
+    figures = Figures(
+        timeline.system,
+        [timeline.recording],
+        timeline.audio_s,
+        erased=erased([revision.words for revision in visible(timeline.revisions)]),
+        # Promises also count for programs, which see revisions that are too short for a person.
+        broken_promises=broken_promises([(revision.words, revision.n_stable) for revision in timeline.revisions]),
+        n_final=len(timeline.revisions[-1].words) if timeline.revisions else 0,
+        gap_s=sum(end - start for start, end in timeline.gaps),
+        cpu_s=timeline.cpu_s,
+        peak_rss_mb=timeline.peak_rss_mb,
+        encoder_calls=timeline.encoder_calls,
+        decoder_calls=timeline.decoder_calls,
+    )
+    if spoken := normalise(text).split():
+        written = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
+        corrected = written if timeline.corrected is None else timeline.corrected
+        figures.streamed = errors(spoken, normalise(written).split())
+        figures.corrected = errors(spoken, normalise(corrected).split())
+        if offline_text is not None:
+            figures.offline = errors(spoken, normalise(offline_text).split())
+    else:
+        figures.silent_s = timeline.audio_s
+        figures.hallucinated = len(final)
+        figures.hallucinated_shown = len(final) + erased([revision.words for revision in shown])
+    if shown:
+        _add_delays(figures, timeline, words, normalise)
+    figures.n_said = sum(bool(normalise(word.word)) for word in words)
+    return figures
+
+
+def _add_delays(figures: Figures, timeline: Timeline, words: Sequence[SpokenWord], normalise: Normaliser) -> None:
+    """Add the delays of each word that the final text has, and of each utterance."""
+    shown = [in_words(revision, normalise) for revision in visible(timeline.revisions)]
+    final = shown[-1].words
+    placed = [place(revision.words, final) for revision in shown]
+    said = [SpokenWord(normalise(word.word), word.start, word.end) for word in words]
+    said = [word for word in said if word.word]
+    pairs = align([word.word for word in said], final).pairs
+    begins_s: list[float | None] = [None] * len(final)
+    for i, j in pairs:
+        begins_s[j] = said[i].start
+    emitted: list[Emission] = emissions(shown, placed, len(final), begins_s)
+
+    def when_s(number: int | None) -> float:
+        # What never happened counts from the end.
+        return max(timeline.audio_s, shown[-1].wall_s) if number is None else shown[number].wall_s
+
+    for i, j in pairs:
+        figures.first_seen.append(when_s(emitted[j].first) - said[i].end)
+        figures.stable.append(when_s(emitted[j].stable) - said[i].end)
+        figures.settled.append(when_s(emitted[j].settled) - said[i].end)
+
+    begins = [i for i in range(len(said)) if i == 0 or said[i].start - said[i - 1].end >= PAUSE_S]
+    for first, behind in pairwise([*begins, len(said)]):
+        of_utterance = [(i, j) for i, j in pairs if first <= i < behind]
+        if not of_utterance:
+            continue
+        onset_s, first_word = said[first].start, of_utterance[0][1]
+        for revision, at in zip(shown, placed, strict=True):
+            if revision.wall_s >= onset_s and at.reach > first_word:
+                figures.first_partial_s.append(revision.wall_s - onset_s)
+                break
+        # Words at the end that the transcript lacks are errors, not delays.
+        last_s = max(when_s(emitted[j].stable) for _, j in of_utterance)
+        figures.finalisation_s.append(last_s - said[of_utterance[-1][0]].end)
 
 
 def pool(figures: Sequence[Figures]) -> Figures:
-    """Put the figures of a system's recordings together; raises ValueError where there are none."""
+    """Add the figures of a system's recordings. Raises ValueError if there are none."""
     if not figures:
-        raise ValueError("no figures to put together: expected those of at least one recording")
+        raise ValueError("no figures to pool: expected those of at least one recording")
     total = Figures(figures[0].system, [], 0.0)
     for name in (f.name for f in fields(Figures) if f.name != "system"):
         values = [getattr(f, name) for f in figures]
-        known = [value for value in values if value is not None]
         if name == "peak_rss_mb":
-            setattr(total, name, max(known))
-        elif name == "lagging_s":
-            kinds = dict.fromkeys(kind for lagging_s in values for kind in lagging_s)
-            total.lagging_s = {kind: [s for lagging_s in values for s in lagging_s.get(kind, [])] for kind in kinds}
-        elif known and (len(known) == len(values) or name in _KNOWN_OF_SOME):
-            setattr(total, name, reduce(add, known))
+            setattr(total, name, max(values))
+        elif None not in values:
+            setattr(total, name, reduce(add, values))
     return total
 
 
 def quantile(values: Sequence[float], percent: float) -> float | None:
-    """Return a percentile, None where there are no values."""
+    """Return a percentile, None if there are no values."""
     return float(np.percentile(values, percent)) if values else None
 
 
-def _ratio(a: float | None, b: float | None) -> float | None:
+def erased(texts: Sequence[tuple[str, ...]]) -> int:
+    """Return how many words must be deleted over all texts so that each can continue as the next."""
+    return sum(len(a) - _common_prefix(a, b) for a, b in pairwise(texts))
+
+
+def broken_promises(texts: Sequence[tuple[tuple[str, ...], int]]) -> int:
+    """Return how many stable words the next text does not have; texts are (words, n_stable).
+
+    The promise is about characters: the last stable word may grow, as "President" to "President's".
+    """
+    n_broken = 0
+    for (words, n_stable), (following, _) in pairwise(texts):
+        n_kept = _common_prefix(words[:n_stable], following)
+        grown = n_kept == n_stable - 1 < len(following) and following[n_kept].startswith(words[n_kept])
+        n_broken += 0 if grown else n_stable - n_kept
+    return n_broken
+
+
+def _common_prefix(a: Sequence[str], b: Sequence[str]) -> int:
+    return next((n for n, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+
+
+def _ratio(a: float | None, b: float) -> float | None:
     return None if a is None or not b else a / b
-
-
-def _difference(a: float | None, b: float | None) -> float | None:
-    return None if a is None or b is None else a - b

@@ -1,7 +1,6 @@
 """Word errors on recordings of people, and words written without any speech, beside other programs.
 
-A corpus is a folder of folders; a recording is NAME.flac with NAME.txt beside it, which holds what is said and is empty
-for sounds without speech. Each system transcribes all recordings of a language in one process, and writes the text of
+Each system transcribes all recordings of a language in one process, and writes the text of
 each to OUTPUT/MODEL/SYSTEM/NAME.txt as soon as it is complete: texts that are already there are not made again.
 """
 
@@ -17,17 +16,14 @@ from operator import add
 from pathlib import Path
 from typing import Self
 
-import numpy as np
 import soundfile
 from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources.file import read_audio
-from streamer.errors import UsageError
-from tools.benchmarks.corpus import language_of
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.processes import Meter, Server, ServerFailure
 from tools.benchmarks.published import PublishedModel
+from tools.benchmarks.recordings import Recording
 from tools.benchmarks.systems import without_settings
 from tools.benchmarks.text import Errors, Normaliser, errors
 
@@ -39,43 +35,6 @@ WORKER = Path(__file__).parent / "peers" / "whole_file.py"
 
 # Languages written without spaces, of which characters are compared, as in the Whisper paper.
 _BY_CHARACTERS = ("zh", "ja", "th", "lo", "my", "yue")
-
-
-@dataclass(frozen=True, slots=True)
-class Spoken:
-    """A recording and what is said in it; the text is empty for sounds without speech."""
-
-    path: Path
-    language: str
-    text: str
-    audio_s: float
-
-    @property
-    def group(self) -> str:
-        """The row of the table: the folder, with the language unless it is English."""
-        return self.path.parent.name + ("" if self.language == "en" else f" ({self.language})")
-
-
-def find(corpus: Path, only: str = "*", language: str = "en") -> list[Spoken]:
-    """Return the recordings of a corpus whose names match a pattern, by language and folder.
-
-    language : of recordings whose names do not end with one, as `fleurs-de-01` does
-
-    Raises UsageError when no recording matches, or two have the same name.
-    """
-    found: dict[str, Spoken] = {}
-    for path in sorted(corpus.rglob(f"{only}.flac")):
-        text = path.with_suffix(".txt")
-        if not text.is_file():
-            continue
-        if other := found.get(path.stem):
-            raise UsageError(f"{other.path} and {path} have the same name: rename one of them")
-        found[path.stem] = Spoken(
-            path, language_of(path, language), text.read_text(encoding="utf-8"), soundfile.info(path).duration
-        )
-    if not found:
-        raise UsageError(f"{corpus} has no recording {only}.flac with {only}.txt beside it: check --corpus and --only")
-    return sorted(found.values(), key=lambda recording: (recording.language, recording.path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +74,7 @@ def normaliser(language: str) -> Normaliser:
 
 def measure_files(
     models: Sequence[str],
-    recordings: Sequence[Spoken],
+    recordings: Sequence[Recording],
     peers: Sequence[str],
     peers_folder: Path,
     output: Path,
@@ -149,14 +108,14 @@ def measure_files(
 def _transcribe(
     system: str,
     model: PublishedModel,
-    recordings: Sequence[Spoken],
+    recordings: Sequence[Recording],
     folder: Path,
     flags: Sequence[str],
     tell: Callable[[str], None],
 ) -> float | None:
     """Write the texts that a folder lacks; return the processor time for each second of audio, None without any."""
     folder.mkdir(parents=True, exist_ok=True)
-    missing = [recording for recording in recordings if not (folder / f"{recording.path.stem}.txt").is_file()]
+    missing = [recording for recording in recordings if not (folder / f"{recording.name}.txt").is_file()]
     cpu_s = audio_s = 0.0
     for language, group in groupby(missing, key=lambda recording: recording.language):
         chosen = list(group)
@@ -181,7 +140,7 @@ def _transcribe(
 def _command(
     system: str,
     model: PublishedModel,
-    recordings: Sequence[Spoken],
+    recordings: Sequence[Recording],
     language: str,
     folder: Path,
     flags: Sequence[str],
@@ -194,21 +153,20 @@ def _command(
         return [*command, *(["--stream"] if system == LIVE else []), *flags], without_settings()
     python, weights = model.of_peer(system)
     for recording in recordings:
-        samples = np.concatenate(list(read_audio(recording.path)))
-        soundfile.write(temporary / f"{recording.path.stem}.wav", samples, SAMPLE_RATE, subtype="PCM_16")
+        soundfile.write(temporary / f"{recording.name}.wav", recording.samples(), SAMPLE_RATE, subtype="PCM_16")
     task = {"model": str(weights), "language": language, "audio": str(temporary), "output": str(folder)}
     # -P: beside the script lie modules of the libraries' names.
     return [str(python), "-P", str(WORKER), system, json.dumps(task)], variables_of_peer()
 
 
-def _rows(model: str, system: str, recordings: Sequence[Spoken], folder: Path) -> Iterator[Row]:
+def _rows(model: str, system: str, recordings: Sequence[Recording], folder: Path) -> Iterator[Row]:
     """Yield a row for each group of recordings that a system transcribed completely."""
     for group, members in groupby(recordings, key=lambda recording: recording.group):
         row = Row(model, system, group)
         try:
             for recording in members:
                 normalise = normaliser(recording.language)
-                said = normalise((folder / f"{recording.path.stem}.txt").read_text(encoding="utf-8")).split()
+                said = normalise((folder / f"{recording.name}.txt").read_text(encoding="utf-8")).split()
                 wrong = errors(normalise(recording.text).split(), said)
                 row += Row(model, system, group, recording.language, wrong, len(said), recording.audio_s)
         except FileNotFoundError:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import time
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,21 +61,14 @@ class Cost:
     wall_s: float = 0.0
 
 
-async def play(
-    conversation: Conversation,
-    samples: Samples,
-    meter: Meter,
-    opened: AbstractAsyncContextManager[ClientConnection] | None = None,
-) -> Cost:
+async def play(conversation: Conversation, samples: Samples, meter: Meter) -> Cost:
     """Play 16 kHz mono samples and wait for the end of the answers; the conversation keeps them.
-
-    opened : the connection, where it is no WebSocket
 
     Raises ServerFailure where the server does not answer, or goes away before the audio has ended.
     """
     cost = Cost()
     try:
-        async with opened or connect(
+        async with connect(
             conversation.address, proxy=None, max_size=None, open_timeout=OPEN_TIMEOUT_S, close_timeout=5.0
         ) as connection:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
@@ -150,7 +142,7 @@ def pcm16(samples: Samples) -> bytes:
 
 
 class Screen:
-    """What a peer shows, from moment to moment; how much it had heard for it, none of them tells."""
+    """What a peer displays, from moment to moment."""
 
     def __init__(self) -> None:
         self.revisions: list[Revision] = []
@@ -163,5 +155,5 @@ class Screen:
         if shown == self._shown:
             return False
         self._shown = shown
-        self.revisions.append(Revision(wall_s=wall_s, audio_s=None, words=shown[0], n_stable=shown[1]))
+        self.revisions.append(Revision(wall_s, words=shown[0], n_stable=shown[1]))
         return True

@@ -2,22 +2,26 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import numpy as np
 
 from streamer.errors import UsageError
 from streamer.whisper.heads import known_heads
 from streamer.whisper.locate import find_model
 from streamer.whisper.weights import formats
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tools.benchmarks.model_files import to_ctranslate2
-from tools.benchmarks.peers.weights import write_pt
-from tools.benchmarks.raw import SYSTEMS
+from streamer.whisper.weights.openai import openai_name
+from tools.benchmarks.peers.environment import INSTALL_TIMEOUT_S, TORCH, Environment, run
+
+FASTER_WHISPER = Environment("faster-whisper", (("faster-whisper==1.2.1", "ctranslate2==4.8.5"),))
+CONVERTER = Environment("ctranslate2", ((TORCH,), ("ctranslate2==4.8.5", "transformers==5.23.0", TORCH)))
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """A model that lies on this machine, by its name or path; other formats are written to a temporary folder."""
+    """A model on this machine, by its name or path; other formats are written to a temporary folder."""
 
     given: str
     temporary: Path
@@ -25,7 +29,7 @@ class PublishedModel:
 
     @property
     def name(self) -> str:
-        """What tables and folders call it."""
+        """Its name in tables and folders."""
         return Path(self.given).name
 
     @property
@@ -35,18 +39,18 @@ class PublishedModel:
 
     @property
     def path(self) -> Path:
-        """Return where it lies. Raises UsageError when it was never fetched."""
+        """Its folder. Raises UsageError if it was never fetched."""
         if found := find_model(self.given):
             return found
         raise UsageError(f"{self.given!r:.80} is not on this machine: fetch it with `streamer models pull NAME`")
 
     def checkpoint(self) -> Checkpoint:
-        """Return the weights as they are stored. Raises ModelError when the format holds graphs."""
+        """Return the weights as they are stored. Raises ModelError if the format holds graphs."""
         found, path = formats.find(self.path)
         return found.load(path)
 
     def ctranslate2(self) -> Path:
-        """Return the weights as CTranslate2 has them. Raises PeerUnavailable when its converter cannot be installed."""
+        """Return the weights as CTranslate2 reads them. Raises PeerUnavailable if its converter cannot be installed."""
         if (self.path / "model.bin").is_file():
             return self.path
         converted = self.temporary / f"{self.name}-ctranslate2"
@@ -55,18 +59,41 @@ class PublishedModel:
         return converted
 
     def openai(self) -> Path:
-        """Return the weights as openai-whisper has them."""
+        """Return the weights as openai-whisper reads them."""
         path = self.temporary / f"{self.name}.pt"
         if not path.exists():
             write_pt(path, self.checkpoint())
         return path
 
     def alignment_heads(self) -> Sequence[tuple[int, int]]:
-        """Return layer and number of each head of the decoder whose cross-attention tells the words' times."""
+        """Return layer and number of each head of the decoder whose cross-attention gives word times."""
         return known_heads(self.checkpoint().dims, self.name)
 
     def of_peer(self, system: str) -> tuple[Path, Path]:
-        """Return the interpreter and the weights of a program. Raises PeerUnavailable when it cannot be installed."""
+        """Return the interpreter and the weights of a program. Raises PeerUnavailable if it cannot be installed."""
         if system == "openai-whisper":  # is installed beside us
             return Path(sys.executable), self.openai()
-        return Path(SYSTEMS[system].python(self.peers_folder)), self.ctranslate2()
+        return FASTER_WHISPER.python(self.peers_folder), self.ctranslate2()
+
+
+def write_pt(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as openai-whisper does, in the types of its tensors."""
+    import torch
+
+    tensors = {openai_name(name): np.ascontiguousarray(value) for name, value in checkpoint.tensors.items()}
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
+
+
+def to_ctranslate2(source: Path, target: Path, quantization: str, folder: Path) -> None:
+    """Convert a model in transformers' layout with CTranslate2's own converter, which is installed in `folder`.
+
+    quantization : such as float16 or int8
+
+    Raises PeerUnavailable if the converter cannot be installed or fails.
+    """
+    python = CONVERTER.python(folder)
+    command = [str(python.with_name(f"ct2-transformers-converter{python.suffix}")), "--model", str(source)]
+    names = [name for name in ("tokenizer.json", "preprocessor_config.json") if (source / name).is_file()]
+    flags = ["--quantization", quantization, "--copy_files", *names, "--output_dir", str(target)]
+    run(CONVERTER.name, [*command, *flags], timeout_s=INSTALL_TIMEOUT_S)

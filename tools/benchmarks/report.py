@@ -1,12 +1,9 @@
 """Figures as a table and as JSON."""
 
 import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from typing import NamedTuple
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 
@@ -15,43 +12,71 @@ from tools.benchmarks.figures import Figures
 NOTHING = "–"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One figure in a table."""
 
     label: str
-
-    # Name of the figure in `Figures.summary()`.
-    figure: str
+    figure: str  # in `Figures.summary()`
     digits: int = 2
-
-    # What the number is multiplied with for people, such as 100 for percent.
-    scale: float = 1.0
-
-    # Whether a ratio to the best of the others says something: less is better, and a difference is no ratio.
-    compared: bool = True
+    scale: float = 1.0  # 100 for percent
+    compared: bool = True  # whether a ratio to the best peer says something: less is better
 
 
-# By the title of their section.
-SECTIONS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, tuple[Row, ...]])
+SECTIONS = {
+    "words": (
+        Row("WER offline, %", "wer_offline", 1, 100, compared=False),
+        Row("WER streamed, %", "wer_streamed", 1, 100),
+        Row("WER with revisions, %", "wer_corrected", 1, 100),
+        Row("substitutions", "substitutions", 0, compared=False),
+        Row("deletions", "deletions", 0, compared=False),
+        Row("insertions", "insertions", 0, compared=False),
+        Row("words doubled", "doubled_words", 0),
+        Row("words dropped, 4 or more in a row", "dropped_words", 0),
+        Row("hallucinated words a minute, finals", "hallucinated_per_min"),
+        Row("hallucinated words a minute, displayed", "hallucinated_shown_per_min"),
+    ),
+    "delay, s": (
+        Row("words in the transcript, %", "share_measured", 1, 100, compared=False),
+        Row("first partial p50", "first_partial_p50_s"),
+        Row("first seen p50", "first_seen_p50_s"),
+        Row("first seen p90", "first_seen_p90_s"),
+        Row("stable p50", "stable_p50_s"),
+        Row("stable p90", "stable_p90_s"),
+        Row("stable p99", "stable_p99_s"),
+        Row("unchanged from then on p50", "settled_p50_s"),
+        Row("end of speech to stable p50", "finalisation_p50_s"),
+        Row("end of speech to stable p90", "finalisation_p90_s"),
+    ),
+    "stability": (
+        Row("erased words for each final word", "normalised_erasure"),
+        Row("stable words erased", "broken_promises", 0),
+    ),
+    "cost": (
+        Row("CPU s for each s of audio", "cpu_per_audio"),
+        Row("encoder calls for each s", "encoder_calls_per_audio_s"),
+        Row("decoder calls for each s", "decoder_calls_per_audio_s", 1),
+        Row("peak memory, MB", "peak_rss_mb", 0),
+        Row("audio announced as lost, s", "gap_s"),
+    ),
+}
 
 
 def print_figures(columns: Mapping[str, Figures], console: Console, *, title: str, ours: str | None = None) -> None:
-    """Print one column for each of `columns`, and where `ours` names one, its ratio to the best of the others.
+    """Print one column for each of `columns`, and, if `ours` names one, its ratio to the best of the others.
 
-    Figures that none has are left out.
+    Figures that no column has are left out.
     """
     summaries = {name: figures.summary() for name, figures in columns.items()}
     others = [name for name in summaries if name != ours]
     compared = ours in summaries and bool(others)
-    # What has no room is folded: a table in a log of 80 columns is still complete.
+    # Long names are folded: a table in a log of 80 columns is still complete.
     table = Table("", title=title, title_justify="left")
     for name in summaries:
         table.add_column(name, justify="right", overflow="fold")
     if compared:
         table.add_column(f"{ours} / best other", justify="right", overflow="fold")
     for section, rows in SECTIONS.items():
-        known = [row for row in rows if any(_known(summary[row.figure]) for summary in summaries.values())]
+        known = [row for row in rows if any(summary[row.figure] is not None for summary in summaries.values())]
         if not known:
             continue
         table.add_section()
@@ -66,25 +91,18 @@ def print_figures(columns: Mapping[str, Figures], console: Console, *, title: st
 
 
 def as_json(columns: Mapping[str, Figures], **more: object) -> str:
-    """Return the figures of each column, and whatever else is to be told, as JSON without NaN."""
-    told = {"figures": {name: figures.summary() for name, figures in columns.items()}, **more}
-    finite = json.loads(json.dumps(told), parse_constant=lambda _: None)
-    return json.dumps(finite, indent=1, ensure_ascii=False) + "\n"
-
-
-def _known(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+    """Return the figures of each column, and more, as JSON."""
+    figures = {name: figures.summary() for name, figures in columns.items()}
+    return json.dumps({"figures": figures, **more}, indent=1, ensure_ascii=False) + "\n"
 
 
 def _format(value: float | None, row: Row) -> str:
-    if value is None or not math.isfinite(value):
-        return NOTHING
-    return f"{value * row.scale:.{row.digits}f}"
+    return NOTHING if value is None else f"{value * row.scale:.{row.digits}f}"
 
 
 def _ratio(value: float | None, others: Sequence[float | None]) -> str:
-    known = [other for other in others if other is not None and math.isfinite(other)]
-    if value is None or not math.isfinite(value) or not known:
+    known = [other for other in others if other is not None]
+    if value is None or not known:
         return NOTHING
     best = min(known)
     if best <= 0:

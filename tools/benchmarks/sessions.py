@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from streamer.errors import StreamerError
-from tools.benchmarks.corpus import Recording
-from tools.benchmarks.figures import quantile
-from tools.benchmarks.measure import measure
+from tools.benchmarks.figures import measure, quantile
+from tools.benchmarks.recordings import Recording
 from tools.benchmarks.systems import StreamingSystem
 from tools.benchmarks.text import Normaliser
 
@@ -81,32 +80,6 @@ def measure_sessions(
     }
 
 
-def measure_crowd(
-    system: StreamingSystem, recordings: Sequence[Recording], normalise: Normaliser, console: Console, n: int
-) -> dict[str, object]:
-    """Let `n` clients come at once, and print how many are let in and how many of these are kept.
-
-    Raises StreamerError where the system cannot be started.
-    """
-    try:
-        system.start()
-        (alone,) = _run(system, recordings, normalise, 1)
-        crowd = _run(system, recordings, normalise, n)
-    finally:
-        system.stop()
-    admitted = [session for session in crowd if not session.failure]
-    n_kept = sum(session.kept(alone.share) for session in admitted)
-    delays = sorted(session.delay_s for session in admitted if session.delay_s is not None)
-    console.print(
-        f"{system.name}: of {n} clients within {n * APART_S:.0f} s {len(admitted)} are let in,"
-        f" and {n_kept} of these kept"
-        + (f"; nine of ten words within {quantile(delays, 50):.2f} s in half of them" if delays else ""),
-        markup=False,
-        highlight=False,
-    )
-    return {"system": system.name, "admitted": len(admitted), "kept": n_kept, "crowd": _as_json(crowd)}
-
-
 def _as_json(sessions: Sequence[Session]) -> list[dict[str, object]]:
     return [{"delay_s": s.delay_s, "share": s.share, "failure": s.failure} for s in sessions]
 
@@ -131,11 +104,11 @@ def _run(system: StreamingSystem, recordings: Sequence[Recording], normalise: No
         time.sleep(i * APART_S)
         recording = recordings[i % len(recordings)]
         try:
-            timeline = system.stream(f"{recording.name}, client {i}", recording.samples)
+            timeline = system.stream(f"{recording.name}, client {i}", recording.samples())
         except StreamerError as error:
             return Session(None, 0.0, str(error))
         figures = measure(timeline, recording.text, recording.words, normalise)
-        delays = figures.first_seen.aware
+        delays = figures.first_seen
         n_said = max(1, len(recording.words))
         return Session(quantile(delays[-(len(delays) // 3) :], 90) if delays else None, len(delays) / n_said)
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
-from tools.benchmarks.corpus import Recording
+from tools.benchmarks.recordings import Recording
 from tools.benchmarks.results import Folder
 from tools.benchmarks.systems import StreamingSystem, without_settings
 
@@ -23,8 +23,8 @@ OFFLINE_FLAGS = ("--without-timestamps",)
 def play(
     systems: Sequence[StreamingSystem], recordings: Sequence[Recording], folder: Folder, console: Console
 ) -> dict[str, str]:
-    """Play every recording through every system into a folder of timelines; return what could not be, and why."""
-    troubles: dict[str, str] = {}
+    """Play every recording through every system into a folder of timelines; return the failures."""
+    failures: dict[str, str] = {}
     for system in systems:
         try:
             system.start()
@@ -32,17 +32,17 @@ def play(
                 doing = f"{system.name}: {recording.name}, {recording.audio_s:.0f} s at real-time pace"
                 console.print(doing, markup=False, highlight=False)
                 try:
-                    folder.save(system.stream(recording.name, recording.samples))
+                    folder.save(system.stream(recording.name, recording.samples()))
                 except StreamerError as error:
-                    troubles[f"{system.name}, {recording.name}"] = str(error)
+                    failures[f"{system.name}, {recording.name}"] = str(error)
                     console.print(f"{system.name}, {recording.name}: {error}", style="red", markup=False)
         except StreamerError as error:
-            troubles[system.name] = str(error)
+            failures[system.name] = str(error)
             console.print(f"{system.name}: {error}", style="red", markup=False)
         finally:
             system.stop()
-    folder.save_troubles(troubles)
-    return troubles
+    folder.save_failures(failures)
+    return failures
 
 
 def transcribe_offline(
@@ -55,12 +55,12 @@ def transcribe_offline(
     spoken = [recording for recording in recordings if recording.text and folder.offline(recording.name) is None]
     texts = {}
     with tempfile.TemporaryDirectory() as place:
-        heard, written = Path(place) / "heard", Path(place) / "written"
-        heard.mkdir()
+        spoken_folder, written = Path(place) / "spoken", Path(place) / "written"
+        spoken_folder.mkdir()
         written.mkdir()
-        paths = [heard / f"{recording.name}.wav" for recording in spoken]
+        paths = [spoken_folder / f"{recording.name}.wav" for recording in spoken]
         for recording, path in zip(spoken, paths, strict=True):
-            soundfile.write(path, recording.samples, SAMPLE_RATE)
+            soundfile.write(path, recording.samples(), SAMPLE_RATE)
         if paths:
             command = [sys.executable, "-m", "streamer", "transcribe", *map(str, paths), *flags, "-o", str(written)]
             done = subprocess.run(

@@ -18,7 +18,6 @@ from websockets.asyncio.client import ClientConnection
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Final, Partial, Revision, from_json
-from streamer.settings.table import Settings
 from tools.benchmarks.playing import Samples, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, our_python
 from tools.benchmarks.recorder import Recorder
@@ -79,22 +78,14 @@ class Streamer:
         with Meter(self._server) as meter:
             cost = asyncio.run(play(conversation, samples, meter))
         after = self._counters()
-
-        def counted(name: str) -> int:
-            return round(after[name] - before[name])
-
-        settled_tokens = counted("streamer_settled_tokens_total")
-
         return conversation.recorder.timeline(
             self.name,
             recording,
             len(samples) / SAMPLE_RATE,
             cpu_s=cost.cpu_s,
             peak_rss_mb=cost.peak_rss_mb,
-            encoder_calls=counted("streamer_encodes_total"),
-            decoder_calls=counted("streamer_decoder_calls_total"),
-            decoder_tokens=counted("streamer_decoder_tokens_total") + settled_tokens,
-            settled_tokens=settled_tokens,
+            encoder_calls=round(after["streamer_encodes_total"] - before["streamer_encodes_total"]),
+            decoder_calls=round(after["streamer_decoder_calls_total"] - before["streamer_decoder_calls_total"]),
         )
 
     def stop(self) -> None:
@@ -124,7 +115,7 @@ class StreamerConversation:
 
     def __init__(self, host: str) -> None:
         self.address = f"ws://{host}/v1/stream"
-        self.recorder = Recorder(Settings().speech.min_silence_s)
+        self.recorder = Recorder()
         self._ended = False
 
     async def open(self, connection: ClientConnection) -> None:
@@ -143,7 +134,7 @@ class StreamerConversation:
             raise ServerFailure(f"{self.address}: {error}") from None
         if isinstance(event, Error) and event.fatal:
             raise ServerFailure(f"{self.address}: {event.message}")
-        self.recorder.take(event, wall_s)
+        self.recorder.add(event, wall_s)
         self._ended = self._ended or isinstance(event, End)
         return isinstance(event, Partial | Final | Revision)
 

@@ -1,4 +1,4 @@
-"""What a system showed while it heard a recording, from moment to moment: all that the figures are computed from."""
+"""What a system displayed while it received a recording, from moment to moment: the source of all figures."""
 
 from dataclasses import dataclass, field
 from typing import Self
@@ -11,12 +11,11 @@ from streamer.outside import one_line
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """What a system shows at one moment: the whole text so far, split at white space."""
+    """What a system displays at one moment: the whole text so far, split at white space."""
 
-    wall_s: float  # seconds since the first audio was sent, by a wall clock (compute-aware)
-    audio_s: float | None  # audio position that the system had heard for it (compute-unaware); None: unknown
-    words: tuple[str, ...]  # everything that is shown: finals and the partial, joined
-    n_stable: int  # how many of its first words the system promises not to change, or by its construction does not
+    wall_s: float  # seconds since the first audio was sent
+    words: tuple[str, ...]  # all finals and the current partial
+    n_stable: int  # the system promises not to change this many of the first words
 
 
 @dataclass(slots=True)
@@ -28,31 +27,19 @@ class Timeline:
     audio_s: float
     revisions: list[Revision]
 
-    # (wall_s, "start"|"end", time in the audio) where the system tells where it hears speech; may be empty.
-    speech: list[tuple[float, str, float]]
-
-    # (start, end) of audio that was announced as lost, in seconds.
-    gaps: list[tuple[float, float]]
-
     # Processor seconds of all the system's processes while the audio was played and finished, and their peak memory.
     cpu_s: float
     peak_rss_mb: float
 
-    # Forward calls of the encoder and of the decoder network, whatever number of tokens each takes; None: unknown.
+    # Calls of the encoder and the decoder network; None if the system does not report them.
     encoder_calls: int | None = None
     decoder_calls: int | None = None
 
-    # Tokens of all hypotheses, the settled words that they begin with included; None: unknown.
-    decoder_tokens: int | None = None
-
-    # Text of all finals with the corrections that came later (`revision` events); None: unknown.
+    # Text of all finals with later corrections (`revision` events); None if the system makes none.
     corrected: str | None = None
 
-    # (start, end) in the audio of each segment that was made final, in seconds, where the system tells it.
-    finals: list[tuple[float, float]] = field(default_factory=list)
-
-    # How many of `decoder_tokens` are of words that were settled before: nothing was left to find there. None: unknown.
-    settled_tokens: int | None = None
+    # (start, end) of audio that was announced as lost, in seconds.
+    gaps: list[tuple[float, float]] = field(default_factory=list)
 
     def to_json(self) -> str:
         """Write it as one JSON object."""
@@ -60,7 +47,7 @@ class Timeline:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote. Raises UsageError where it is something else."""
+        """Read what `to_json` wrote. Raises UsageError if it is something else."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (ValueError, RecursionError) as error:

@@ -17,7 +17,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.word_timestamps import find_alignment, median_duration
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import has_words
-from tools.benchmarks.measure import SpokenWord
+from tools.benchmarks.recordings import SpokenWord
 from tools.benchmarks.text import Normaliser, align
 
 # First and last second of a word.

@@ -5,6 +5,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import soundfile
@@ -14,8 +15,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.client.stream import stream
 from streamer.errors import StreamerError
 from streamer.events import Event
-from tools.benchmarks.corpus import RECORDINGS
 
+RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared" / "audio"
 BLOCK = SAMPLE_RATE // 10
 PAUSE_S = 0.8  # longest between two sentences
 TAIL_S = 1.0

@@ -21,11 +21,11 @@ from streamer.outside import one_line
 log = logging.getLogger(__name__)
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
-AHEAD_BLOCKS = 50  # read before they are due: what holds the network up for less is not heard
+AHEAD_BLOCKS = 50  # read before they are due: a delay of the network that is shorter causes no gap
 
-ANALYZE_S = 1.0  # of audio, in which its format is found where no header says it
+ANALYZE_S = 1.0  # of audio, in which its format is found if no header names it
 TIMEOUT_S = 20.0  # without an answer, or without more of it: a playlist may say nothing new for ten seconds
-STALL_S = 2.0  # without audio for so long, what passes is a gap
+STALL_S = 2.0  # after this time without audio, the time that passes is a gap
 LOOK_S = 0.1  # how often that is looked at
 RETRY_S = 0.5  # before the first attempt to connect again; each further one waits twice as long, up to:
 MAX_RETRY_S = 30.0
@@ -47,7 +47,7 @@ def shown(url: str) -> str:
 
 
 class Address(ThreadedSource):
-    """What an address sends, at the pace of speech; where it is lost, it is connected to again.
+    """What an address sends, at the pace of speech; a lost connection is opened again.
 
     One thread reads ahead, another delivers. A file is read on where it was lost, and ends; what says neither how long
     nor how large it is, is a station, and does not.
@@ -58,22 +58,22 @@ class Address(ThreadedSource):
         self._scheme = url.lower().partition("://")[0]
         if self._scheme not in _PROTOCOLS:
             raise ConfigError(
-                f"{shown(url)} cannot be heard: expected an address of {', '.join(_PROTOCOLS)}, or a file"
+                f"{shown(url)} cannot be opened: expected an address of {', '.join(_PROTOCOLS)}, or a file"
             )
         super().__init__(shown(url), realtime=speed > 0, thread_name="address")
         self.speed = speed
         self._url = url
 
-        # Audio, 16 kHz mono; text, where the connection is lost; None at the end.
+        # Audio, 16 kHz mono; text if the connection is lost; None at the end.
         self._items: queue.Queue[Float32Array | str | None] = queue.Queue(AHEAD_BLOCKS)
 
     def check(self) -> None:
-        """Raise AudioDeviceError where nothing can be heard there."""
+        """Raise AudioDeviceError if it has no audio."""
         try:
             self._connect().close()
         except ValueError as error:
             raise AudioDeviceError(
-                f"{self.name} cannot be heard ({one_line(error)}): expected audio; check the address and the network"
+                f"{self.name} cannot be opened ({one_line(error)}): expected audio; check the address and the network"
             ) from None
 
     def _open(self) -> None:
@@ -94,7 +94,7 @@ class Address(ThreadedSource):
         return AudioTrack(self._url, block_s=BLOCK_S, analyze_s=ANALYZE_S, options=options, timeout_s=TIMEOUT_S)
 
     def _read(self) -> None:
-        """Read ahead, and connect again where that fails: the thread."""
+        """Read ahead, and connect again if that fails: the thread."""
         retry_s = RETRY_S
         n_read = 0
         while not self._stopping.is_set():
@@ -104,7 +104,7 @@ class Address(ThreadedSource):
                     resampler = Resampler(track.sample_rate, track.channels)
                     for frames in track.blocks():
                         n_read += len(frames)
-                        if n_read > n_before:  # it was not heard before
+                        if n_read > n_before:  # it was not read before
                             new = frames[n_before - n_read :].clip(-1.0, 1.0)
                             silence_bad_samples(new)
                             self._put(resampler.process(new))

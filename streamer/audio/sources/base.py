@@ -27,7 +27,7 @@ MAX_HOLE_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceCallbacks:
-    """Where a source delivers. All are called from the source's own thread, one at a time."""
+    """What a source calls. All are called from the source's own thread, one at a time."""
 
     # Further samples, 16 kHz mono float32, shape (n,). It may block, which holds the source back.
     on_audio: Callable[[Float32Array], None]
@@ -40,7 +40,7 @@ class SourceCallbacks:
     # Something is wrong, and the source goes on.
     on_error: Callable[[StreamerError], None]
 
-    # The source has ended by itself, with the error where it failed. Called once, and nothing is delivered after it.
+    # The source has ended by itself, with the error if it failed. Called once, and nothing is delivered after it.
     on_end: Callable[[StreamerError | None], None]
 
 
@@ -60,7 +60,7 @@ class Source(Protocol):
         """What keeps audio from coming, in a few words; empty while it comes, and after an end without error."""
 
     def start(self, callbacks: SourceCallbacks) -> None:
-        """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
+        """Begin to deliver. Raises StreamerError if it cannot be opened; call it once."""
 
     def stop(self) -> None:
         """Stop delivering, without on_end, and let go of the device or file. Not for the source's own thread."""
@@ -93,7 +93,7 @@ class ThreadedSource:
         self._thread_name = thread_name
 
     def start(self, callbacks: SourceCallbacks) -> None:
-        """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
+        """Begin to deliver. Raises StreamerError if it cannot be opened; call it once."""
         assert self._thread is None, f"{self.name} was started before"
         self._open()
         self._thread = threading.Thread(target=self._main, args=(callbacks,), name=self._thread_name, daemon=True)
@@ -114,7 +114,7 @@ class ThreadedSource:
         """Open what audio comes from, in the thread that calls start(). Raises StreamerError."""
 
     def _run(self, callbacks: SourceCallbacks) -> None:
-        """Deliver until the end or until self._stopping is set. Raises StreamerError where it fails."""
+        """Deliver until the end or until self._stopping is set. Raises StreamerError if it fails."""
         raise NotImplementedError
 
     def _begin_outage(self, fact: str, remedy: str, callbacks: SourceCallbacks, error: Exception | None = None) -> None:

@@ -38,7 +38,7 @@ class Readable(Protocol):
     """A file, or what can only be read on."""
 
     def read(self, n_bytes: int, /) -> bytes:
-        """Return at most so many bytes, none at the end."""
+        """Return up to `n_bytes` bytes, none at the end."""
         ...
 
 
@@ -63,7 +63,7 @@ class AudioTrack:
         options : of FFmpeg, over ours, which let it open no address
         timeout_s : longest wait for an address to answer, and for more of it
 
-        Raises ValueError where there is no audio that can be decoded.
+        Raises ValueError if it has no audio that can be decoded.
         """
         import av  # late: it takes 20 MB and a tenth of a second
 
@@ -114,7 +114,7 @@ class AudioTrack:
         return first
 
     def blocks(self) -> Iterator[Float32Array]:
-        """Yield the audio, shape (n, channels), up to the end or to where it cannot be read any more."""
+        """Yield the audio, shape (n, channels), up to the end, or to the first place that cannot be read."""
         av, resampler, before = self._av, None, None
         n_s = 0.0
         for frame in itertools.chain([self._first], self._frames):

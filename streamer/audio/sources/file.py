@@ -1,4 +1,4 @@
-"""Audio files: read for the offline decoder, or played as if somebody spoke."""
+"""Audio files: read for the offline decoder, or played as if it were spoken."""
 
 import contextlib
 import logging
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
-# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept.
+# A replay that is late by up to this catches up, so that its pace is exact. If by more, the computer slept.
 MAX_LATE_S = 5.0
 
 SPOOL_BYTES = 16 << 20  # standard input is kept in memory up to here, beyond it in a temporary file
@@ -190,7 +190,7 @@ class AudioFile:
 
 
 class _Searched:
-    """A stream that says where it cannot go: of its exceptions PyAV writes the traceback to standard error."""
+    """A stream whose `seek` returns -1 on errors: PyAV writes tracebacks of exceptions to standard error."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self.read, self.tell, self._seek = stream.read, stream.tell, stream.seek

@@ -26,14 +26,14 @@ FALLBACK_SAMPLE_RATE = 48_000  # for a device that names none that makes sense
 
 NATIVE_QUEUE_S = 10.0  # audio between the PortAudio callback and the consumer
 LOOK_S = 0.1  # how often the capture thread looks at the device while no audio comes
-STALL_S = 2.0  # without audio for so long, the device counts as gone
+STALL_S = 2.0  # after this time without audio, the device counts as gone
 FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
 REMEDY = f"plug it in again or check the sound settings, it is tried every {REOPEN_S:g} s"
 
-CLOCK_RETURN_S = 2.0  # stamps that go back by no more come forward again; by more: the clock was set
+CLOCK_RETURN_S = 2.0  # stamps that go back by up to this come forward again; if by more, the clock was set
 CLOCK_PATIENCE = 0.05  # seconds that are given up in each second of waiting for that
-CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
+CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms if a sound server makes them
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class MicrophoneInfo:
 
 
 def list_microphones() -> list[MicrophoneInfo]:
-    """Return all audio inputs, in PortAudio's order. Raises AudioDeviceError where PortAudio is missing or fails."""
+    """Return all audio inputs, in PortAudio's order. Raises AudioDeviceError if PortAudio is missing or fails."""
     sd = _sounddevice()
     try:
         devices = list(sd.query_devices())
@@ -86,18 +86,18 @@ class Microphone(ThreadedSource):
         super().__init__(f"microphone {device!r}" if device else "microphone", realtime=True, thread_name="capture")
         self._device = device
 
-        # The open device; None while there is none.
+        # The open device; None while it is away.
         self._stream: CaptureStream | None = None
 
         # When the device may be opened again, on the monotonic clock.
         self._next_attempt_s = -math.inf
 
     def check(self) -> None:
-        """Raise AudioDeviceError where there is no such device, without opening it."""
+        """Raise AudioDeviceError if the device is missing, without opening it."""
         _find(self._device)
 
     def _open(self) -> None:
-        """Open the device. Raises AudioDeviceError where there is none or it cannot be opened."""
+        """Open the device. Raises AudioDeviceError if it is missing or cannot be opened."""
         sd = _sounddevice()
         info = _find(self._device)
         if self._device.isdecimal():
@@ -181,7 +181,7 @@ class Microphone(ThreadedSource):
     def _look_again(self) -> None:
         """Let the list of devices be a new one."""
         sd = _sounddevice()
-        # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is not.
+        # PortAudio lists the devices once, when it is initialised. If that failed last time, it is not.
         with contextlib.suppress(sd.PortAudioError):
             sd._terminate()
         sd._initialize()
@@ -195,9 +195,9 @@ class Microphone(ThreadedSource):
 class LossEstimator:
     """How many frames were lost before a block, from PortAudio's overflow flag and the time stamps of the blocks.
 
-    The flag says that something was lost, not how much; the clock of the converter tells it, where there is one. What a
-    sound server held back while nobody read comes with stamps that first go back and then come forward again: where
-    they were before, nothing is missing.
+    The flag says that something was lost, and the clock of the converter, if there is one, how much. Blocks that a
+    sound server held back have stamps that first go back and then forward again; nothing is lost up to the latest
+    stamp before.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -206,11 +206,11 @@ class LossEstimator:
         # Whether a block has come.
         self._begun = False
 
-        # Where the next block should begin on the converter's clock; None before the first stamp.
+        # When the next block should begin on the converter's clock; None before the first stamp.
         self._expected_s: float | None = None
 
     def lost_frames(self, adc_time_s: float, n_frames: int, *, overflowed: bool) -> int:
-        """Return the frames lost before a block of `n_frames` whose first was heard at `adc_time_s` (0: unknown)."""
+        """Return the frames lost before a block of `n_frames` whose first was recorded at `adc_time_s` (0: unknown)."""
         duration_s = n_frames / self._sample_rate
         begun, self._begun = self._begun, True
         expected_s = self._expected_s
@@ -227,7 +227,7 @@ class LossEstimator:
             # The flag of the first block is about what came before the stream was open.
             return 0
         if overflowed:
-            # Where the clock shows nothing, a block is the least that can have been lost.
+            # If the clock shows nothing, a block is the least that can have been lost.
             return max(round(min(jump_s, MAX_HOLE_S) * self._sample_rate), n_frames)
         return round(min(jump_s, MAX_HOLE_S) * self._sample_rate) if jump_s > CLOCK_JUMP_S else 0
 
@@ -238,7 +238,7 @@ class CaptureStream:
     sd : sounddevice, or what has its `PortAudioError` and `InputStream` (`system.py`)
     """
 
-    # Not PortAudio's blocking stream: it keeps 10 to 40 ms while its reader is held up, where this keeps 10 s; its
+    # Not PortAudio's blocking stream: it keeps 10 to 40 ms while its reader is held up, this keeps 10 s; its
     # blocks have no stamps of the converter's clock; and a read has no time limit.
 
     def __init__(self, sd: Any, info: MicrophoneInfo) -> None:  # noqa: ANN401
@@ -287,7 +287,7 @@ class CaptureStream:
             ) from error
 
     def take(self, timeout_s: float) -> Float32Array | int | None:
-        """Return the next frames, shape (n, channels), or how many were lost before them; None where nothing comes."""
+        """Return the next frames, shape (n, channels), or how many were lost before them; None if nothing comes."""
         try:
             item = self._queue.get(timeout=timeout_s)
         except queue.Empty:
@@ -302,7 +302,7 @@ class CaptureStream:
         return (self._n_queued + self._n_lost - self.n_delivered) / self.sample_rate
 
     def failure(self) -> str:
-        """Say in a few words what is wrong with the device; nothing where it works."""
+        """Say in a few words what is wrong with the device; nothing if it works."""
         try:
             if not self._stream.active:
                 return "went away"

@@ -1,6 +1,6 @@
-"""Two sources heard as one, such as microphone and system sound; whose part was louder tells who spoke.
+"""Two sources mixed into one, such as microphone and system sound; the louder one is the speaker.
 
-The sum of both is transcribed: one session, one text. Where both speak at once, it is the louder one's.
+The sum of both is transcribed: one session, one text. If both speak at once, it is the louder one's.
 """
 
 import collections
@@ -30,12 +30,12 @@ N_BLOCKS = 100_000
 
 
 class Mixed:
-    """Two sources as one. While one is away, the other goes on; where both are, audio is lost."""
+    """Two sources as one. While one is away, the other goes on; while both are, audio is lost."""
 
     realtime = True
 
     def __init__(self, sources: Mapping[str, Microphone]) -> None:
-        """Hear two sources, by the names of their speakers."""
+        """Mix two sources, by the names of their speakers."""
         self._speakers = tuple(sources)
         self._sources = tuple(sources.values())
         assert len(self._sources) == 2
@@ -47,11 +47,11 @@ class Mixed:
         self._waiting = [np.empty(0, dtype=np.float32) for _ in sources]
         self._n_lost = [0, 0]
 
-        # The least that waited since the last levelling, and where the next one is due.
+        # The least that waited since the last levelling, and the position at which the next one is due.
         self._n_least = [0, 0]
         self._level_at = LEVEL_SAMPLES
 
-        # Samples delivered, and of the last blocks of them: where each begins, and the sum of each source's magnitudes.
+        # Samples delivered, and of the last blocks of them: its position, and the sum of each source's magnitudes.
         self._position = 0
         self._loudness = collections.deque[tuple[int, Float32Array]](maxlen=N_BLOCKS)
 
@@ -66,12 +66,12 @@ class Mixed:
         return "; ".join(f"{source.name}: {source.failure}" for source in self._sources if source.failure)
 
     def check(self) -> None:
-        """Raise StreamerError where one of them is not there."""
+        """Raise StreamerError if one of them is missing."""
         for source in self._sources:
             source.check()
 
     def start(self, callbacks: SourceCallbacks) -> None:
-        """Begin to deliver. Raises StreamerError where one of them cannot."""
+        """Begin to deliver. Raises StreamerError if one of them cannot."""
         self._callbacks = callbacks
         try:
             for i, source in enumerate(self._sources):
@@ -86,7 +86,7 @@ class Mixed:
             source.stop()
 
     def labelled(self, event: Event) -> Event:
-        """Return an event with who spoke, where it is a text."""
+        """Return a final with text with its speaker, and other events unchanged."""
         if not isinstance(event, Final) or not event.text:
             return event
         loudness = np.zeros(2)
@@ -113,7 +113,7 @@ class Mixed:
             with self._lock:
                 self._callbacks.on_error(error)
 
-        # One ends only where its thread does, which is a bug: `failure` says so, and the other goes on.
+        # One ends only if its thread does, which is a bug: `failure` says so, and the other goes on.
         return SourceCallbacks(on_audio=on_audio, on_gap=on_gap, on_error=on_error, on_end=lambda error: None)
 
     def _deliver(self, reason: Literal["overrun", "device"]) -> None:

@@ -21,7 +21,7 @@ READ_BYTES = 16_384
 
 
 def standard_input() -> BinaryIO:
-    """Return standard input as bytes. Raises AudioFileError where it is closed."""
+    """Return standard input as bytes. Raises AudioFileError if it is closed."""
     if sys.stdin is None:
         raise AudioFileError(
             "standard input is closed: expected audio on it; pipe it into the command, or name a file instead of -"

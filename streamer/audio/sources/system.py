@@ -27,8 +27,8 @@ BLOCK_BYTES = BLOCK_FRAMES * CHANNELS * 4
 # The other process imports libraries first, on a busy machine; a sound server answers at once or never.
 OPEN_TIMEOUT_S = 15.0
 
-# What the other process says first, on one line: this and the output's name, or why there is none.
-HEARD = "hears "
+# What the other process writes first, on one line: this and the output's name, or why it cannot capture.
+CAPTURES = "captures "
 MAX_ANSWER = 300
 
 LOOK_BLOCKS = 50  # between two looks at which output is the default: a second
@@ -44,14 +44,14 @@ _CHILD = (
 
 
 class SystemSound(Microphone):
-    """What the computer plays on its default output, also where that changes; it goes away and comes back as one."""
+    """What the computer plays on its default output, also if that changes; it goes away and comes back as one."""
 
     def __init__(self) -> None:
         super().__init__()
         self.name = "system sound"
 
     def check(self) -> None:
-        """Raise AudioDeviceError where it cannot be captured; else `name` says which output is heard."""
+        """Raise AudioDeviceError where it cannot be captured; else `name` says which output is captured."""
         self._open()
         self._close()
 
@@ -100,15 +100,15 @@ class _Recording:
         return self
 
     def start(self) -> None:
-        """Wait for the first audio. Raises OSError where there is none."""
+        """Wait for the first audio. Raises OSError if it does not come."""
         assert self._process.stdout is not None
         impatience = threading.Timer(OPEN_TIMEOUT_S, self.abort)
         impatience.start()
         answer = one_line(self._process.stdout.readline(4 * MAX_ANSWER).decode("utf-8", "replace"))
         impatience.cancel()
-        if not answer.startswith(HEARD):
+        if not answer.startswith(CAPTURES):
             raise OSError(answer or "no answer")
-        self.speaker = answer.removeprefix(HEARD)
+        self.speaker = answer.removeprefix(CAPTURES)
         self._thread.start()
 
     @property
@@ -150,7 +150,7 @@ def capture(output: Any) -> None:  # noqa: ANN401
                 for i in itertools.count(1):
                     samples = recorder.record(BLOCK_FRAMES).astype("<f4").tobytes()
                     if not answer:
-                        answer = HEARD + speaker.name
+                        answer = CAPTURES + speaker.name
                         output.write(_line(answer))
                     output.write(samples)
                     output.flush()

@@ -28,10 +28,10 @@ FORMATS = tuple(_WRITERS)
 def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None, *, n_waiting: int = 0) -> Sink:
     """Return a writer of one of FORMATS to a text stream, which stays the caller's to close.
 
-    n_waiting : how many finals wait for their revisions, which are ignored where none does; but for `jsonl`
+    n_waiting : number of finals that wait for their revisions; 0: revisions are ignored. `jsonl` writes both at once
 
-    Each final is written as it comes, but for `json`, and for the last cue of `srt` and `vtt`, which may end where the
-    next one begins, or go on in the next final. Raises UsageError for another format.
+    Each final is written as it arrives, except in `json`, and except for the last cue of `srt` and `vtt`, which may end
+    at the start of the next one or continue in the next final. Raises UsageError for another format.
     """
     if format not in _WRITERS:
         raise UsageError(f"format {format!r:.40} is unknown: expected one of {', '.join(FORMATS)}")

@@ -1,4 +1,4 @@
-"""What stands on a screen at once, what cues are made of, and what can be chosen of both."""
+"""Cues of subtitles, the words in them, and the options of transcripts."""
 
 import re
 from collections.abc import Iterator
@@ -10,33 +10,32 @@ import msgspec
 from streamer.events import Final, Word
 from streamer.settings.table import OutputSettings, Settings
 
-# What ends a line somewhere, steers a terminal, cannot be encoded, or reorders all that follows it: control characters,
+# Characters that end a line, control a terminal, cannot be encoded, or reorder the text after them: control characters,
 # line and paragraph separators, lone surrogates, bidirectional embeddings and isolates, byte order marks. Joiners and
-# direction marks stay, or Persian words and families of emoji would fall apart.
+# direction marks are kept: Persian words and emoji of families need them.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]")
 
-
-# Speed of speech in characters a second, for words of which only the place is known.
+# Speed of speech in characters a second, for words without a duration.
 _SPOKEN_CHARS_PER_S = 15
 
 
 class SubtitleOptions(OutputSettings, frozen=True, kw_only=True):
-    """How a transcript is divided and marked: `output` of the settings, and what `decoding` says of segments."""
+    """How a transcript is divided and marked: the settings `output`, and those of `decoding` about segments."""
 
-    # Characters a segment, the spaces before its words included; 0 is no limit.
+    # Characters of a segment, including the spaces before its words; 0 is no limit.
     max_len: int = 0
     split_on_word: bool = False
 
     @property
     def as_whisper(self) -> bool:
-        """Whether cues are openai-whisper's, as they are with any of its limits."""
+        """Whether cues are openai-whisper's: by the style, or because one of its limits is set."""
         limits = (self.max_line_width, self.max_line_count, self.max_words_per_line)
         is_limited = self.max_len > 0 or any(limit is not None for limit in limits)
         return is_limited or self.subtitle_style == "whisper"
 
 
 def subtitle_options(settings: Settings) -> SubtitleOptions:
-    """Return how the settings want a transcript divided and marked."""
+    """Return the options of transcripts in the settings."""
     options, decoding = msgspec.convert(settings.output, SubtitleOptions, from_attributes=True), settings.decoding
     return msgspec.structs.replace(options, max_len=decoding.max_len, split_on_word=decoding.split_on_word)
 
@@ -52,29 +51,29 @@ def milliseconds(time_s: float) -> int:
 
 
 def columns(text: str) -> int:
-    """Return how many columns a text takes: characters, those of East Asian width twice."""
+    """Return the width of a text in columns: wide East Asian characters have two."""
     return len(text) if text.isascii() else sum(1 + (east_asian_width(char) in "WF") for char in text)
 
 
 @dataclass(frozen=True, slots=True)
 class CueWord:
-    """A word in its place: after a space, or a line break where it begins a line, or neither."""
+    """A word with the space, or the line break, before it, if there is one."""
 
     text: str
     start_ms: int
     end_ms: int
 
-    # Who says it; None where nobody knows.
+    # None: unknown.
     speaker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Cue:
-    """What stands on the screen at once. Times are as they were told: they may overlap or run backwards."""
+    """Text that is shown at once. Times may overlap, or end before they start, as in the final."""
 
     words: tuple[CueWord, ...]
 
-    # Whether the words' times were told; otherwise they are guessed from the segment's.
+    # Whether the words' times are the final's own, not guessed from the segment's.
     timed: bool
 
     start_ms: int
@@ -82,19 +81,19 @@ class Cue:
 
     @property
     def n_lines(self) -> int:
-        """How many lines its words make."""
+        """Number of lines."""
         return 1 + sum(word.text.startswith("\n") for word in self.words)
 
 
 def has_words(final: Final) -> bool:
-    """Return whether a final tells its words, and any of them has text."""
+    """Return whether any word of a final has text."""
     return any(file_line(word.word) for word in final.words)
 
 
 def spoken_words(final: Final) -> Iterator[Word]:
-    """Yield the words of a final, cleaned, those without text left out; spread over its time where it tells none.
+    """Yield the words of a final that have text, without unsafe characters; spread over its time if it has no words.
 
-    A word begins with a space where one stands before it, and never ends with one.
+    A word includes the space before it, and never ends with one.
     """
     spaced = False
     for word in final.words or evenly(final.text, final.start, final.end):
@@ -106,9 +105,9 @@ def spoken_words(final: Final) -> Iterator[Word]:
 
 
 def timed_words(final: Final) -> list[Word]:
-    """Return the spoken words of a final; those that last no time get some of what is between their neighbours.
+    """Return the spoken words of a final; words without a duration get some of the time between their neighbours.
 
-    Where none lasts any time, they share that of the segment. Where nothing is left, they share their neighbour's.
+    If no word has a duration, they share the segment's. If no time is left between, they share their neighbour's.
     """
     words = list(spoken_words(final))
     first = last = 0
@@ -135,7 +134,7 @@ def timed_words(final: Final) -> list[Word]:
 
 
 def _spread(words: list[Word], begin: float, end: float) -> Iterator[Word]:
-    """Yield words one after another, each with time by its length."""
+    """Yield words one after another, with durations in proportion to their lengths."""
     step = (end - begin) / max(1, sum(columns(word.word) for word in words))
     for word in words:
         end = begin + step * columns(word.word)

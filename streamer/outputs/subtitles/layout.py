@@ -17,7 +17,7 @@ from streamer.outputs.subtitles.cues import (
     timed_words,
 )
 
-# The readable style, as broadcasters' guides have it. Characters of East Asian width count twice.
+# The readable style, after broadcasters' guides. Wide East Asian characters count twice.
 LINE_CHARS = 42
 MAX_CUE_LINES = 2
 CHARS_PER_S = 17
@@ -30,24 +30,31 @@ _SENTENCE_ENDS = ".!?…。！？"
 _WIDE_CLAUSE_ENDS = "、，；：。！？"
 _CLAUSE_ENDS = f",;:–—{_WIDE_CLAUSE_ENDS}"
 _CLAUSE_PAUSE_MS = 250
-_LINKING_CHARS = 3  # most words as short as that belong to the next one: articles, prepositions, conjunctions
+_LINKING_CHARS = 3  # articles, prepositions and conjunctions are that short, and belong to the next word
 
 # openai-whisper's value for no limit of characters, words or lines, and its pause between two starts that ends a cue.
 _WHISPER_NO_LIMIT = 1000
 _WHISPER_PAUSE_S = 3.0
 
-# Words that no line break may stand between.
+# Words without a possible line break between them.
 _Piece = list[CueWord]
 
 
 class ReadableLayout:
     """Cues of at most two lines, divided at ends of sentences and clauses. A cue ends with its final and at a pause.
 
-    Words that are written without a space between them stay on one line; a word longer than a line is divided.
+    Words without a space between them stay on one line; a word longer than a line is divided.
+
+    A cue begins with its speech and ends when there was time to read it or the next one begins, so it is held back
+    until the next one is known. If the next one begins before its minimum duration, the two become one of two lines,
+    or the next one is delayed.
     """
 
     def __init__(self) -> None:
-        self._times = CueTimes()
+        # The last cue, whose end is not known yet.
+        self._held: Cue | None = None
+        # End of the cue before it.
+        self._free_ms = 0
 
     def add(self, final: Final) -> Iterator[Cue]:
         """Yield the cues that the next final completes."""
@@ -61,16 +68,16 @@ class ReadableLayout:
                     first = dataclasses.replace(first, text=line_begins[i] + first.text.removeprefix(" "))
                 words += [first, *others]
             end_ms = max(word.end_ms for word in words)
-            yield from self._times.add(Cue(tuple(words), bool(final.words), words[0].start_ms, end_ms))
+            yield from self._hold(Cue(tuple(words), bool(final.words), words[0].start_ms, end_ms))
 
     def close(self) -> Iterator[Cue]:
         """Yield the last cue."""
-        return self._times.close()
+        return self._release(math.inf)
 
     def _cuts(self, pieces: list[_Piece]) -> list[int]:
-        """Return where cues begin and end, so that all their costs together are least."""
+        """Return the indices of pieces at which cues begin and end, with the least total cost."""
         full = MAX_CUE_LINES * LINE_CHARS
-        # For each number of pieces: the least cost of their cues, and where the last of these begins.
+        # For each number of pieces: the least cost of their cues, and the beginning of the last cue.
         costs, begins = [0.0, *[math.inf] * len(pieces)], [0] * (len(pieces) + 1)
         for begin, first in enumerate(pieces):
             n_lines, n_columns, line_columns = 1, 0, 0
@@ -83,7 +90,7 @@ class ReadableLayout:
                 too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > MAX_CUE_MS
                 if end > begin + 1 and (too_much or _is_pause(pieces[end - 2][-1], piece[0])):
                     break
-                # Few cues, of like lengths, and none that is gone at once.
+                # Prefer few cues of similar lengths, and none that is shown too briefly.
                 is_short = piece[-1].end_ms - first[0].start_ms < MIN_CUE_MS
                 cost = costs[begin] + 1 + (1 - n_columns / full) ** 2 + is_short
                 cost += _break_cost(pieces, end) if end < len(pieces) else 0
@@ -95,7 +102,7 @@ class ReadableLayout:
         return cuts[::-1]
 
     def _second_line(self, cue: list[_Piece]) -> int:
-        """Return the piece that begins the second line of a cue, 0 where all of it fits on one."""
+        """Return the index of the piece that begins the second line of a cue, 0 if one line is enough."""
 
         def cost(i: int) -> float:
             above, below = _width(cue[:i]), _width(cue[i:])
@@ -104,13 +111,41 @@ class ReadableLayout:
 
         return min(range(1, len(cue)), key=cost) if _width(cue) > LINE_CHARS else 0
 
+    def _hold(self, cue: Cue) -> Iterator[Cue]:
+        """Hold a cue back, and yield the one before if its end is known now."""
+        held = self._held
+        cue = dataclasses.replace(cue, start_ms=max(cue.start_ms, self._free_ms))
+        if held is not None and cue.start_ms - held.start_ms < MIN_CUE_MS:
+            if held.n_lines == cue.n_lines == 1:
+                first, *others = cue.words
+                words = (*held.words, dataclasses.replace(first, text=f"\n{first.text}"), *others)
+                end_ms = max(held.end_ms, cue.end_ms)
+                self._held = Cue(words, held.timed and cue.timed, held.start_ms, end_ms)
+                return
+            cue = dataclasses.replace(cue, start_ms=held.start_ms + MIN_CUE_MS)
+        yield from self._release(cue.start_ms)
+        self._held = cue
+
+    def _release(self, next_ms: float) -> Iterator[Cue]:
+        """Yield the held cue, which the next one follows at `next_ms`."""
+        cue, self._held = self._held, None
+        if cue is None:
+            return
+        n_columns = sum(columns(word.text.removeprefix("\n")) for word in cue.words)
+        end_ms = max(cue.end_ms, cue.start_ms + max(MIN_CUE_MS, math.ceil(n_columns / CHARS_PER_S * 1000)))
+        latest_ms = min(next_ms, cue.start_ms + MAX_CUE_MS)
+        if end_ms > latest_ms or next_ms - end_ms < MIN_GAP_MS:
+            end_ms = int(latest_ms)
+        self._free_ms = end_ms
+        yield dataclasses.replace(cue, end_ms=end_ms)
+
 
 def _width(pieces: list[_Piece]) -> int:
     return columns("".join(word.text for piece in pieces for word in piece).removeprefix(" "))
 
 
 def _break_cost(pieces: list[_Piece], i: int) -> float:
-    """Return how much is lost where a line or a cue ends before a piece."""
+    """Return the cost of ending a line or a cue before a piece."""
     word, following = pieces[i - 1][-1], pieces[i][0]
     text = word.text.strip().rstrip("\"'”’»)]")
     if text.endswith(tuple(_SENTENCE_ENDS)):
@@ -141,7 +176,7 @@ def _pieces(final: Final) -> Iterator[_Piece]:
 
 
 def _divided(word: Word) -> list[CueWord]:
-    """Divide a word at its spaces, if it has any within, and where a line is full; the parts share its time."""
+    """Divide a word at spaces within it and into full lines; the parts share its time."""
     step = LINE_CHARS if columns(word.word) == len(word.word) else LINE_CHARS // 2
     texts = [
         (" " if first == 0 else "") + part[first : first + step]
@@ -161,53 +196,6 @@ def _is_pause(last: CueWord, word: CueWord) -> bool:
     return word.start_ms - last.end_ms > MAX_PAUSE_MS
 
 
-class CueTimes:
-    """Gives cues time to be read. Each is held back until the start of the next one is known.
-
-    A cue begins when it is spoken, and ends when it has been readable for long enough or the next one begins. If the
-    next one begins before the least time is over, the two become one of two lines, or the next one is delayed.
-    """
-
-    def __init__(self) -> None:
-        # The last cue, whose end is not known yet.
-        self._held: Cue | None = None
-
-        # End of the cue before it.
-        self._free_ms = 0
-
-    def add(self, cue: Cue) -> Iterator[Cue]:
-        """Yield the cue before, if there is one and its end is known now."""
-        cue = dataclasses.replace(cue, start_ms=max(cue.start_ms, self._free_ms))
-        held = self._held
-        if held is not None and cue.start_ms - held.start_ms < MIN_CUE_MS:
-            if held.n_lines == cue.n_lines == 1:
-                first, *others = cue.words
-                first = dataclasses.replace(first, text=f"\n{first.text}")
-                words = (*held.words, first, *others)
-                end_ms = max(held.end_ms, cue.end_ms)
-                self._held = Cue(words, held.timed and cue.timed, held.start_ms, end_ms)
-                return
-            cue = dataclasses.replace(cue, start_ms=held.start_ms + MIN_CUE_MS)
-        yield from self._release(cue.start_ms)
-        self._held = cue
-
-    def close(self) -> Iterator[Cue]:
-        """Yield the last cue."""
-        return self._release(math.inf)
-
-    def _release(self, next_ms: float) -> Iterator[Cue]:
-        cue, self._held = self._held, None
-        if cue is None:
-            return
-        text = sum(columns(word.text.removeprefix("\n")) for word in cue.words)
-        end_ms = max(cue.end_ms, cue.start_ms + max(MIN_CUE_MS, math.ceil(text / CHARS_PER_S * 1000)))
-        latest_ms = min(next_ms, cue.start_ms + MAX_CUE_MS)
-        if end_ms > latest_ms or next_ms - end_ms < MIN_GAP_MS:
-            end_ms = int(latest_ms)
-        self._free_ms = end_ms
-        yield dataclasses.replace(cue, end_ms=end_ms)
-
-
 class WhisperLayout:
     """openai-whisper's lines and cues. Segments without word times become one cue each, on one line."""
 
@@ -215,16 +203,13 @@ class WhisperLayout:
         self._max_line_chars = options.max_line_width or _WHISPER_NO_LIMIT
         self._max_words = options.max_words_per_line or _WHISPER_NO_LIMIT
         self._max_lines = options.max_line_count or _WHISPER_NO_LIMIT
-
-        # Whether a cue may go on in the next segment.
+        # Whether a cue may continue in the next segment.
         self._flows = bool(options.max_line_width and options.max_line_count)
-
-        # The cue so far, its lines, and the characters of the last one.
+        # The current cue, the number of its lines, and the characters of the last one.
         self._cue: list[CueWord] = []
         self._n_lines = 1
         self._line_chars = 0
-
-        # Where the last word began.
+        # Start of the last word.
         self._last_start: float | None = None
 
     def add(self, final: Final) -> Iterator[Cue]:

@@ -1,4 +1,4 @@
-"""What is learnt after a final, put in its place: a text that reads better, and who speaks."""
+"""Revisions of finals and names of speakers that arrive later, applied to the finals."""
 
 import itertools
 from collections.abc import Iterator
@@ -10,18 +10,18 @@ from streamer.outputs.base import Sink
 
 
 class Revised:
-    """Hands a sink finals as they read in the end: each waits until so many later ones have come."""
+    """Delays finals until `n_waiting` later ones, and passes them to a sink with their revisions applied."""
 
     def __init__(self, sink: Sink, n_waiting: float) -> None:
-        """Wait for revisions; `n_waiting` is how many finals do, infinite where all wait for the end."""
+        """Pass events to `sink`; with an infinite `n_waiting` all finals wait for the end."""
         self._sink = sink
         self._n_waiting = n_waiting
-        # Those that wait, oldest first, by number.
+        # Waiting finals by number, oldest first.
         self._finals: dict[int, Final] = {}
         self._names = SpeakerNames()
 
     def handle(self, event: Event) -> None:
-        """Take the next event. Those that are about finals go no further."""
+        """Handle the next event; events about finals are not passed on."""
         match event:
             case Final():
                 self._finals[event.seq] = event
@@ -31,7 +31,7 @@ class Revised:
                     self._finals[of] = revised(self._finals[of], event)
             case Speakers():
                 self._names.learn(event)
-            case Ready():  # numbers and speakers begin anew
+            case Ready():  # numbers and speakers are those of another session
                 self._release(0)
                 self._names = SpeakerNames()
                 self._sink.handle(event)
@@ -39,7 +39,7 @@ class Revised:
                 self._sink.handle(event)
 
     def close(self) -> None:
-        """Hand over what waits."""
+        """Pass on the waiting finals."""
         self._release(0)
         self._sink.close()
 
@@ -50,20 +50,20 @@ class Revised:
 
 
 class SpeakerNames:
-    """What speakers are called by now, whatever they were called first."""
+    """The current names of speakers by their earlier labels."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
 
     def learn(self, event: Speakers) -> None:
-        """Take in that two labels are one person."""
+        """Note that two labels are one person."""
         label, other = event.same
         name = self._names.get(other, other)
         self._names |= {key: name for key, value in self._names.items() if value == label}
         self._names[label] = name
 
     def named(self, final: Final) -> Final:
-        """Return a final whose words have their speakers' present names."""
+        """Return a final whose words have the current names of their speakers."""
         if not any(word.speaker in self._names for word in final.words):
             return final
         words = (
@@ -74,16 +74,16 @@ class SpeakerNames:
 
 
 def revised(final: Final, revision: Revision | None) -> Final:
-    """Return a final as a revision of it reads, if there is one."""
+    """Return a final with a revision applied, if there is one."""
     if revision is None:
         return final
     return msgspec.structs.replace(final, text=revision.text, words=revision.words)
 
 
 def turns(final: Final) -> Iterator[Final]:
-    """Divide a final where another speaks; each part's words have one `speaker`.
+    """Divide a final at changes of the speaker; all words of a part have one `speaker`.
 
-    A word of which nobody knows who says it belongs to the words before it, the first ones to those behind them.
+    Words of an unknown speaker belong to the words before them, at the beginning to those after them.
     """
     speaker = next((word.speaker for word in final.words if word.speaker and word.word.strip()), None)
     if speaker is None:
@@ -100,5 +100,5 @@ def turns(final: Final) -> Iterator[Final]:
 
 
 def speaker_of(turn: Final) -> str:
-    """Return who says one of the `turns`, empty where nobody knows."""
+    """Return the speaker of one of the `turns`, empty if unknown."""
     return (turn.words[0].speaker if turn.words else None) or ""

@@ -1,7 +1,7 @@
 """Subtitles: SubRip, which has no standard, and WebVTT, W3C's "WebVTT: The Web Video Text Tracks Format".
 
-Whatever the times of the words, a cue begins after the one before it and lasts for a moment; whatever the text, it
-cannot end its cue, begin another, or become a tag.
+Cues never overlap, and last at least a millisecond, whatever the times of the words. No text can end its cue, begin
+another, or become a tag.
 """
 
 import itertools
@@ -22,8 +22,7 @@ class CueWriter(Writer):
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
         self._layout = WhisperLayout(options) if options.as_whisper else ReadableLayout()
-
-        # Where the last cue ends.
+        # End of the last cue.
         self._last_ms = 0
 
     def close(self) -> None:
@@ -48,7 +47,7 @@ class CueWriter(Writer):
             self._place(start_ms, end_ms, self._text(cue))
 
     def _highlight(self, cue: Cue, start_ms: int) -> None:
-        """Show a cue for each word, with that word underlined, and the plain text in the time between two."""
+        """Write a cue for each word, in which it is underlined, and the plain text for the time between two words."""
         texts = [self._escaped(word.text) for word in cue.words]
         self._last_ms = start_ms
         for i, (word, text) in enumerate(zip(cue.words, texts, strict=True)):
@@ -90,13 +89,13 @@ class SrtWriter(CueWriter):
 
     def _show(self, start_ms: int, end_ms: int, text: str) -> None:
         self._number += 1
-        # An arrow could be taken for a line of times, also one that several words make.
+        # An arrow could be parsed as a line of times; several words may form one.
         text = text.replace("-->", "→")
         self._write(f"{self._number}\n{_clock(start_ms, ',')} --> {_clock(end_ms, ',')}\n{text}\n\n")
 
 
 class VttWriter(CueWriter):
-    """WebVTT. Who speaks is said by voice spans."""
+    """WebVTT. Voice spans name the speakers."""
 
     names_speakers = False
 
@@ -121,7 +120,7 @@ class VttWriter(CueWriter):
 
     def _time(self, time_ms: int) -> str:
         clock = _clock(time_ms, ".")
-        # The standard lets hours be left out where there are none; so does openai-whisper.
+        # The standard allows to omit hours of 00, as openai-whisper does.
         return clock.removeprefix("00:") if self._options.as_whisper else clock
 
 

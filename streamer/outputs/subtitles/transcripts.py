@@ -9,21 +9,20 @@ from streamer.events import Event, Final, Gap, Ready, Word
 from streamer.outputs.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
 from streamer.outputs.subtitles.revised import speaker_of, turns
 
-# DEL and C1 controls, which terminals obey, and line breaks that JSON does not escape.
+# DEL, C1 controls of terminals, and line breaks, which JSON does not escape.
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 class Writer:
-    """What the writers share: a stream that is flushed after each event, so that a pipe sees it at once."""
+    """Base of the writers. The stream is flushed after each event, for readers of a pipe."""
 
-    # Whether a speaker's name stands before what is said, where somebody else spoke before.
+    # Whether the text begins with the speaker's name after a change of the speaker.
     names_speakers = True
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         self._stream = stream
         self._options = options
-
-        # Who spoke last; empty where nobody knows.
+        # The last speaker; empty if unknown.
         self._speaker = ""
 
     def handle(self, event: Event) -> None:
@@ -62,27 +61,25 @@ class TextWriter(Writer):
 
 
 class JsonLinesWriter(Writer):
-    """Every event as it came, one a line, whatever the options say."""
+    """Every event as it is, one a line; the options have no effect."""
 
     def handle(self, event: Event) -> None:
-        # JSON escapes the controls up to U+001F only. Outside of strings none of these can stand.
+        # JSON escapes only the controls up to U+001F. All of these are within strings.
         self._write(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", event.to_json()) + "\n")
 
 
 class JsonWriter(Writer):
-    """One object, written at close: the text, its segments, and what was not transcribed."""
+    """One object, written at close: the text, its segments, and gaps."""
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
 
-        # Everything final so far; a transcript cannot be written as one object before it is complete.
+        # Everything final so far.
         self._texts: list[str] = []
         self._segments: list[Final] = []
         self._gaps: list[Gap] = []
-
         # From `ready`.
         self._model = ""
-
         # Whether the object has been written.
         self._closed = False
 
@@ -113,23 +110,23 @@ class JsonWriter(Writer):
 
 
 class TsvWriter(Writer):
-    """Start and end in milliseconds and text, separated by tabs, below a line that names them."""
+    """Start and end in milliseconds and text, separated by tabs, below a line of headings."""
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
         self._write("start\tend\ttext\n")
 
     def _final(self, final: Final) -> None:
-        # A tab in the text has become a space with all other white space.
+        # `file_line` has replaced tabs by spaces.
         self._write(f"{milliseconds(final.start)}\t{milliseconds(final.end)}\t{file_line(final.text)}\n")
 
 
 def _divided(final: Final, options: SubtitleOptions) -> list[Final]:
     """Divide a segment so that each part has at most `options.max_len` characters, or is one word.
 
-    As whisper.cpp's `--max-len` and `--split-on-word`, but for two things: characters are counted, not bytes, and a
-    word is never divided, not even between its tokens. A part ends where the next one begins; the first begins and the
-    last ends where the segment does.
+    As whisper.cpp's `--max-len` and `--split-on-word`, except that characters are counted, not bytes, and a word is
+    never divided, not even between its tokens. A part ends at the start of the next one; the first starts and the last
+    ends with the segment.
     """
     if not options.max_len or not file_line(final.text):
         return [final]

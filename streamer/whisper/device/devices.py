@@ -45,6 +45,11 @@ class DeviceInfo:
     full_name: str
     driver: str
 
+    @property
+    def about(self) -> str:
+        """Its full name and driver, as a person reads them."""
+        return (self.full_name or "unnamed") + (self.driver and f", driver {self.driver}")
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:

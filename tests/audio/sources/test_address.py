@@ -133,7 +133,7 @@ def test_hls_is_heard_and_a_playlist_opens_no_file(tmp_path: Path) -> None:
         source = Address(url.replace("radio", "speech/list.m3u8"), speed=0)
         source.start(recorder.callbacks)
         assert recorder.wait_for_end() is None
-        with pytest.raises(AudioDeviceError, match="cannot be heard"):
+        with pytest.raises(AudioDeviceError, match="cannot be opened"):
             Address(url.replace("radio", "local.m3u8")).check()
     assert abs(len(recorder.audio) / SAMPLE_RATE - 1.0) < 0.1
     assert recorder.errors == []
@@ -141,7 +141,7 @@ def test_hls_is_heard_and_a_playlist_opens_no_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [sends(b"no", status=404), sends(b"<html>" * 1000)])
 def test_an_address_without_audio_is_told_before_anything_else(answer: Answer) -> None:
-    with server(answer) as url, pytest.raises(AudioDeviceError, match="cannot be heard") as caught:
+    with server(answer) as url, pytest.raises(AudioDeviceError, match="cannot be opened") as caught:
         Address(url).check()
     assert "secret" not in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -16,18 +16,16 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
+# Container and codec of PyAV, by the file's suffix.
 KINDS = {
     "hls": ("hls", "aac"),
     "m4a": ("ipod", "aac"),
     "mp4": ("mp4", "aac"),
-    "aac": ("adts", "aac"),
+    "mov": ("mov", "aac"),
     "webm": ("webm", "libopus"),
-}
-KINDS |= {
-    "hls": ("hls", "aac"),
     "opus": ("ogg", "libopus"),
     "mkv": ("matroska", "libopus"),
-    "mov": ("mov", "aac"),
+    "aac": ("adts", "aac"),
     "wma": ("asf", "wmav2"),
 }
 

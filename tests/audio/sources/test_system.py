@@ -68,7 +68,7 @@ def test_the_default_output_is_captured_also_where_it_changes(monkeypatch: pytes
         FakeDevice(id="b.monitor", isloopback=True, n_blocks=2, value=0.5),
     ]
     line, _, audio = captured(monkeypatch, ["a", "b"], sources).partition(b"\n")
-    assert line == b"hears Speakers a"
+    assert line == b"captures Speakers a"
     values = np.frombuffer(audio, dtype="<f4")
     assert len(audio) == (LOOK_BLOCKS + 2) * BLOCK_BYTES
     n_first = LOOK_BLOCKS * BLOCK_FRAMES * CHANNELS
@@ -112,7 +112,7 @@ def test_macos_is_told_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     # A block of 0.5s.
-    monkeypatch.setattr(module, "_CHILD", r"import sys; sys.stdout.buffer.write(b'hears me\n' + b'\0\0\0?' * 1920)")
+    monkeypatch.setattr(module, "_CHILD", r"import sys; sys.stdout.buffer.write(b'captures me\n' + b'\0\0\0?' * 1920)")
     monkeypatch.setattr("streamer.audio.sources.microphone.REOPEN_S", 0.0)
     recorder, sound = Recorder(), SystemSound()
     sound.start(recorder.callbacks)

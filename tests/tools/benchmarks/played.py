@@ -1,4 +1,4 @@
-"""A corpus of two recordings, and a system that shows what it is told to."""
+"""A corpus of two recordings, and a scripted system."""
 
 import json
 from pathlib import Path
@@ -18,22 +18,15 @@ def write_corpus(folder: Path) -> None:
     """Write a recording with three words, and one of silence."""
     folder.mkdir(parents=True, exist_ok=True)
     words = [{"word": word, "start": start, "end": end} for word, start, end in SPOKEN]
-    for name, kind, spoken in (("held-clean-1", "clean", words), ("held-silence", "silence", [])):
-        soundfile.write(folder / f"{name}.flac", np.zeros(2 * SAMPLE_RATE, dtype=np.float32), SAMPLE_RATE)
-        about = {
-            "text": " ".join(str(word["word"]) for word in spoken),
-            "words": spoken,
-            "half": "held",
-            "kind": kind,
-            "voice": "",
-            "synthesiser": "",
-            "seed": 1,
-        }
-        (folder / f"{name}.json").write_text(json.dumps(about), encoding="utf-8")
+    for name, spoken in (("spoken", words), ("silence", [])):
+        path = folder / f"{name}.flac"
+        soundfile.write(path, np.zeros(2 * SAMPLE_RATE, dtype=np.float32), SAMPLE_RATE)
+        path.with_suffix(".txt").write_text(" ".join(str(word["word"]) for word in spoken), encoding="utf-8")
+        path.with_suffix(".json").write_text(json.dumps({"words": spoken}), encoding="utf-8")
 
 
 class Shows:
-    """Shows each word a while after it was said, and promises it a while later; nothing where nobody speaks."""
+    """Displays each word `delay_s` after it was said and promises it as long after that; nothing without speech."""
 
     def __init__(self, name: str, delay_s: float = 0.5, *, fails_at: str = "", fails_to_start: bool = False) -> None:
         self.name = name
@@ -57,19 +50,16 @@ class Shows:
         n_shown = n_stable = 0
         for wall_s, shown, stable in sorted(seen + promised):
             n_shown, n_stable = max(n_shown, shown), max(n_stable, stable)
-            revisions.append(Revision(wall_s, min(2.0, wall_s), words[:n_shown], min(n_stable, n_shown)))
+            revisions.append(Revision(wall_s, words[:n_shown], min(n_stable, n_shown)))
         return Timeline(
             system=self.name,
             recording=recording,
             audio_s=len(samples) / SAMPLE_RATE,
             revisions=revisions,
-            speech=[],
-            gaps=[],
             cpu_s=0.5,
             peak_rss_mb=100.0,
             encoder_calls=4,
             decoder_calls=8,
-            decoder_tokens=16,
         )
 
     def stop(self) -> None:

@@ -6,7 +6,7 @@ from tools.benchmarks.timeline import Revision
 
 
 def shown(*texts: tuple[float, str, int]) -> list[Shown]:
-    return [Shown(wall_s, None, tuple(text.split()), n_stable) for wall_s, text, n_stable in texts]
+    return [Shown(wall_s, tuple(text.split()), n_stable) for wall_s, text, n_stable in texts]
 
 
 def emitted(*texts: tuple[float, str, int], begins_s: list[float | None] | None = None) -> list[Emission]:
@@ -64,11 +64,11 @@ def test_a_text_stands_for_the_beginning_it_is_most_like() -> None:
 
 
 def test_punctuation_alone_is_no_word() -> None:
-    revision = in_words(Revision(1.0, 0.5, ("Hello,", "--", "World!"), 2), plain)
+    revision = in_words(Revision(1.0, ("Hello,", "--", "World!"), 2), plain)
     assert (revision.words, revision.n_stable) == (("hello", "world"), 1)
 
 
 def test_what_is_replaced_within_a_frame_is_not_seen() -> None:
-    final, rest, later = Revision(1.0, None, ("a",), 1), Revision(1.01, None, ("a", "b"), 1), Revision(2.0, None, (), 0)
+    final, rest, later = Revision(1.0, ("a",), 1), Revision(1.01, ("a", "b"), 1), Revision(2.0, (), 0)
     assert visible([final, rest, later]) == [rest, later]
     assert visible([]) == []

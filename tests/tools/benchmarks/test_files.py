@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.errors import UsageError
 from tests.whisper.support import NANO
 from tools.benchmarks import files
-from tools.benchmarks.files import find, measure_files, normaliser
+from tools.benchmarks.files import measure_files, normaliser
 from tools.benchmarks.peers.environment import PeerUnavailable
+from tools.benchmarks.recordings import Recording, find
 
 # Writes to each text of a folder what a system is said to write.
 WRITES = "import sys, pathlib; [pathlib.Path(p).write_text(sys.argv[1], encoding='utf-8') for p in sys.argv[2:]]"
@@ -39,34 +39,17 @@ def script(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str | None]) -> lis
     ran: list[tuple[str, str]] = []
 
     def command(
-        system: str, model: object, recordings: list[files.Spoken], language: str, folder: Path, *_: object
+        system: str, model: object, recordings: list[Recording], language: str, folder: Path, *_: object
     ) -> tuple[list[str], dict[str, str]]:
-        ran.extend((system, recording.path.stem) for recording in recordings)
+        ran.extend((system, recording.name) for recording in recordings)
         text = texts[system]
         if text is None:
             raise PeerUnavailable(f"{system}: pip could not install it")
-        outputs = [str(folder / f"{recording.path.stem}.txt") for recording in recordings]
+        outputs = [str(folder / f"{recording.name}.txt") for recording in recordings]
         return [sys.executable, "-c", WRITES, text, *outputs], {}
 
     monkeypatch.setattr(files, "_command", command)
     return ran
-
-
-def test_recordings_are_found_with_their_language_and_text(corpus: Path) -> None:
-    found = {recording.path.stem: (recording.language, recording.group) for recording in find(corpus)}
-    assert found == {
-        "fleurs-de-01": ("de", "fleurs (de)"),
-        "lincoln": ("en", "speeches"),
-        "rain": ("en", "nonspeech-noise"),
-    }
-    assert [recording.path.stem for recording in find(corpus, "r*")] == ["rain"]
-    with pytest.raises(UsageError, match="has no recording x"):
-        find(corpus, "x")
-    (corpus / "other").mkdir()
-    for path in corpus.glob("speeches/*"):
-        (corpus / "other" / path.name).write_bytes(path.read_bytes())
-    with pytest.raises(UsageError, match="have the same name"):
-        find(corpus)
 
 
 def test_characters_are_compared_in_languages_without_spaces() -> None:
@@ -116,7 +99,7 @@ def test_our_command_and_the_peers_get_the_same_recordings(corpus: Path, tmp_pat
         def of_peer(self, system: str) -> tuple[Path, Path]:
             return Path("python"), tmp_path / system
 
-    recordings = find(corpus, "lincoln")
+    recordings = find(corpus, ["lincoln"])
     arguments = (Model(), recordings, "en", tmp_path / "texts", ["--beam-size", "1"], tmp_path)
     ours, _ = files._command("streamer --stream", *arguments)  # type: ignore[arg-type]
     assert ours[3:5] == ["transcribe", str(recordings[0].path)]

@@ -142,6 +142,6 @@ def test_the_screen_shows_a_text_once_and_knows_what_is_promised() -> None:
     assert not screen.show("one two", "three", 2.0)
     assert screen.show("one two three", "", 3.0)
     assert screen.revisions == [
-        Revision(wall_s=1.0, audio_s=None, words=("one", "two", "three"), n_stable=2),
-        Revision(wall_s=3.0, audio_s=None, words=("one", "two", "three"), n_stable=3),
+        Revision(wall_s=1.0, words=("one", "two", "three"), n_stable=2),
+        Revision(wall_s=3.0, words=("one", "two", "three"), n_stable=3),
     ]

@@ -8,9 +8,10 @@ from rich.console import Console
 
 from streamer.errors import StreamerError
 from tests.tools.benchmarks.played import Shows, write_corpus
-from tools.benchmarks import corpus, sessions
+from tools.benchmarks import sessions
 from tools.benchmarks.playing import Samples
-from tools.benchmarks.sessions import Session, largest, measure_crowd, measure_sessions
+from tools.benchmarks.recordings import find
+from tools.benchmarks.sessions import Session, largest, measure_sessions
 from tools.benchmarks.text import plain
 from tools.benchmarks.timeline import Timeline
 
@@ -53,7 +54,7 @@ class Bears(Shows):
 def test_clients_are_added_until_one_is_not_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sessions, "APART_S", 0.0)
     write_corpus(tmp_path)
-    recordings = [corpus.read(tmp_path / "held-clean-1.flac")]
+    recordings = find(tmp_path, ["spoken"])
     system = Bears(3)
     to = Console(file=io.StringIO(), width=200)
     figures = measure_sessions(system, recordings, plain, to)
@@ -62,17 +63,3 @@ def test_clients_are_added_until_one_is_not_served(tmp_path: Path, monkeypatch: 
     assert isinstance(to.file, io.StringIO)
     assert "4 at once, 3 kept" in to.file.getvalue()
     assert "no room" in to.file.getvalue()
-
-
-def test_of_a_crowd_it_is_told_who_is_let_in_and_who_of_these_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sessions, "APART_S", 0.0)
-    write_corpus(tmp_path)
-    system = Bears(3)
-    to = Console(file=io.StringIO(), width=200)
-    figures = measure_crowd(system, [corpus.read(tmp_path / "held-clean-1.flac")], plain, to, 5)
-    assert (figures["admitted"], figures["kept"]) == (3, 3)
-    assert system.stopped
-    assert isinstance(to.file, io.StringIO)
-    assert "of 5 clients within 0 s 3 are let in, and 3 of these kept" in to.file.getvalue()

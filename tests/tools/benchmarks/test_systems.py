@@ -34,7 +34,6 @@ def test_our_events_are_recorded_until_the_last() -> None:
         (2, ("One", "to."), 2),
     ]
     assert timeline.gaps == [(2, 3)]
-    assert timeline.finals == [(0.5, 2)]
 
 
 def test_a_fatal_error_and_nonsense_are_failures() -> None:
@@ -64,11 +63,6 @@ def test_the_daemon_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timeline.peak_rss_mb > 50
     assert timeline.encoder_calls
     assert timeline.decoder_calls
-    assert timeline.decoder_tokens is not None
-    assert timeline.settled_tokens is not None
-    assert 0 <= timeline.settled_tokens < timeline.decoder_tokens  # 0 if the machine had time for one window
-    assert timeline.finals
-    assert timeline.speech[0][1] == "start"
 
 
 def test_flags_that_are_wrong_are_a_failure() -> None:

@@ -8,7 +8,7 @@ import pytest
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, recording
 from tools.benchmarks.files import normaliser
-from tools.benchmarks.measure import SpokenWord
+from tools.benchmarks.recordings import SpokenWord
 from tools.benchmarks.word_times import STRETCH_S, Times, place_words, stretches, words_of
 
 

@@ -27,9 +27,9 @@ from streamer.whisper.decode.word_timestamps import (
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import TimedWord
 from tests.whisper.standard import NANO_HEADS, load_ours, openai_whisper, write_standard
+from tests.whisper.standard_nano import standard_nano
 from tests.whisper.support import ROOT, SAMPLE, Samples, Untyped, noise, read
 from tests.whisper.tokens import published
-from tools.benchmarks.peers.weights import standard_nano
 
 RECORDINGS = [SAMPLE, ROOT.parent / "shared" / "audio" / "pauses.flac"]
 

@@ -3,43 +3,30 @@
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.weights.checkpoint import Checkpoint
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.playing import Conversation, Screen, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port
+from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.systems import warm_up
 from tools.benchmarks.timeline import Timeline
 
 START_TIMEOUT_S = 180.0
 
 
-class Files(Protocol):
-    """A model in the formats that peers read; see `ModelFiles` and `PublishedModel`."""
-
-    def ctranslate2(self) -> Path: ...
-
-    def openai(self) -> Path: ...
-
-    def checkpoint(self) -> Checkpoint: ...
-
-    def alignment_heads(self) -> Sequence[tuple[int, int]]: ...
-
-
 class Peer(ABC):
-    """A peer's server. It does not tell where it hears speech, what it drops, or how often its networks run."""
+    """A peer's server; it reports neither what it drops nor how often its networks run."""
 
-    def __init__(self, name: str, folder: Path, variables: Mapping[str, str]) -> None:
-        """`folder` holds the peers' environments; `variables` are further ones of the server's environment."""
+    def __init__(self, name: str, model: PublishedModel, variables: Mapping[str, str]) -> None:
+        """`variables` are further ones of the server's environment."""
         self.name = name
-        self._folder = folder
+        self._model = model
         self._variables = variables
         self._server: Server | None = None
         self._port = 0
@@ -75,13 +62,8 @@ class Peer(ABC):
             recording=recording,
             audio_s=len(samples) / SAMPLE_RATE,
             revisions=conversation.screen.revisions,
-            speech=[],
-            gaps=[],
             cpu_s=cost.cpu_s,
             peak_rss_mb=cost.peak_rss_mb,
-            encoder_calls=None,
-            decoder_calls=None,
-            decoder_tokens=None,
         )
 
     def stop(self) -> None:

@@ -19,11 +19,11 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
-from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
-from tools.benchmarks.peers.peer import Files, Peer, parse_answer
+from tools.benchmarks.peers.peer import Peer, parse_answer
 from tools.benchmarks.playing import Samples, Screen
 from tools.benchmarks.processes import ServerFailure
+from tools.benchmarks.published import PublishedModel
 
 # Without what only its client (PyAudio) and its other backends need. It asks for torchaudio too, of which no build for
 # CPUs fits, and never imports it.
@@ -47,18 +47,14 @@ QUIET_FINISHED_S = 4.0
 class WhisperLive(Peer):
     """A server of whisper-live's."""
 
-    def __init__(self, folder: Path, files: Files | None = None, *, n_threads: int = 1) -> None:
-        """`folder` holds the peers' environments; `n_threads` are OpenMP's, its run_server.py takes 1 by default.
-
-        files : of the model; None: nano.en's
-        """
-        super().__init__("whisper-live", folder, {"OMP_NUM_THREADS": str(n_threads)})
-        self._files = files or ModelFiles("nano.en", folder)
+    def __init__(self, model: PublishedModel, *, n_threads: int = 1) -> None:
+        """`n_threads` are OpenMP's; its run_server.py takes 1 by default."""
+        super().__init__("whisper-live", model, {"OMP_NUM_THREADS": str(n_threads)})
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
-        python = ENVIRONMENT.python(self._folder)
-        model = self._files.ctranslate2()
+        python = ENVIRONMENT.python(self._model.peers_folder)
+        model = self._model.ctranslate2()
         # -P: beside the script lies a module of the library's name.
         return [str(python), "-P", str(SERVER), str(port), str(model)]
 

@@ -10,7 +10,6 @@ ffmpeg for. Its lines are committed text, its `buffer_transcription` is not.
 
 import base64
 import gzip
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -18,12 +17,11 @@ import soundfile
 from websockets.asyncio.client import ClientConnection
 
 from streamer.audio.constants import SAMPLE_RATE
-from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
-from tools.benchmarks.peers.peer import Files, Peer, parse_answer
-from tools.benchmarks.peers.weights import restore
+from tools.benchmarks.peers.peer import Peer, parse_answer
 from tools.benchmarks.playing import Samples, Screen, pcm16
 from tools.benchmarks.processes import ServerFailure
+from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.systems import warm_up
 
 # It asks for torchaudio too, of which no build for CPUs fits, and never imports it.
@@ -48,20 +46,13 @@ NAMES: dict[Policy, str] = {
 class WhisperLiveKit(Peer):
     """A server of WhisperLiveKit's."""
 
-    def __init__(
-        self, folder: Path, policy: Policy, files: Files | None = None, *, n_threads: int | None = None
-    ) -> None:
-        """`folder` holds the peers' environments; `n_threads` are OpenMP's, None: as many as there are cores.
-
-        files : of the model; None: nano.en's
-        """
-        super().__init__(NAMES[policy], folder, {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)})
+    def __init__(self, model: PublishedModel, policy: Policy) -> None:
+        super().__init__(NAMES[policy], model, {})
         self._policy: Policy = policy
-        self._files = files or ModelFiles("nano.en", folder)
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
-        python = str(ENVIRONMENT.python(self._folder))
+        python = str(ENVIRONMENT.python(self._model.peers_folder))
         server = [python, "-P", "-m", "whisperlivekit.basic_server", "--host", "127.0.0.1", "--port", str(port)]
         return [*server, *self._flags()]
 
@@ -70,15 +61,15 @@ class WhisperLiveKit(Peer):
         return WhisperLiveKitConversation(f"ws://127.0.0.1:{port}/asr?language=en")
 
     def _flags(self) -> list[str]:
-        encoder = str(self._files.ctranslate2())
-        warm_up_file = self._folder / "warm-up.wav"
+        encoder = str(self._model.ctranslate2())
+        warm_up_file = self._model.temporary / "warm-up.wav"
         soundfile.write(warm_up_file, warm_up(), SAMPLE_RATE)
         flags = ["--pcm-input", "--language", "en", "--warmup-file", str(warm_up_file)]
         flags += ["--backend-policy", self._policy, "--backend", "faster-whisper"]
         if self._policy == "localagreement":
             return [*flags, "--model_dir", encoder]
-        flags += ["--encoder-model-path", encoder, "--decoder-model-path", str(self._files.openai())]
-        return [*flags, "--custom-alignment-heads", heads_mask(self._files)]
+        flags += ["--encoder-model-path", encoder, "--decoder-model-path", str(self._model.openai())]
+        return [*flags, "--custom-alignment-heads", heads_mask(self._model)]
 
 
 class WhisperLiveKitConversation:
@@ -109,15 +100,15 @@ class WhisperLiveKitConversation:
         if "lines" not in answer:
             return False
         lines = " ".join(line["text"] for line in answer["lines"] if line["text"])
-        return self.screen.show(restore(lines), restore(answer["buffer_transcription"]), wall_s)
+        return self.screen.show(lines, answer["buffer_transcription"], wall_s)
 
     def is_over(self, quiet_s: float) -> bool:
         return self._ended
 
 
-def heads_mask(files: Files) -> str:
+def heads_mask(model: PublishedModel) -> str:
     """Return the alignment heads as openai-whisper writes them: a mask over layers and heads, in gzip and base 85."""
-    dims = files.checkpoint().dims
+    dims = model.checkpoint().dims
     mask = np.zeros((dims.n_text_layer, dims.n_text_head), dtype=np.bool_)
-    mask[tuple(np.transpose(files.alignment_heads()))] = True
+    mask[tuple(np.transpose(model.alignment_heads()))] = True
     return base64.b85encode(gzip.compress(mask.tobytes())).decode("ascii")

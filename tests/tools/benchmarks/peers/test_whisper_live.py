@@ -36,7 +36,6 @@ def test_what_is_shown_is_what_its_client_would_show() -> None:
     revision = conversation.screen.revisions[-1]
     assert revision.words == ("A", "right.", "To")
     assert revision.n_stable == 2
-    assert revision.audio_s is None
     assert not conversation.hear(json.dumps(answer), 2.0)
     assert not conversation.hear('{"language": "en", "language_prob": 1.0}', 2.0)
     # An open segment is waited for longer.

@@ -1,0 +1,38 @@
+"""What the checks of `streamer doctor` return. A room's checks are in its module `doctor`."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"  # the daemon works without
+    PROBLEM = "problem"  # a start with these settings fails
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found, and what to do about it; without a remedy there is nothing to do, or `found` says it."""
+
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def ok(found: str) -> Finding:
+    return Finding(Verdict.OK, found)
+
+
+def warning(found: str, remedy: str = "") -> Finding:
+    return Finding(Verdict.WARNING, found, remedy)
+
+
+def problem(found: str, remedy: str = "") -> Finding:
+    return Finding(Verdict.PROBLEM, found, remedy)
+
+
+def missing(found: str, remedy: str = "", *, needed: bool) -> Finding:
+    """Return what is missing as a problem if the settings need it, else as a warning."""
+    return Finding(Verdict.PROBLEM if needed else Verdict.WARNING, found, remedy)

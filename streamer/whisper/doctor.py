@@ -1,0 +1,98 @@
+"""What `streamer doctor` checks of models and of the directories that they are kept in."""
+
+import contextlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from huggingface_hub import constants
+
+from streamer.findings import Finding, Verdict, missing, ok, problem, warning
+from streamer.whisper import locate
+from streamer.whisper.cache import CACHE_VARIABLE, cache_base
+from streamer.whisper.files import format_size, size_of
+from streamer.whisper.hub import cache
+from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
+
+# A large model is 3 GB to fetch, and as much again when it is compiled.
+LITTLE_SPACE_BYTES = 4 * 10**9
+
+# A shorter file holds no model.
+MIN_WEIGHTS_BYTES = 1000
+WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
+
+
+def check_model(name: str) -> Finding:
+    """Check that a model is here, and that its files are whole."""
+    path = locate.find_model(name)
+    if path is None and cache.repository(name) is not None:
+        pull = f"streamer models pull {name:.200}"
+        return warning(f"{name!r:.200} is not here; it would be fetched at the first start", pull)
+    if path is None:
+        return problem(f"there is no model {name!r:.200}", "`streamer models list` shows those that there are")
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    weights = [file for file in files if file.suffix in WEIGHTS_SUFFIXES]
+    if not weights:
+        return problem(
+            f"{path} holds no weights: expected a file that ends in {', '.join(WEIGHTS_SUFFIXES)}",
+            "fetch the model again",
+        )
+    for file in weights:
+        n_bytes = file.stat().st_size
+        if n_bytes < MIN_WEIGHTS_BYTES:
+            return problem(
+                f"{file} has {n_bytes} bytes: an interrupted download, or a pointer of Git LFS",
+                "fetch the model again, or run `git lfs pull` in its directory",
+            )
+    found = f"{path}, {format_size(size_of(path))}; `streamer models verify {name}` tries it out"
+    return warning(found, limits(EMBEDDED_ORIGIN)) if name == SAMPLE_OF else ok(found)
+
+
+def check_cache(setting: str) -> Finding:
+    """Check the directory of compiled graphs; `setting` is `model.cache_dir`."""
+    try:
+        path = cache_base(setting)
+    except RuntimeError as error:  # the home directory of an unknown user
+        return problem(f"model.cache_dir {setting!r:.100}: {error}", "name a directory")
+    remedy = "set model.cache_dir to a directory that this user may write to; without one each start compiles anew"
+    return _check_directory(path, remedy, needed=bool(setting or os.environ.get(CACHE_VARIABLE)))
+
+
+def check_hub() -> Finding:
+    """Check the directory of models from the Hugging Face Hub."""
+    remedy = "set HF_HOME to a directory that this user may write to; without one no model can be fetched"
+    finding = _check_directory(Path(constants.HF_HUB_CACHE), remedy, needed=False)
+    if finding.verdict is Verdict.OK and constants.HF_HUB_OFFLINE:
+        return ok(f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
+    return finding
+
+
+def _check_directory(path: Path, remedy: str, *, needed: bool) -> Finding:
+    """Check whether a directory can be written to, or made; return how much is in it and how much is free."""
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
+    if existing is None:
+        return missing(f"{path} cannot be made: the drive is not there", remedy, needed=needed)
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            file.write(b"streamer")
+    except OSError as error:
+        reason = f"{existing} is a file" if existing.is_file() else error.strerror or str(error)
+        failed = "written to" if existing == path else "made"
+        return missing(f"{path} cannot be {failed} ({reason})", remedy, needed=needed)
+    free = shutil.disk_usage(existing).free
+    held = format_size(_size(path)) if existing == path else "not made yet"
+    found = f"{path}, {held}, {format_size(free)} free"
+    if free < LITTLE_SPACE_BYTES:
+        return warning(found, "make room, or choose another directory: a large model takes some gigabytes")
+    return ok(found)
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes in a directory. A linked file counts in its own directory only."""
+    total = 0
+    for directory, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(directory) / name).lstat().st_size
+    return total
