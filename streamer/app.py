@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from streamer import __version__, descriptors, signals, systemd
+from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
@@ -32,7 +33,6 @@ from streamer.sessions.models import Models, unless_stopped
 from streamer.sessions.own_input import OwnInput, make_source
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
-from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow

@@ -32,6 +32,7 @@ def name_of(path: Path) -> str:
 # Rooms of `streamer/whisper`, each of which imports only those further down. Upwards from `weights` it is the way from
 # the bytes of files to words; `source` joins what lies on disk, `model` joins all.
 ROOMS = [
+    "options",
     "model",
     "doctor",
     "locate",

@@ -41,7 +41,7 @@ from streamer.events import End, Error, Event, Final, Gap, Partial
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.sessions.enrich import Enrichment
-from streamer.sessions.sessions import open_session, ready_event, session_settings
+from streamer.sessions.sessions import SessionSource, open_session, ready_event, session_settings
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -131,12 +131,8 @@ class Owned:
             settings,
             model,
             self._events,
-            options=checkpoint.start,
-            kind=AudioKind.EITHER,
-            on_finished=self._events.close,
+            SessionSource(kind=AudioKind.EITHER, options=checkpoint.start, state=state, live_from=request.head),
             enrichment=place.enrichment,
-            state=state,
-            live_from=request.head,
         )
         self.runner.ring.on_room = self._on_room
         if not checkpoint.seq:

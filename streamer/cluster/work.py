@@ -17,6 +17,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from streamer.arrays import Float32Array
+from streamer.check import check_options
 from streamer.cluster.jobs import (
     JOBS,
     KEEP_S,
@@ -39,11 +40,10 @@ from streamer.protocols.recordings import RecordedSegment
 from streamer.sessions.recordings import choose_decoding, recorded_segments
 from streamer.sessions.sessions import ready_event
 from streamer.sessions.yielding import YieldToLive
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
 from streamer.settings.values import checked
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 

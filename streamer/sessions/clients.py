@@ -14,7 +14,7 @@ from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History
 from streamer.sessions.enrich import Enrichment
-from streamer.sessions.sessions import open_session, session_settings
+from streamer.sessions.sessions import SessionSource, open_session, session_settings
 from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.table import ServerSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -74,9 +74,7 @@ class ClientStreams:
             settings,
             model,
             log,
-            options=start,
-            kind=AudioKind.EITHER,
-            on_finished=log.close,
+            SessionSource(kind=AudioKind.EITHER, options=start),
             enrichment=self._enrichment,
         )
         if spare is not None:

@@ -5,7 +5,6 @@ One thread takes them from a bounded queue. Before each call of a graph it lets 
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -23,10 +22,9 @@ from streamer.offline.recording import OnLanguage
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.sessions.models import Known, Models
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
-from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
 from streamer.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -44,7 +42,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
     }
     chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
     # The model sees the end of a prompt that is too long.
-    check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
+    check_decode_options(msgspec.structs.replace(chosen, initial_prompt=""), model)
     return chosen
 
 

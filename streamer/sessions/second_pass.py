@@ -13,11 +13,11 @@ from streamer.health import Health
 from streamer.offline import transcribe
 from streamer.sessions.models import Known, Models, in_thread
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:

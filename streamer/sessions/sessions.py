@@ -1,9 +1,13 @@
 """Sessions of a loaded model: their settings, how they are opened, and how audio is written to them."""
 
+import functools
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -11,7 +15,7 @@ from streamer.audio.mel import LogMelStream
 from streamer.engine.eventlog import EventLog
 from streamer.engine.publisher import Output
 from streamer.engine.runner import AudioKind, Input, SessionRunner
-from streamer.engine.settings import SessionSettings
+from streamer.engine.settings import SessionSettings, when_stable
 from streamer.engine.state import SessionState
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
@@ -19,10 +23,9 @@ from streamer.protocols.native import SessionOptions
 from streamer.sessions.confidence import Confidence
 from streamer.sessions.enrich import Enrichment
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
-from streamer.settings.apply import decode_options, gate_settings, is_conditioned, stability_policy, when_stable
-from streamer.settings.check import check_decode_options
-from streamer.settings.table import CLIENT_OPTIONS, Settings
+from streamer.settings.table import CLIENT_OPTIONS, Settings, StreamSettings
 from streamer.whisper.model import SILENCE_S, WhisperModel
+from streamer.whisper.options import check_decode_options, is_conditioned
 
 logger = logging.getLogger(__name__)
 
@@ -30,52 +33,65 @@ logger = logging.getLogger(__name__)
 NO_OPTIONS = SessionOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSource:
+    """What sends a session its audio."""
+
+    kind: AudioKind
+    options: SessionOptions = NO_OPTIONS  # what a client chose
+
+    # Adds to an event what only the source knows.
+    label: Callable[[Event], Event] = lambda event: event
+
+    # See `Input`.
+    reserved: bool = False
+    live_from: int = 0
+
+    # Of a session that goes on from where another was, which has been ready before.
+    state: SessionState | None = None
+
+
 def open_session(
     settings: Settings,
     model: WhisperModel,
     log: EventLog,
+    source: SessionSource,
     *,
-    kind: AudioKind,
-    reserved: bool = False,
-    on_finished: Callable[[], None],
-    options: SessionOptions = NO_OPTIONS,
-    label: Callable[[Event], Event] = lambda event: event,
     enrichment: Enrichment | None = None,
-    state: SessionState | None = None,
-    live_from: int = 0,
+    on_finished: Callable[[], None] | None = None,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    With `state` it goes on where another was, and has been ready before.
+    enrichment : post-processing of its events
+    on_finished : called when the last event was published, instead of closing the log
 
-    `options` are a client's own; `label` adds to an event what only the source knows, `enrichment` what else is to be
-    known of it. See `SessionRunner` for the rest.
-    Raises ConfigError where the model cannot do what is asked for.
+    Raises ConfigError if the model cannot do what a client chose.
     """
-    chosen = session_settings(settings, model, options)
+    chosen = session_settings(settings, model, source.options)
     runner = SessionRunner(
         chosen,
         Input(
-            kind=kind,
+            kind=source.kind,
             capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
             max_delay_s=settings.stream.max_delay_s,
-            reserved=reserved,
-            live_from=live_from,
+            reserved=source.reserved,
+            live_from=source.live_from,
         ),
         Output(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
-            label=lambda event: label(event if enriched is None else enriched.label(event)),
+            label=lambda event: source.label(event if enriched is None else enriched.label(event)),
             name=log.session,
         ),
         mel=LogMelStream(model.dims.n_mels),
-        state=state,
+        state=source.state,
     )
     if chosen.task == "transcribe":  # translations are less probable by nature
         log.subscribe(Confidence(model, runner.logger.warning).take)
     enriched = enrichment.open(log, runner) if enrichment is not None else None
-    finish = on_finished if enriched is None else partial(enriched.finish, on_finished)
-    if state is None:
+    close = on_finished or log.close
+    finish = close if enriched is None else partial(enriched.finish, close)
+    if source.state is None:
         log.append(ready_event(model, chosen.language))
     return runner
 
@@ -90,17 +106,12 @@ SHORTEST_WINDOW_S = 3.0
 
 
 def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
-    """Return a session's settings, with what a client chose where it chose something.
+    """Return a session's settings: the daemon's, with what a client chose instead.
 
-    Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
+    Raises ConfigError if the model does not know a language, cannot translate, or cannot do what the options say.
     """
-    settings = settings.having(
-        {
-            setting.name: chosen
-            for name, setting in CLIENT_OPTIONS.items()
-            if (chosen := getattr(options, name)) is not None
-        }
-    )
+    named = {setting.name: getattr(options, name) for name, setting in CLIENT_OPTIONS.items()}
+    settings = settings.having({name: value for name, value in named.items() if value is not None})
     decoding, stream = settings.decoding, settings.stream
     language, task = decoding.language, decoding.task
     for code in options.languages or ():
@@ -110,17 +121,17 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     margin_s, probability = when_stable(stream)
     # A client that chooses how much silence ends speech means that it makes the text final, too.
     final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
+    resolved = {
+        **msgspec.structs.asdict(stream),
+        "policy": stability_policy(stream, model),
+        "attention_margin_s": margin_s,
+        "commit_probability": probability,
+        "final_silence_s": max(final_silence_s, settings.speech.min_silence_s),
+        "window_s": stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
+    }
     return SessionSettings(
-        gate=gate_settings(settings.speech),
-        pace_s=stream.pace_s,
-        policy=stability_policy(stream, model),
-        n_agreeing=stream.agreement,
-        attention_margin_s=margin_s,
-        commit_probability=probability,
-        show_probability=stream.show_probability,
-        trim_after_s=stream.trim_after_s,
-        final_silence_s=max(final_silence_s, settings.speech.min_silence_s),
-        window_s=stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
+        **resolved,
+        gate=settings.speech,
         condition_on_previous_text=is_conditioned(decoding, model),
         no_speech_threshold=_or(decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(decoding.logprob_threshold, -math.inf),
@@ -129,8 +140,27 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         languages=options.languages or (),
         task="transcribe" if task == "both" else task,
         translated=task == "both",
-        options=check_decode_options(decode_options(decoding, model), model),
+        options=check_decode_options(decoding, model),
         words=options.words is not False,
+    )
+
+
+def stability_policy(stream: StreamSettings, model: WhisperModel) -> str:
+    """Return what makes words stable with a model: `agreement`, or `alignatt`, which needs known alignment heads."""
+    if stream.policy != "auto":
+        return stream.policy
+    if model.knows_heads:
+        return "alignatt"
+    _note_agreement(model.name)
+    return "agreement"
+
+
+@functools.cache  # said once, however many sessions ask for it
+def _note_agreement(name: str) -> None:
+    logger.info(
+        "it is not known which attention heads of %s follow the audio: words become stable by agreement of passes"
+        " (stream.policy: alignatt is the other way)",
+        name,
     )
 
 
@@ -162,5 +192,5 @@ def tell_error(log: EventLog, error: StreamerError) -> None:
 
 
 def _or(threshold: float | None, never: float) -> float:
-    """Return a threshold, or where there is none, one that nothing passes."""
+    """Return a threshold, or one that nothing passes if it is None."""
     return never if threshold is None else threshold

@@ -23,9 +23,9 @@ from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import is_conditioned
 from streamer.worker import Worker, once
 
 # What Whisper translates into.

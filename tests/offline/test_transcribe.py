@@ -15,12 +15,12 @@ from streamer.events import Final
 from streamer.offline import texts, transcribe, transcribe_segments
 from streamer.offline.segments import split_segments
 from streamer.offline.texts import History
-from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import word_timestamps as word_timestamps_module
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.conftest import processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read

@@ -5,7 +5,7 @@ import pytest
 
 from streamer.errors import ProtocolError
 from streamer.protocols.native import SessionOptions, StreamStart, parse_message
-from streamer.settings.table import SETTINGS
+from streamer.settings.table import CLIENT_OPTIONS
 
 
 def start_of(text: str) -> StreamStart:
@@ -69,21 +69,16 @@ def test_commands_say_nothing_more(kind: str) -> None:
         parse_message(json.dumps({"type": kind, "at": 1}))
 
 
-@pytest.mark.parametrize(
-    ("key", "setting"),
-    [
-        ("beam_size", "decoding.beam_size"),
-        ("vad_threshold", "speech.threshold"),
-        ("min_silence_s", "speech.min_silence_s"),
-        ("pace_s", "stream.pace_s"),
-    ],
-)
-def test_ranges_are_those_of_the_settings(key: str, setting: str) -> None:
-    low, high = SETTINGS[setting].within or (0.0, 0.0)
-    for limit, beyond in ((low, low / 2), (high, high * 2)):
-        parse_message(json.dumps({"type": "set", key: limit}))
-        with pytest.raises(ProtocolError, match=f"from {low:g} to {high:g}"):
-            parse_message(json.dumps({"type": "set", key: beyond}))
+def test_settings_that_a_client_may_choose_are_options_with_their_ranges() -> None:
+    assert EVERYTHING.keys() - CLIENT_OPTIONS.keys() == {"languages", "words"}
+    for key, setting in CLIENT_OPTIONS.items():
+        if setting.within is None:
+            continue
+        low, high = setting.within
+        for limit, beyond in ((low, low / 2), (high, high * 2)):
+            parse_message(json.dumps({"type": "set", key: limit}))
+            with pytest.raises(ProtocolError, match=f"from {low:g} to {high:g}"):
+                parse_message(json.dumps({"type": "set", key: beyond}))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import pytest
 import whisper.utils
 
-from streamer.settings.apply import fallback_options
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.fallback import (
@@ -19,6 +18,7 @@ from streamer.whisper.decode.fallback import (
     token_entropy,
 )
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.options import fallback_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
 
