@@ -70,7 +70,7 @@ hooks: $(VENV)/.test ## Let git check style and types before each commit
 	$(BIN)/python -m pip install 'pre-commit>=4.0'
 	$(BIN)/pre-commit install
 
-documents: $(VENV)/.run ## Generate config.yaml, its schema and the options of docs/decoding.md
+documents: $(VENV)/.run ## Generate config.yaml, its schema, the tables of docs/, streamer.1
 	$(BIN)/python -m tools.documents
 
 lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests

@@ -8,15 +8,15 @@ import threading
 
 from streamer import cli
 
-# OpenVINO imports its converter of other models where there is one: a tenth of the start, for what no command needs.
+# OpenVINO imports its converter of other models if it is installed: a tenth of the start, and no command needs it.
 sys.modules["openvino.tools.ovc"] = None  # type: ignore[assignment]
 
 
 def main() -> int:
     """Run the command that the arguments name and return its exit code.
 
-    Where a thread was left behind in something that cannot be interrupted (a model that is being compiled, a pipe
-    that is being read), the process ends here: to end the interpreter beneath such a thread would abort it.
+    If a thread is left in something that cannot be interrupted (a model that is being compiled, a pipe that is being
+    read), the process ends here: ending the interpreter under such a thread would abort it.
     """
     exit_code = cli.main()
     if any(thread.daemon and type(thread) is threading.Thread for thread in threading.enumerate()):

@@ -1,4 +1,4 @@
-"""Types of arrays, by their numbers; what shape they have and what they hold is said where they are used."""
+"""Types of arrays, by their numbers. Shape and meaning are documented at each use."""
 
 import numpy as np
 from numpy.typing import NDArray

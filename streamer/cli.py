@@ -76,7 +76,7 @@ def _run(command: Command, arguments: dict[str, Any]) -> int:
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
     parser = make_parser()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next, and reads no more than that
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions only
         import argcomplete
 
         argcomplete.autocomplete(parser)
@@ -93,7 +93,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that shows an example of its command, and says what was probably meant."""
+    """A parser that shows an example of its command, and suggests what a misspelt word should be."""
 
     def format_help(self) -> str:
         lines = (f"streamer {command.name} {command.example}".rstrip() for command in COMMANDS)
@@ -155,13 +155,9 @@ def _add_debug(parser: _Parser, default: object) -> None:
 
 
 def _add_arguments(parser: _Parser, command: Command) -> None:
-    alternatives: argparse._ActionsContainer | None = None
     for flag in command.flags:
         if isinstance(flag, str):
             add_flags(parser, flag)
-        elif flag.alternative:
-            alternatives = alternatives or parser.add_mutually_exclusive_group()
-            alternatives.add_argument(*flag.names, **flag.how)
         else:
             parser.add_argument(*flag.names, **flag.how)
     if command.decoding != "none":
@@ -173,15 +169,15 @@ def _failed(message: str, exit_code: int, *, debug: bool) -> int:
         if debug and sys.exc_info()[0] is not None:
             log.say(escaped(traceback.format_exc().rstrip(), keep="\n"))
         line = " ".join(message.split())
-        # The name of somebody else's file may hold what a terminal would obey.
+        # The name of another user's file may hold control sequences for the terminal.
         notice(f"error: {''.join(char if char.isprintable() else '?' for char in line)}")
     return exit_code
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is what ended the command: also where a library's C code made another error of it.
+    """Return whether Ctrl-C ended the command, even if a library's C code raised another error because of it.
 
-    An error that comes while the command cleans up has it for its context, not its cause, and is told as itself.
+    An error during the command's clean-up has the interrupt as its context, not its cause, and is reported as itself.
     """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__
@@ -191,12 +187,12 @@ def _is_interrupt(error: BaseException | None) -> bool:
 def _is_broken_pipe(error: BaseException) -> bool:
     if isinstance(error, BrokenPipeError):
         return True
-    # Windows says "invalid argument" of a pipe whose reader has gone.
+    # Windows reports "invalid argument" for a pipe whose reader has gone.
     return os.name == "nt" and isinstance(error, OSError) and error.errno == errno.EINVAL
 
 
 def _leave_pipe() -> int:
-    """Leave quietly where the reader has had enough, as `head` has."""
+    """End without a message if the reader of a pipe has gone, as `head` does."""
     with contextlib.suppress(OSError, ValueError):
         # Python flushes standard output once more at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -206,7 +202,7 @@ def _leave_pipe() -> int:
 def _prepare_streams() -> None:
     """Write UTF-8 into pipes and files everywhere, and never fail for a character that a terminal lacks.
 
-    Where standard output or standard error is closed, what is written there is dropped.
+    If standard output or standard error is closed, what is written there is dropped.
     """
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w", encoding="utf-8") for stream in (sys.stdout, sys.stderr))  # noqa: PTH123, SIM115
     for stream in (sys.stdout, sys.stderr):

@@ -6,10 +6,10 @@
     |   +-- AudioFileError        an audio file that is missing, empty or not audio
     |   +-- ModelError            a model directory with a missing or mismatched part
     |   |   +-- UnknownModelError   a model that is not here, or that requests may not name
-    |   +-- UploadError           the body of a request that cannot be taken
+    |   +-- UploadError           the body of a request that cannot be accepted
     |   +-- ProtocolError         a message that breaks the wire protocol
     |   |   +-- UnknownEventError   an event of a type that this version does not know
-    |   +-- UnknownSessionError     a session that is not kept, or never was there
+    |   +-- UnknownSessionError     a session that is not kept, or never existed
     |   +-- PortInUseError        the address to listen on is taken
     +-- AudioDeviceError          no PortAudio, no microphone, or a microphone that went away
     +-- TruncatedAudioError       an audio file that ends before its header says
@@ -18,11 +18,11 @@
     +-- IdleError                 a client that sends nothing
     +-- StoppingError             the daemon is about to stop
     +-- HistoryError              the history cannot be read, or deleted from
-    +-- SessionStateError         a session's state that cannot be gone on from
+    +-- SessionStateError         a session's state that cannot be resumed
     +-- PeerError                 another program (a daemon, a chat endpoint) cannot be reached or misbehaves
-        +-- RefusalError              it answers that it does not take what it was sent
+        +-- RefusalError              it rejects what it was sent
         +-- ClusterError              NATS: it cannot be reached, is too old, or refuses
-            +-- ClusterMessageError       what another machine of the cluster says is not understood
+            +-- ClusterMessageError       a malformed message of another machine
             +-- FencedError               another machine owns the session
 
 Each message is one line: the fact, what was expected, and what to do about it.
@@ -165,11 +165,11 @@ class PeerError(StreamerError):
 
 
 class RefusalError(PeerError):
-    """Another program answers that it does not take what it was sent."""
+    """Another program rejects what it was sent."""
 
 
 class SessionStateError(StreamerError):
-    """A session's state, as another machine left it, that cannot be gone on from."""
+    """A session's state, as another machine left it, cannot be resumed."""
 
     code: ClassVar[str] = "session_state"
 
@@ -181,7 +181,7 @@ class ClusterError(PeerError):
 
 
 class ClusterMessageError(ClusterError):
-    """What another machine of the cluster says is not understood."""
+    """A message of another machine of the cluster is malformed or unknown."""
 
 
 class FencedError(ClusterError):

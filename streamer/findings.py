@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 
-class Verdict(StrEnum):
+class Severity(StrEnum):
     """How bad a finding is."""
 
     OK = "ok"
@@ -16,23 +16,23 @@ class Verdict(StrEnum):
 class Finding:
     """What a check found, and what to do about it; without a remedy there is nothing to do, or `found` says it."""
 
-    verdict: Verdict
+    severity: Severity
     found: str
     remedy: str = ""
 
 
 def ok(found: str) -> Finding:
-    return Finding(Verdict.OK, found)
+    return Finding(Severity.OK, found)
 
 
 def warning(found: str, remedy: str = "") -> Finding:
-    return Finding(Verdict.WARNING, found, remedy)
+    return Finding(Severity.WARNING, found, remedy)
 
 
 def problem(found: str, remedy: str = "") -> Finding:
-    return Finding(Verdict.PROBLEM, found, remedy)
+    return Finding(Severity.PROBLEM, found, remedy)
 
 
 def missing(found: str, remedy: str = "", *, needed: bool) -> Finding:
     """Return what is missing as a problem if the settings need it, else as a warning."""
-    return Finding(Verdict.PROBLEM if needed else Verdict.WARNING, found, remedy)
+    return Finding(Severity.PROBLEM if needed else Severity.WARNING, found, remedy)

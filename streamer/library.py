@@ -21,7 +21,7 @@ from streamer.offline import transcribe as transcribe_recording
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper
 from streamer.whisper.options import check_options_of_model, resolve_decoding
 
@@ -37,7 +37,7 @@ class Transcript:
 
     @property
     def words(self) -> tuple[Word, ...]:
-        """All words; each has its leading space, where its language writes one."""
+        """All words; each has its leading space, if its language writes one."""
         return tuple(word for segment in self.segments for word in segment.words)
 
     @property
@@ -47,7 +47,7 @@ class Transcript:
 
     @property
     def language(self) -> str:
-        """Code of the language, such as `en`; empty where nothing is said."""
+        """Code of the language, such as `en`; empty if nothing is said."""
         return self.segments[0].language if self.segments else ""
 
 
@@ -61,19 +61,18 @@ def load_model(
     lora : a LoRA adapter of it, a directory or a name on the Hub; empty: none
     device : AUTO, NPU, GPU, CPU or a device's full name
     beam_size : as many beams as `transcribe` may be asked for; None: five
-    cache_dir : where compiled models are kept; empty: where the program keeps them
+    cache_dir : directory of compiled models; empty: the program's own
 
-    Raises ModelError where there is no such model or it is broken; PeerError where it cannot be fetched; ConfigError
-    where the device is not there; InferenceError where it cannot run the model.
+    Raises ModelError if there is no such model or it is broken; PeerError if it cannot be fetched; ConfigError if the
+    device is not there; InferenceError if it cannot run the model.
 
         model = load_model("nano.en", device="CPU")
         for path in Path("talks").glob("*.flac"):
             print(transcribe(path, model).text)
     """
     name = choose_model(Settings(model=ModelSettings(name=name, cache_dir=cache_dir)), live=False).model.name
-    return load_whisper(
-        name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False
-    )
+    devices = DeviceSettings(device=device)
+    return load_whisper(name, LoadOptions(devices, lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False))
 
 
 def transcribe(
@@ -88,13 +87,13 @@ def transcribe(
     audio : the path of a file, or samples, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
     model : what `load_model` returns, or takes; by its name it is loaded for this one time
     sample_rate : of samples; a file says its own
-    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=1
+    decoding : options of docs/options.md by their names, such as language="en", task="translate", beam_size=1
 
     Of a file that is cut off, what there is, is transcribed, and that is logged. In an asynchronous program:
     `await asyncio.to_thread(transcribe, "speech.wav", model)`.
 
-    Raises AudioFileError or ProtocolError where there is no such audio, ConfigError where an option is unknown or the
-    model cannot do what it asks for, InferenceError where the device fails, and what `load_model` raises.
+    Raises AudioFileError or ProtocolError if there is no such audio, ConfigError if an option is unknown or the model
+    cannot do what it asks for, InferenceError if the device fails, and what `load_model` raises.
 
         transcript = transcribe("speech.wav", "base.en", hotwords=["OpenVINO"])
         for segment in transcript.segments:
@@ -127,7 +126,7 @@ def transcribe(
 
 
 def _option(name: str, value: object) -> object:
-    """Return a decoding option as its setting's type. Raises ConfigError where there is none, or it is out of range."""
+    """Return a decoding option as its setting's type. Raises ConfigError if it is unknown or out of range."""
     setting = SETTINGS.get(f"decoding.{name}")
     if setting is None:
         raise ConfigError(f"there is no option {name!r:.60}: `streamer docs decoding` lists those that there are")

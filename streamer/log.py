@@ -1,4 +1,4 @@
-"""Logging: lines wait in a queue for a thread that writes them to standard error, where nobody may be reading."""
+"""Logging: a thread writes lines to standard error from a queue, as the reader of standard error may be slow."""
 
 import contextlib
 import io
@@ -23,10 +23,10 @@ MAX_CHARS = 16_384
 # How long an end waits for what is still to be written.
 FLUSH_S = 2.0
 
-# Of a session's name: enough to tell clients apart. The whole name is a secret: who knows it can take the stream over.
+# Of a session's name: enough to distinguish clients. The whole name is a secret, with which a stream can be resumed.
 SESSION_CHARS = 8
 
-# One line a request, where `log.access` asks for it, whatever `log.level` says.
+# One line a request if `log.access` is set, whatever `log.level` says.
 ACCESS_LOGGER = "streamer.access"
 
 
@@ -97,7 +97,7 @@ class JsonFormatter(logging.Formatter):
 class QueuedHandler(logging.Handler):
     """Hands lines to a thread that writes them. Never waits, and may be called by a handler of signals.
 
-    When more than `MAX_LINES` wait, further ones are dropped; how many is told when there is room again.
+    When more than `MAX_LINES` wait, further ones are dropped, and their number is logged when there is room again.
     """
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
@@ -109,7 +109,7 @@ class QueuedHandler(logging.Handler):
         # whose `put` may interrupt itself, as a signal can have it.
         self._waiting: queue.SimpleQueue[str | Callable[[], object] | None] = queue.SimpleQueue()
 
-        # Lines dropped and not told of yet. Guarded by the handler's lock.
+        # Lines that were dropped since that was last logged. Guarded by the handler's lock.
         self._n_dropped = 0
 
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
@@ -119,7 +119,7 @@ class QueuedHandler(logging.Handler):
         """Queue a line, or drop it."""
         try:
             line = self.format(record)
-        except Exception:  # noqa: BLE001 - logging must not stop what it tells of
+        except Exception:  # noqa: BLE001 - logging must not stop what it logs
             line = f"a line of the log cannot be formatted: {record.name}, line {record.lineno}"
         self._put(line)
 
@@ -151,10 +151,10 @@ class QueuedHandler(logging.Handler):
             if self._waiting.qsize() >= MAX_LINES:
                 self._n_dropped += 1
                 return
-            self._tell_dropped()
+            self._log_dropped()
             self._waiting.put(line)
 
-    def _tell_dropped(self) -> None:
+    def _log_dropped(self) -> None:
         if self._n_dropped:
             n_dropped, self._n_dropped = self._n_dropped, 0
             text = f"standard error was not read in time: {n_dropped} lines of the log were dropped"
@@ -171,7 +171,7 @@ class QueuedHandler(logging.Handler):
             if self._n_dropped and self._waiting.empty():
                 assert self.lock is not None
                 with self.lock:
-                    self._tell_dropped()
+                    self._log_dropped()
 
 
 def _installed() -> QueuedHandler | None:
@@ -199,4 +199,4 @@ def _write(text: str) -> None:
     # Beneath its buffer, which has a lock: a thread that waits for a reader would hold it when the interpreter ends.
     data = text.replace("\n", os.linesep).encode(stderr.encoding, "backslashreplace")
     while data:
-        data = data[raw.write(data) or len(data) :]  # None: it would have to wait, and was told not to
+        data = data[raw.write(data) or len(data) :]  # None: it would have to wait, and must not

@@ -1,4 +1,4 @@
-"""Text and addresses that come from outside: other programs, drivers, people."""
+"""Text and addresses of other programs, drivers and people."""
 
 import ipaddress
 
@@ -17,14 +17,14 @@ def one_line(text: object) -> str:
 
 
 def escaped(text: str, keep: str = "") -> str:
-    """Return text whose control characters are written out, such as `\\x1b`, but for those to `keep`."""
+    """Return text whose control characters are written out, such as `\\x1b`, except those to `keep`."""
     return "".join(
         char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
     )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
+    """Return whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
     name = host.lower().strip("[]")
     if name == "localhost":
         return True
@@ -35,7 +35,7 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an IP address as headers have it, with a port or without; None where it is none.
+    """Read an IP address as headers have it, with a port or without; None for other text.
 
     An IPv4 address within IPv6, as a socket for both shows it, is the IPv4 address; a zone is left out.
     """

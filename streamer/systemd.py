@@ -1,4 +1,4 @@
-"""What systemd is told of a service: sd_notify(3) and sd_watchdog_enabled(3). Elsewhere nothing happens."""
+"""Notifications to systemd: sd_notify(3) and sd_watchdog_enabled(3). On other systems nothing happens."""
 
 import logging
 import os
@@ -12,7 +12,7 @@ logger = logging.getLogger(__name__)
 
 
 def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> None:
-    """Tell the service manager assignments such as `READY=1`, where there is one. Never waits."""
+    """Send assignments such as `READY=1` to the service manager, if there is one. Never waits."""
     address = environ.get("NOTIFY_SOCKET", "")
     if not address or not hasattr(socket, "AF_UNIX"):
         return
@@ -24,11 +24,11 @@ def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> None:
             sock.setblocking(False)
             sock.sendto(message.encode("utf-8"), address)
     except (OSError, ValueError) as error:  # ValueError: an address with a NUL in it
-        logger.debug("the service manager cannot be told %s: %s", assignments[0], error)
+        logger.debug("%s cannot be sent to the service manager: %s", assignments[0], error)
 
 
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> None:
-    """Say that settings are read again, as Type=notify-reload wants it; `READY=1` follows when they are."""
+    """Notify that settings are read again, as Type=notify-reload expects; `READY=1` follows when they are."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", environ=environ)
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -118,30 +119,20 @@ def model(tmp_path: Path) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["config.json", "tokenizer.json", "model.safetensors"],
-)
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
 def test_a_missing_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path, name: str) -> None:
     (model / name).unlink()
-    error = refused(2, "transcribe", "--model", model, sentence)
-    assert name in error
-    assert "missing" in error
+    assert re.search(rf"{name}.* missing", refused(2, "transcribe", "--model", model, sentence))
 
 
-def test_a_mismatched_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path) -> None:
+def test_a_file_of_a_model_that_is_cut_off_or_does_not_fit_is_named(refused: Refused, model: Path) -> None:
+    run = ("run", "--port", "0", "--input", "none", "--model", model)
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    config["encoder_layers"] += 1
-    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    error = refused(2, "transcribe", "--model", model, sentence)
-    assert "model.safetensors" in error
-    assert "config.json" in error
-
-
-def test_a_cut_off_file_of_a_model_is_named(refused: Refused, model: Path) -> None:
+    more = {**config, "encoder_layers": config["encoder_layers"] + 1}
+    (model / "config.json").write_text(json.dumps(more), encoding="utf-8")
+    assert re.search(r"model\.safetensors.*config\.json", refused(2, *run))
     os.truncate(model / "model.safetensors", 100_000)
-    error = refused(2, "run", "--port", "0", "--input", "none", "--model", model)
-    assert "model.safetensors" in error
+    assert "model.safetensors" in refused(2, *run)
 
 
 def test_a_model_that_is_not_there_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:

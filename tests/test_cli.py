@@ -8,10 +8,8 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from websockets.asyncio.server import ServerConnection, serve
@@ -20,46 +18,23 @@ import streamer
 from streamer.cli import _parse, main, make_parser
 from streamer.commands.table import LISTEN_FORMATS, TRANSCRIPT_FORMATS
 from streamer.errors import InferenceError, ModelError
-from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
+from streamer.events import End, Error, Event, Gap, Ready, Speech
 from streamer.outputs.subtitles import FORMATS
+from tests import builders
+from tests.builders import timed_words
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
+from tests.daemon import Outcome, environment
+from tests.daemon import command as run_command
 
 TIMEOUT_S = 90  # so that a hang is a failure; nothing here takes a second by itself
 
-
-@dataclass
-class Outcome:
-    exit_code: int | None
-    stdout: str
-    stderr: str
-
-    def only_error(self) -> str:
-        """Return the error, which must be the one line that was said."""
-        assert self.stdout == ""
-        assert self.stderr.startswith("streamer: error: ")
-        assert self.stderr.count("\n") == 1
-        assert self.stderr.endswith("\n")
-        return self.stderr
+Run = Callable[..., Outcome]
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without anybody's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMER_")}
-    return {**kept, "XDG_CONFIG_HOME": os.devnull, "APPDATA": os.devnull, **(extra or {})}
-
-
-def streamer_command(*args: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Outcome:
-    done = subprocess.run(
-        [sys.executable, "-m", "streamer", *args],
-        capture_output=True,
-        encoding="utf-8",
-        stdin=subprocess.DEVNULL,
-        timeout=TIMEOUT_S,
-        env=environment(environ),
-        cwd=cwd,
-        check=False,
-    )
-    return Outcome(done.returncode, done.stdout, done.stderr)
+def only_error(outcome: Outcome) -> str:
+    """Return the error, which must be the one line that was printed."""
+    assert (outcome.stdout, outcome.stderr.count("\n"), outcome.stderr[-1]) == ("", 1, "\n"), outcome
+    return outcome.error()
 
 
 @contextlib.asynccontextmanager
@@ -98,13 +73,8 @@ READY = Ready(model="m", device={}, sample_rate=16000, language="en").stamped(1,
 
 
 def final(seq: int, text: str) -> Event:
-    words: dict[str, Any] = {
-        "words": (Word(word=text, start=seq / 2, end=seq / 2 + 0.5, probability=1.0, stable=True),) if text else (),
-        "language": "en",
-        "no_speech_prob": 0.0,
-        "avg_logprob": 0.0,
-    }
-    return Final(segment=seq, start=seq / 2, end=seq / 2 + 0.5, text=text, **words).stamped(seq, "s")
+    spoken = timed_words((text, seq / 2, seq / 2 + 0.5)) if text else ()
+    return builders.final(text, start=seq / 2, segment=seq, words=spoken, seq=seq, session="s")
 
 
 @contextlib.asynccontextmanager
@@ -145,8 +115,8 @@ END = End().stamped(9, "s")
 STAY = Error(code="busy", message="stay open", fatal=False).stamped(8, "s")
 
 
-def test_version() -> None:
-    assert streamer_command("--version").stdout == f"streamer {streamer.__version__}\n"
+def test_version(run_here: Run) -> None:
+    assert run_here("--version").stdout == f"streamer {streamer.__version__}\n"
 
 
 @pytest.mark.parametrize("command", ["run", "transcribe", "listen", "chat", "devices"])
@@ -178,8 +148,8 @@ def test_each_help_ends_with_an_example_that_can_be_parsed() -> None:
         assert _parse(shlex.split(example)[2:]).run_command
 
 
-def test_defaults_are_shown() -> None:
-    text = " ".join(streamer_command("run", "--help").stdout.split())
+def test_defaults_are_shown(run_here: Run) -> None:
+    text = " ".join(run_here("run", "--help").stdout.split())
     for default in ("default: 8765)", "(default: 127.0.0.1)", "(default: mic)", "(default: AUTO)", "default: 1.0)"):
         assert default in text
 
@@ -206,10 +176,9 @@ def test_the_formats_are_the_writers() -> None:
         (["--debug"], "COMMAND"),
     ],
 )
-def test_wrong_usage_exits_2_and_says_what_was_meant(args: list[str], words: str) -> None:
-    done = streamer_command(*args)
-    assert done.exit_code == 2
-    assert done.stdout == ""
+def test_wrong_usage_exits_2_and_says_what_was_meant(run_here: Run, args: list[str], words: str) -> None:
+    done = run_here(*args)
+    assert (done.exit_code, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert words in line
 
@@ -229,16 +198,19 @@ def test_wrong_usage_exits_2_and_says_what_was_meant(args: list[str], words: str
         (["devices", "--config", "bad.yaml"], "bad.yaml:2: there is no setting 'server.prot'"),
     ],
 )
-def test_a_wrong_setting_exits_2_with_one_line(tmp_path: Path, args: list[str], words: str) -> None:
+def test_a_wrong_setting_exits_2_with_one_line(
+    run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "bad.yaml").write_text("server:\n  prot: 1\n", encoding="utf-8")
-    done = streamer_command(*args, cwd=tmp_path)
+    done = run_here(*args)
     assert done.exit_code == 2
-    assert words in done.only_error()
+    assert words in only_error(done)
 
 
 @pytest.mark.parametrize("args", [["--debug", "chat"], ["chat", "--debug"]])
-def test_debug_shows_the_traceback_wherever_it_stands(args: list[str]) -> None:
-    done = streamer_command(*args)
+def test_debug_shows_the_traceback_wherever_it_stands(run_here: Run, args: list[str]) -> None:
+    done = run_here(*args)
     assert done.exit_code == 2
     assert "Traceback" in done.stderr
     assert done.stderr.splitlines()[-1].startswith("streamer: error: ")
@@ -259,22 +231,21 @@ def test_an_unexpected_exception_is_one_line_that_names_it(
     assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("made_of_it", [SystemError("returned a result with an exception set"), ModelError("broken")])
-def test_ctrl_c_is_what_is_told_even_where_a_library_made_another_error_of_it(
-    made_of_it: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("raised", [SystemError("returned a result with an exception set"), ModelError("broken")])
+def test_ctrl_c_is_reported_even_if_a_library_makes_another_error_of_it(
+    raised: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupted_inside_a_library(*_: object) -> None:
-        try:
-            raise KeyboardInterrupt
-        except KeyboardInterrupt as interrupt:
-            raise made_of_it from interrupt
+        raise raised from KeyboardInterrupt()
 
     monkeypatch.setattr("streamer.commands.devices.show_devices", interrupted_inside_a_library)
     assert main(["devices"]) == 1
     assert capsys.readouterr().err == "streamer: error: interrupted\n"
 
 
-def test_what_fails_after_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_fails_after_ctrl_c_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def interrupted_and_not_written(*_: object) -> None:
         try:
             raise KeyboardInterrupt
@@ -286,58 +257,40 @@ def test_what_fails_after_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     assert capsys.readouterr().err == "streamer: error: the device is gone\n"
 
 
-@pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
-@pytest.mark.parametrize("command", ["run --port 0 --input -", "transcribe -"])
-def test_standard_input_that_is_closed_is_one_line(command: str) -> None:
+def in_shell(line: str) -> Outcome:
+    """Run a line of a POSIX shell, with Python as `$0`."""
     done = subprocess.run(
-        ["sh", "-c", f'"$0" -m streamer {command} <&-', sys.executable],
+        ["sh", "-c", line, sys.executable],
         capture_output=True,
         encoding="utf-8",
         timeout=TIMEOUT_S,
         env=environment(),
         check=False,
     )
-    assert Outcome(done.returncode, done.stdout, done.stderr).only_error() == (
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
+@pytest.mark.parametrize("command", ["run --port 0 --input -", "transcribe -"])
+def test_standard_input_that_is_closed_is_one_line(command: str) -> None:
+    done = in_shell(f'"$0" -m streamer {command} <&-')
+    assert only_error(done) == (
         "streamer: error: standard input is closed: expected audio on it; pipe it into the command, or name a file"
-        " instead of -\n"
+        " instead of -"
     )
-    assert done.returncode == 2
+    assert done.exit_code == 2
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
 def test_standard_output_that_is_closed_is_no_error() -> None:
-    done = subprocess.run(
-        ["sh", "-c", '"$0" -m streamer config show >&-', sys.executable],
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        timeout=TIMEOUT_S,
-        env=environment(),
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert in_shell('"$0" -m streamer config show >&-') == Outcome(0, "", "")
 
 
-def test_devices_lists_what_computes_and_what_hears() -> None:
-    done = streamer_command("devices")
+def test_devices_lists_inference_devices_stages_and_microphones(run_here: Run) -> None:
+    done = run_here("devices")
     assert done.exit_code == 0, done.stderr
-    assert "CPU" in done.stdout
-    for stage in ("encoder", "cross_kv", "decoder"):
-        assert stage in done.stdout
-    assert "AUTO" in done.stdout
-    assert "Microphones" in done.stdout
-
-
-def test_a_missing_audio_library_is_a_line_among_the_devices(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from streamer.errors import AudioDeviceError
-
-    def missing() -> None:
-        raise AudioDeviceError("no PortAudio [library]: install libportaudio2")
-
-    monkeypatch.setattr("streamer.commands.devices.list_microphones", missing)
-    assert main(["devices"]) == 0
-    assert "Microphones: no PortAudio [library]: install libportaudio2" in capsys.readouterr().out
+    for word in ("CPU", "encoder", "cross_kv", "decoder", "AUTO", "Microphones"):
+        assert word in done.stdout
 
 
 async def test_listen_prints_finals_and_ends_with_the_daemon() -> None:
@@ -378,7 +331,7 @@ async def test_listen_tells_of_gaps_and_errors_beside_the_text() -> None:
     ):
         done = await outcome("listen", address)
     assert done.stdout == ""
-    assert "WARNING 1.0 s to 2.0 s not heard: overrun" in done.stderr
+    assert "WARNING 1.0 s to 2.0 s are missing: overrun" in done.stderr
     assert "WARNING x [2J: a b" in done.stderr
 
 
@@ -387,7 +340,7 @@ async def test_listen_without_a_daemon_exits_1_and_says_how_to_start_one() -> No
         pass
     done = await outcome("listen", address)
     assert done.exit_code == 1
-    assert "start one with `streamer run`" in done.only_error()
+    assert "start one with `streamer run`" in only_error(done)
 
 
 async def test_listen_asks_the_daemon_of_the_settings() -> None:
@@ -418,21 +371,21 @@ async def test_a_token_comes_from_a_file_or_the_environment_and_one_in_an_addres
 
 def test_a_token_that_is_too_short_or_not_there_is_one_line(tmp_path: Path) -> None:
     run = ("run", "--port", "0", "--input", "none")
-    done = streamer_command(*run, environ={"STREAMER_SERVER_TOKEN": "hunter2"})
+    done = run_command(*run, environ={"STREAMER_SERVER_TOKEN": "hunter2"})
     assert done.exit_code == 2
-    assert "16" in done.only_error()
+    assert "16" in only_error(done)
     assert "hunter2" not in done.stderr
-    done = streamer_command(*run, "--token-file", str(tmp_path))
+    done = run_command(*run, "--token-file", str(tmp_path))
     assert done.exit_code == 2
-    assert "token file" in done.only_error()
-    done = streamer_command(*run[:-1], "-", "--token-file", "-")
+    assert "token file" in only_error(done)
+    done = run_command(*run[:-1], "-", "--token-file", "-")
     assert done.exit_code == 2
-    assert "token file - holds no token" in done.only_error()
+    assert "token file - holds no token" in only_error(done)
 
 
 @pytest.mark.parametrize("command", [("config", "show"), ("run",), ("gateway",), ("listen",), ("chat",)])
-def test_no_flag_takes_a_token_and_one_in_the_arguments_is_not_shown(command: tuple[str, ...]) -> None:
-    done = streamer_command(*command, "--token", "a token in the arguments")
+def test_no_flag_takes_a_token_and_one_in_the_arguments_is_not_shown(run_here: Run, command: tuple[str, ...]) -> None:
+    done = run_here(*command, "--token", "a token in the arguments")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.count("\n") == 1
     assert "did you mean --token-file?" in done.stderr
@@ -443,7 +396,7 @@ async def test_listen_ends_with_one_line_at_what_is_no_event() -> None:
     async with daemon('{"type":"final","text":7}') as (address, _):
         done = await outcome("listen", address)
     assert done.exit_code == 1
-    assert "sent an invalid event" in done.only_error()
+    assert "sent an invalid event" in only_error(done)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals to send")
@@ -476,9 +429,9 @@ async def test_sigterm_ends_what_a_shell_started_in_the_background() -> None:
 def test_a_name_gives_the_terminal_no_orders(tmp_path: Path) -> None:
     directory = tmp_path / "red\x1b[31m\x07"
     directory.mkdir()
-    done = streamer_command("models", "verify", str(directory))
+    done = run_command("models", "verify", str(directory))
     assert done.exit_code == 2
-    assert "red?[31m?" in done.only_error()
+    assert "red?[31m?" in only_error(done)
     assert done.stderr.removesuffix("\n").isprintable()
 
 
@@ -551,7 +504,7 @@ async def test_chat_without_an_endpoint_or_a_daemon_exits_1() -> None:
         assert "start the chat endpoint" in done.stderr.splitlines()[-1]
     done = await outcome("chat", "--to", endpoint.url, "--daemon", nowhere)
     assert done.exit_code == 1
-    assert "start one with `streamer run`" in done.only_error()
+    assert "start one with `streamer run`" in only_error(done)
 
 
 async def test_the_key_of_the_endpoint_comes_from_the_environment_and_is_in_no_log() -> None:

@@ -1,9 +1,7 @@
 """The daemon as a process, real sockets, the embedded model: the promises of docs/protocol.md, and the commands."""
 
 import asyncio
-import contextlib
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,7 +14,6 @@ from websockets.asyncio.client import connect
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech, from_json
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
-from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import (
     SAMPLE,
     WAIT_S,
@@ -25,7 +22,6 @@ from tests.daemon import (
     Received,
     command,
     connected,
-    environment,
     events_of,
     follow,
     pause_after,
@@ -156,96 +152,6 @@ async def test_two_clients_at_once_each_get_their_own_text(daemon: Daemon) -> No
     assert second.close_code == 1000
     assert wer(sample_text(*SECOND_S), transcript(second.events)) <= MAX_SAMPLE_WER
     assert first.events[0].session != second.events[0].session
-
-
-async def test_a_client_without_audio_gets_ready_and_end(daemon: Daemon) -> None:
-    received = await transcribe(daemon, recording(SAMPLE, 0.0, 0.0))
-    assert [event.type for event in received.events] == ["ready", "end"]
-    assert received.close_code == 1000
-
-
-async def test_text_where_audio_belongs_is_told_and_nothing_is_lost(daemon: Daemon) -> None:
-    samples = recording(SAMPLE, *FIRST_S)
-    async with connected(daemon.address("/v1/stream")) as (connection, received):
-        await send_audio(connection, samples[: len(samples) // 2])
-        await connection.send("hello?")
-        await send_audio(connection, samples[len(samples) // 2 :])
-        await connection.send('{"type":"finish"}')
-        await received.wait_closed()
-    (error,) = received.of(Error)
-    assert (error.code, error.fatal) == ("bad_message", False)
-    assert "expected" in error.message
-    assert received.close_code == 1000
-    check_promises(received.events, duration_s=FIRST_S[1])
-    check_first(transcript(received.events))
-
-
-async def test_a_first_message_that_is_not_understood_is_refused(daemon: Daemon) -> None:
-    for message, said in (
-        ("hello?", "JSON"),
-        ('{"type":"start","format":"mp3"}', "mp3"),
-        ('{"type":"start","sample_rat":16000}', "sample_rat"),
-        ('{"type":"start","language":"xx"}', "xx"),
-    ):
-        async with connected(daemon.address("/v1/stream")) as (connection, received):
-            await connection.send(message)
-            await received.wait_closed()
-        (error,) = received.events
-        assert isinstance(error, Error)
-        assert error.fatal
-        assert said in error.message
-        assert received.close_code == 1008
-
-
-@pytest.mark.slow
-async def test_frames_of_an_odd_number_of_bytes_are_joined(daemon: Daemon) -> None:
-    data = pcm16(recording(SAMPLE, *FIRST_S))
-    async with connected(daemon.address("/v1/stream")) as (connection, received):
-        for first in range(0, len(data), 3001):
-            await connection.send(data[first : first + 3001])
-        await connection.send('{"type":"finish"}')
-        await received.wait_closed()
-    (error,) = received.of(Error)
-    assert (error.code, error.fatal) == ("odd_bytes", False)
-    assert received.close_code == 1000
-    check_promises(received.events)
-    check_first(transcript(received.events))
-
-
-@pytest.mark.slow
-async def test_samples_that_are_no_numbers_are_silence(daemon: Daemon) -> None:
-    samples = recording(SAMPLE, *FIRST_S).copy()
-    samples[:1600] = np.nan
-    samples[1600:3200] = np.inf
-    async with connected(daemon.address("/v1/stream")) as (connection, received):
-        await connection.send('{"type":"start","format":"f32le"}')
-        await connection.send(samples.astype("<f4").tobytes())
-        await connection.send('{"type":"finish"}')
-        await received.wait_closed()
-    (error,) = received.of(Error)
-    assert (error.code, error.fatal) == ("bad_samples", False)
-    check_promises(received.events)
-    check_first(transcript(received.events))
-
-
-async def test_a_frame_that_announces_a_gigabyte_is_refused_before_it_comes(daemon: Daemon) -> None:
-    host, port = daemon.url.removeprefix("http://").rstrip("/").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    writer.write(
-        b"GET /v1/stream HTTP/1.1\r\nHost: %b:%b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-        % (host.encode(), port.encode())
-    )
-    async with asyncio.timeout(WAIT_S):
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        # A binary frame of 2**30 masked bytes, of which only the announcement comes (RFC 6455, 5.2).
-        writer.write(bytes([0x82, 0x80 | 127]) + (1 << 30).to_bytes(8, "big") + b"\0\0\0\0" + b"\0" * 1000)
-        head = await reader.readexactly(4)
-        assert (head[0], int.from_bytes(head[2:], "big")) == (0x88, 1009)
-        writer.close()
-        with contextlib.suppress(OSError):
-            await writer.wait_closed()
-    assert daemon.health()["status"] == "ok"
 
 
 @pytest.mark.slow
@@ -503,44 +409,6 @@ async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
     assert srt.stdout.startswith("1\n00:00:0")
     lines = [line for line in srt.stdout.splitlines() if not (line.isdecimal() or " --> " in line)]
     assert words_of(" ".join(lines)) == words_of(transcript(received.events))
-
-
-@pytest.mark.slow
-def test_listen_leaves_quietly_when_its_reader_has_had_enough(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "3", "--no-captions") as daemon:
-        listener = subprocess.Popen(
-            [sys.executable, "-m", "streamer", "listen", daemon.url, "--format", "jsonl"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        )
-        assert listener.stdout is not None
-        assert b'"ready"' in listener.stdout.readline()
-        listener.stdout.close()
-        assert listener.wait(WAIT_S) == 0
-        assert listener.stderr is not None
-        assert listener.stderr.read() == b""
-        listener.stderr.close()
-        assert daemon.health()["status"] == "ok"
-
-
-@pytest.mark.slow
-async def test_chat_answers_what_is_said(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
-        async with chat_endpoint(saying("I ", "see."), saying("Go on."), saying("More?")) as endpoint:
-            talking = asyncio.create_task(
-                asyncio.to_thread(command, "chat", "--to", endpoint.url, "--daemon", daemon.url, "--model", "m")
-            )
-            received = await follow(daemon.address("/v1/captions?after=0"))
-            outcome = await talking
-            assert daemon.wait().exit_code == 0
-        assert outcome.exit_code == 0, outcome.stderr
-        finals = [final.text for final in received.of(Final)]
-        assert finals
-        # Finals that come while a reply is under way are asked together.
-        assert " ".join(endpoint.questions) == " ".join(finals)
-        assert "you: " + endpoint.questions[0] in outcome.stdout
-        assert "bot: I see." in outcome.stdout
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

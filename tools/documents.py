@@ -1,36 +1,197 @@
-"""Writes what is made of the table of settings, and of the commands: config.yaml, its JSON Schema, the options of
-docs/decoding.md, the types of a session's options in the clients, and the manual page.
+"""Generates what is made from the table of settings, the commands and the events.
 
-`make documents` runs it after a change in streamer/settings/table.py, or of a command.
+These are config.yaml, its JSON Schema, the options of docs/options.md, the events of docs/protocol.md, the types of a
+session's options in the clients, and the manual page. Run `make documents` after a change in
+streamer/settings/table.py, streamer/events.py or of a command.
 """
 
+import ast
 import re
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import streamer.events
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
+from streamer.events import (
+    EVENT_TYPES,
+    Edit,
+    End,
+    Error,
+    Event,
+    Final,
+    Flushed,
+    Gap,
+    Partial,
+    Ready,
+    Resumed,
+    Revision,
+    Speakers,
+    Speech,
+    Translation,
+    Word,
+)
 from streamer.protocols.native import OPTIONS
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
 from streamer.settings.flags import option_groups
 
 REPOSITORY = Path(__file__).parent.parent
+DOCS = REPOSITORY / "docs"
+
+_GOOD = Word(word=" Good", start=1.2, end=1.5, probability=0.98, stable=True)
+_MORNING = Word(word=" morning", start=1.5, end=1.9, probability=0.97, stable=True)
+_EVERY = Word(word=" every", start=1.9, end=2.3, probability=0.61, stable=False)
+_SHAWN = Word(word=" Shawn.", start=1.9, end=2.6, probability=0.93, stable=True)
+_SEAN = Word(word=" Sean.", start=1.9, end=2.6, probability=0.93, stable=True)
+
+# An example of each event.
+EXAMPLES: tuple[Event, ...] = (
+    Ready(
+        model="base",
+        device={"encoder": "NPU", "cross_kv": "NPU", "decoder": "CPU"},
+        sample_rate=16_000,
+        language="en",
+        seq=1,
+    ),
+    Resumed(heard_samples=48_000, seq=1),
+    Speech(state="start", time=1.216, seq=2),
+    Partial(
+        segment=1, start=1.2, end=2.3, text="Good morning every", stable=12, words=(_GOOD, _MORNING, _EVERY), seq=5
+    ),
+    Final(
+        segment=1,
+        start=1.2,
+        end=2.6,
+        text="Good morning Shawn.",
+        words=(_GOOD, _MORNING, _SHAWN),
+        language="en",
+        no_speech_prob=0.01,
+        avg_logprob=-0.12,
+        seq=7,
+    ),
+    Revision(
+        of=7,
+        by="glossary",
+        text="Good morning Sean.",
+        words=(_GOOD, _MORNING, _SEAN),
+        edits=(Edit(start=13, end=19, text="Sean."),),
+        seq=8,
+    ),
+    Speakers(same=("S3", "S1"), seq=9),
+    Translation(of=7, text="Good morning Sean.", language="en", seq=10),
+    Gap(start=14.2, end=16.8, reason="overload", seq=11),
+    Flushed(time=16.8, seq=12),
+    Error(code="audio_device", message="the microphone was unplugged: plug it in again", fatal=False, seq=13),
+    End(seq=14),
+)
+
+# How the types of fields are called in docs/protocol.md.
+TYPES = {
+    "int": "integer",
+    "int | msgspec.UnsetType": "integer",
+    "Number": "number",
+    "str": "string",
+    "str | None": "string",
+    "bool": "boolean",
+    "dict[str, str]": "object",
+    "SpeechState": "`start` or `end`",
+    "tuple[str, str]": "two strings",
+    "tuple[Word, ...]": "list of [words](#words)",
+    "tuple[Token, ...]": "list of tokens",
+    "tuple[Edit, ...]": "list of [edits](#edits)",
+}
 
 
 def documents() -> dict[Path, str]:
-    """Return each file that is made of the table, as it should be."""
-    decoding = REPOSITORY / "docs" / "decoding.md"
-    client = REPOSITORY / "streamer" / "client" / "options.py"
+    """Return each generated file with the text that it should have."""
+    options, protocol = DOCS / "options.md", DOCS / "protocol.md"
     javascript = REPOSITORY / "clients" / "js" / "index.d.ts"
     return {
         REPOSITORY / "config.yaml": config_yaml(SCHEMA_PATH.relative_to(REPOSITORY).as_posix()),
         SCHEMA_PATH: json_schema(),
-        decoding: with_options(decoding.read_text(encoding="utf-8")),
-        client: PYTHON_OPTIONS + "".join(f"    {name}: {python_type(type)} | None\n" for name, type in OPTIONS.items()),
+        options: with_part(options.read_text(encoding="utf-8"), "options", options_markdown()),
+        protocol: with_part(protocol.read_text(encoding="utf-8"), "events", events_markdown()),
+        REPOSITORY / "streamer" / "client" / "options.py": python_options(),
         javascript: with_typescript(javascript.read_text(encoding="utf-8")),
         REPOSITORY / "contrib" / "streamer.1": manual_page(),
     }
+
+
+def with_part(document: str, name: str, text: str) -> str:
+    """Return a Markdown document with its generated part replaced, which stands between two comments."""
+    begin, end = f"<!-- {name}: generated by `make documents` -->\n", f"<!-- end of {name} -->\n"
+    before, _, rest = document.partition(begin)
+    _, found, after = rest.partition(end)
+    assert found, f"the marks of {name} are missing"
+    return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def options_markdown() -> str:
+    """Return a table for each group of the options of decoding and output."""
+    parts = []
+    for title, settings in option_groups().items():
+        lines = ["| Option | Default | Live | What it does |", "| --- | --- | --- | --- |"]
+        for setting in settings:
+            default = setting.default_text if setting.default_text == "empty" else f"`{setting.default_text}`"
+            text = setting.help.replace("|", "\\|")
+            lines.append(f"| `{setting.key}` | {default} | {'yes' if setting.live else ''} | {text} |")
+        parts.append(f"### {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def events_markdown() -> str:
+    """Return the section *Events* of docs/protocol.md, from the source of streamer/events.py and `EXAMPLES`."""
+    source = Path(streamer.events.__file__).read_text(encoding="utf-8")
+    classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
+    examples = {example.type: example for example in EXAMPLES}
+    parts = ["### All events\n\n" + _fields_markdown(classes["Event"], source)]
+    for name in EVENT_TYPES:
+        node = classes[name.capitalize()]
+        example = f"```json\n{wrapped_json(examples[name].stamped(examples[name].seq, 'k3v9'))}\n```\n"
+        described = [f"### `{name}`", ast.get_docstring(node) or "", _fields_markdown(node, source), example]
+        parts.append("\n\n".join(part for part in described if part))
+    for title, name in (("Words", "Word"), ("Tokens", "Token"), ("Edits", "Edit")):
+        node = classes[name]
+        parts.append(f"### {title}\n\n{ast.get_docstring(node)}\n\n{_fields_markdown(node, source)}\n")
+    return "\n".join(part.rstrip() + "\n" for part in parts)
+
+
+def wrapped_json(event: Event) -> str:
+    """Return the event as JSON in lines of at most 110 characters; each word of a list has its own."""
+    lines = re.sub(r'(,"words":\[|,"edits":\[|(?<=\}),)(?=\{)', r"\1\n  ", event.to_json()).split("\n")
+    for i, line in enumerate(lines):
+        if len(line) > 110:
+            cut = line.rindex(',"', 0, 110) + 1
+            lines[i : i + 1] = [line[:cut], "  " + line[cut:]]
+    return "\n".join(lines)
+
+
+def _fields_markdown(node: ast.ClassDef, source: str) -> str:
+    """Return a table of a class's fields; empty if it has none. Fields without a comment share the one before."""
+    rows: list[tuple[list[str], str, str]] = []
+    for names, kind, comment in _fields(node, source.splitlines()):
+        if comment or not rows:
+            rows.append(([names], kind, comment))
+        else:
+            rows[-1][0].append(names)
+    lines = [
+        f"| {', '.join(f'`{name}`' for name in names)}: {TYPES[kind]} | {comment} |" for names, kind, comment in rows
+    ]
+    return "\n".join(["| Field | Meaning |", "| --- | --- |", *lines]) if lines else ""
+
+
+def _fields(node: ast.ClassDef, lines: list[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield name, type and comment of each field of a class."""
+    for field in node.body:
+        if not isinstance(field, ast.AnnAssign):
+            continue
+        first = field.lineno - 1
+        while lines[first - 1].strip().startswith("#"):
+            first -= 1
+        comment = " ".join(line.strip().removeprefix("#").strip() for line in lines[first : field.lineno - 1])
+        yield ast.unparse(field.target), ast.unparse(field.annotation), comment
 
 
 def manual_page() -> str:
@@ -66,7 +227,7 @@ the pages of the documentation.
 .SH FILES
 .TP
 .I ~/.config/streamer/config.yaml
-Settings, where no other file is named with
+Settings, unless another file is named with
 .BR --config .
 .SH EXIT STATUS
 0 done, 1 failed, 2 wrong usage.
@@ -83,6 +244,10 @@ class Options(TypedDict, total=False):
     """Options of a session, described in docs/protocol.md. None: the daemon's setting."""
 
 '''
+
+
+def python_options() -> str:
+    return PYTHON_OPTIONS + "".join(f"    {name}: {python_type(type)} | None\n" for name, type in OPTIONS.items())
 
 
 def python_type(type: Any) -> str:  # noqa: ANN401 - a type
@@ -104,36 +269,6 @@ def with_typescript(document: str) -> str:
         lines.append(f"  {name}?: {of_python.get(python, choices)} | null;\n")
     pattern = re.compile(r"(?<=export interface Options {\n).*?(?=}\n)", re.DOTALL)
     return pattern.sub("".join(lines), document)
-
-
-def options_markdown() -> str:
-    """Return the tables of the options of decoding and output."""
-    parts = []
-    for title, settings in option_groups().items():
-        rows = [["Option", "Default", "Range", "From", "What it does", "What it is for", "Applies to"], ["---"] * 7]
-        rows += [
-            [
-                f"`{setting.key}`",
-                "empty" if setting.default_text == "empty" else f"`{setting.default_text}`",
-                setting.limits,
-                setting.source,
-                f"{setting.help}. {setting.more}" if setting.more else setting.help,
-                setting.use,
-                "both" if setting.live else "files",
-            ]
-            for setting in settings
-        ]
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def with_options(document: str) -> str:
-    """Return a Markdown document with its tables of options made anew, between the comments that mark them."""
-    begin, end = "<!-- Options: written by `make documents` -->\n", "<!-- End of the options -->\n"
-    before, _, rest = document.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{options_markdown()}\n{end}{after}"
 
 
 if __name__ == "__main__":

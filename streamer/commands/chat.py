@@ -21,7 +21,7 @@ def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: s
     token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
 
-    Raises UsageError where no chatbot is named, PeerError where there is no daemon or it refuses us.
+    Raises UsageError if no chatbot is named, PeerError if there is no daemon or it refuses.
     """
     if not settings.chat.url:
         raise UsageError(

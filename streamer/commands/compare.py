@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Measurement:
     """What a process is to do."""
 
     name: str
@@ -85,7 +85,7 @@ def compare_models(
     return 1 if comparison.failed else 0
 
 
-def measure_apart(job: Job) -> Runs:
+def measure_apart(job: Measurement) -> Runs:
     """Do a job in another process. What it did before it failed is kept."""
     process = subprocess.Popen(apart("compare:answer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
     found = Runs(name=job.name, runs=[])
@@ -109,7 +109,7 @@ def measure_apart(job: Job) -> Runs:
 
 def answer() -> None:
     """Do the job on standard input; write what is measured so far to standard output, a line a recording."""
-    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Measurement)
     with os.fdopen(os.dup(1), "wb") as stdout:
         os.dup2(2, 1)  # what a library prints is no answer
 
@@ -124,7 +124,7 @@ def answer() -> None:
             log.close()
 
 
-def measure(job: Job, report: Callable[[Runs], None]) -> None:
+def measure(job: Measurement, report: Callable[[Runs], None]) -> None:
     """Transcribe the recordings of a job; `report` is called with what is known, after each of them."""
     found = Runs(name=job.name, runs=[])
     begin_s = time.perf_counter()
@@ -191,7 +191,7 @@ def _jobs(
     paths: Sequence[Path],
     *,
     streaming: bool,
-) -> list[Job]:
+) -> list[Measurement]:
     """Return what the process of each candidate is to do. Raises UsageError if the settings of one are wrong."""
     jobs = []
     for name, own in parse_candidates(models).items():
@@ -202,12 +202,12 @@ def _jobs(
             raise UsageError(f"{name}: {error}") from None
         if settings.decoding.task == "both":
             raise UsageError("task is both, and one text of each model is compared: expected transcribe or translate")
-        jobs.append(Job(name, settings, [str(path.absolute()) for path in paths], streaming))
+        jobs.append(Measurement(name, settings, [str(path.absolute()) for path in paths], streaming))
     return jobs
 
 
 def _pull(name: str) -> str:
-    """See that a model is here; return why it cannot be fetched, or nothing. Raises ModelError: there is none."""
+    """Fetch a model unless it is here; return why that fails, or an empty text. Raises ModelError for unknown names."""
     try:
         with show_progress(name) as shown:
             find_or_pull(name, shown.fetched)

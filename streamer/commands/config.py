@@ -15,7 +15,7 @@ from streamer.settings.table import SETTINGS
 def show(invocation: Invocation) -> int:
     """Print each setting as a configuration file has it, with where it comes from. Returns the exit code.
 
-    Secrets that are set are masked. Raises ConfigError where a setting is refused.
+    Secrets that are set are masked. Raises ConfigError if a setting is refused.
     """
     given = given_values(invocation.config, os.environ, invocation.overrides)
     values = {name: given[name].value if name in given else setting.default for name, setting in SETTINGS.items()}
@@ -31,9 +31,9 @@ def show(invocation: Invocation) -> int:
 def init(output: Path | None, *, force: bool) -> int:
     """Write a configuration file with all defaults, each explained. Returns the exit code.
 
-    output : the file; None: where a configuration is looked for when none is named
+    output : the file; None: the user's own
 
-    Raises UsageError where it is there already, unless `force` is set, and where it cannot be written.
+    Raises UsageError if it exists, unless `force` is set, and if it cannot be written.
     """
     path = output or default_config_path()
     if path.is_file() and not force:

@@ -5,7 +5,6 @@ import os
 import shlex
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -17,33 +16,12 @@ from streamer.errors import UsageError
 from streamer.settings.table import Settings
 from streamer.whisper.check import require
 from streamer.whisper.device.allocator import give_back_large_blocks
-from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.compress import parse_precisions
 from streamer.whisper.locate import find_or_pull, name_of
-from streamer.whisper.source import holds_graphs, read_model
-from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights.checkpoint import Checkpoint
-
-
-@dataclass(frozen=True, slots=True)
-class ConvertSource:
-    """A model in any format, as far as it is saved."""
-
-    checkpoint: Checkpoint
-    generation: GenerationConfig
-    tokenizer: Tokenizer
-    name: str
-    origin: str  # what it is published as; empty where that is not known
-
-
-def convert_named(settings: Settings, name: str, output: Path, *, weights: str, force: bool, console: Console) -> int:
-    """Convert a checkpoint as `convert_model` does, with the tokenizer and the adapter of the settings."""
-    model = settings.model
-    return convert_model(
-        name, output, weights=weights, tokenizer=model.tokenizer, lora=model.lora, force=force, console=console
-    )
+from streamer.whisper.source import ModelSource, holds_graphs, read_model
 
 
 def convert_model(
@@ -51,48 +29,44 @@ def convert_model(
     output: Path,
     *,
     weights: str,
-    tokenizer: str = "",
-    lora: str = "",
+    settings: Settings | None = None,
     force: bool = False,
     console: Console,
 ) -> int:
     """Find a checkpoint of any format, or fetch it, and convert it.
 
     weights : a precision, or one a stage (see `compress.parse_precisions`)
-    tokenizer : file of a tokenizer that replaces the model's own; empty: none
-    lora : an adapter that goes into the weights (see `load_model`); empty: none
+    settings : name a tokenizer that replaces the model's own, and an adapter that goes into the weights
 
-    Raises as `convert` does, and UsageError where the model holds graphs and no weights.
+    Returns the exit code. Raises as `convert` does, and UsageError if the model holds graphs and no weights.
     """
+    chosen = (settings or Settings()).model
     precisions = parse_precisions(weights)
     saved.check_target(output, force=force)
     with show_progress(name) as progress:
         path = find_or_pull(name, progress.fetched)
-        adapter = find_or_pull(lora, progress.fetched) if lora else None
+        adapter = find_or_pull(chosen.lora, progress.fetched) if chosen.lora else None
     if holds_graphs(path):
         raise UsageError(
             f"{path} holds graphs: expected a checkpoint, whose weights can be compressed; convert the one that they"
             " were made from"
         )
-    chosen = Path(tokenizer).expanduser() if tokenizer else None
-    model = read_model(path, name_of(path, name), chosen, lora_path=adapter)
+    tokenizer = Path(chosen.tokenizer).expanduser() if chosen.tokenizer else None
+    model = read_model(path, name_of(path, name), tokenizer, lora_path=adapter)
     require(model.checks)
-    assert model.checkpoint is not None
-    source = ConvertSource(model.checkpoint, model.generation, model.tokenizer, model.name, model.origin)
-    return convert(source, output, precisions=precisions, force=force, console=console)
+    return convert(model, output, precisions=precisions, force=force, console=console)
 
 
-def convert(
-    source: ConvertSource, output: Path, *, precisions: Mapping[str, str], force: bool, console: Console
-) -> int:
-    """Save a model's graphs in a directory, and print where.
+def convert(source: ModelSource, output: Path, *, precisions: Mapping[str, str], force: bool, console: Console) -> int:
+    """Save the graphs of a model that has a checkpoint in a directory, and print its path.
 
     precisions : of each stage (see `compress.parse_precisions`)
 
-    Raises UsageError where the directory is taken, ModelError where the checkpoint turns out to be broken,
-    StreamerError where the directory cannot be written. Then nothing is left of it.
+    Raises UsageError if the directory is taken, ModelError if the checkpoint turns out to be broken, StreamerError if
+    the directory cannot be written. Then nothing is left of it.
     """
     give_back_large_blocks()  # each stage's weights go as soon as they are written
+    assert source.checkpoint is not None
     dims, heads = source.checkpoint.dims, tuple(source.generation.alignment_heads)
     # f16 is made while the graph is written, tensor by tensor, and marked as made for size alone.
     built = {stage: "f32" if precision == "f16" else precision for stage, precision in precisions.items()}
@@ -101,7 +75,7 @@ def convert(
             output,
             saved.Description(source.name, source.origin, dims, heads, precisions),
             ModelGraphs.of(source.checkpoint, heads, built).build,
-            _companions(source),
+            _companions(source, dims),
             force=force,
             on_stage=lambda stage: progress.begin(f"building the {stage} ({precisions[stage]})"),
         )
@@ -112,13 +86,13 @@ def convert(
     return 0
 
 
-def _companions(source: ConvertSource) -> dict[str, bytes]:
+def _companions(source: ModelSource, dims: ModelDimensions) -> dict[str, bytes]:
     """Return the files that a model directory holds beside its graphs."""
     generation = source.generation
     contents = {
         "preprocessor_config.json": {
             "feature_extractor_type": "WhisperFeatureExtractor",
-            "feature_size": source.checkpoint.dims.n_mels,
+            "feature_size": dims.n_mels,
             "sampling_rate": SAMPLE_RATE,
             "hop_length": HOP_LENGTH,
             "n_fft": N_FFT,

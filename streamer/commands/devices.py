@@ -1,4 +1,4 @@
-"""What `streamer devices` shows: what can compute, what each stage would compute on, and what can hear."""
+"""`streamer devices`: inference devices, the device of each stage, microphones and system sound."""
 
 from collections.abc import Sequence
 

@@ -14,7 +14,7 @@ FOLDERS = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
 def show_page(page: str | None) -> int:
     """Print a page as it is written, in Markdown; without a name, the names of all. Returns the exit code.
 
-    Raises UsageError where there is no such page.
+    Raises UsageError if there is no such page.
     """
     folder = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
     pages = {path.stem: path for path in sorted(folder.glob("*.md"))}

@@ -22,7 +22,7 @@ from streamer.commands.apart import apart
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError
-from streamer.findings import Finding, Verdict, ok, problem
+from streamer.findings import Finding, Severity, ok, problem
 from streamer.settings.load import config_path, default_token_path
 from streamer.settings.table import AUTO, Settings
 
@@ -76,7 +76,7 @@ def _check_port(settings: Settings) -> dict[str, Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Probe:
     """Findings by their names, and what to do if there is no answer."""
 
     run: Callable[[Settings], dict[str, Finding]]
@@ -87,15 +87,15 @@ _SOUND_SERVER = "see that the sound server runs, and update the drivers of sound
 
 # In the order of the table.
 CHECKS = {
-    "OpenVINO": Check(
+    "OpenVINO": Probe(
         _check_devices,
         "pip install --upgrade --force-reinstall openvino; if it crashes or hangs, update the drivers of NPU and GPU",
     ),
-    "Files": Check(_check_files, "see whether a disk or server that it needs is away, such as a network drive"),
-    "Speed": Check(_check_speed, "see OpenVINO above"),
-    "PortAudio": Check(_check_microphone, _SOUND_SERVER),
-    "System sound": Check(_check_system_sound, _SOUND_SERVER),
-    "Port": Check(_check_port, "see whether the network and its name servers answer"),
+    "Files": Probe(_check_files, "see whether a disk or server that it needs is away, such as a network drive"),
+    "Speed": Probe(_check_speed, "see OpenVINO above"),
+    "PortAudio": Probe(_check_microphone, _SOUND_SERVER),
+    "System sound": Probe(_check_system_sound, _SOUND_SERVER),
+    "Port": Probe(_check_port, "see whether the network and its name servers answer"),
 }
 
 
@@ -119,16 +119,16 @@ def diagnose(invocation: Invocation, console: Console) -> int:
 
 def show(findings: Mapping[str, Finding], console: Console) -> int:
     """Print findings by their names. Returns 1 if there are problems, else 0."""
-    styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
+    styles = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.PROBLEM: "bold red"}
     table = make_table("Checks", "Check", "Verdict", "Found, and what to do")
     for name, finding in findings.items():
         text = Text(finding.found)
         if finding.remedy:
             text.append("\n").append("to do: ", "bold").append(finding.remedy)
-        table.add_row(name, Text(finding.verdict, styles[finding.verdict]), text)
+        table.add_row(name, Text(finding.severity, styles[finding.severity]), text)
     console.print(table, markup=False, width=min(console.width, TABLE_WIDTH))
-    verdicts = [finding.verdict for finding in findings.values()]
-    n_problems, n_warnings = verdicts.count(Verdict.PROBLEM), verdicts.count(Verdict.WARNING)
+    severities = [finding.severity for finding in findings.values()]
+    n_problems, n_warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
     console.print(f"{_counted(n_problems, 'problem')}, {_counted(n_warnings, 'warning')}", highlight=False)
     return 1 if n_problems else 0
 

@@ -1,4 +1,4 @@
-"""Files that commands read and write: which recordings names stand for, and where their texts go."""
+"""Files that commands read and write: the recordings that names stand for, and the files of their texts."""
 
 import contextlib
 import glob
@@ -39,7 +39,7 @@ class Text:
 
     format: str
     target: Path | None
-    task: str = ""  # `transcribe` or `translate` where these have files of their own
+    task: str = ""  # `transcribe` or `translate` if these have files of their own
 
 
 def find_recordings(names: Sequence[str]) -> list[Path]:
@@ -74,7 +74,7 @@ def _recordings_below(folder: str) -> Iterator[Path]:
 def check_recordings(paths: Sequence[Path]) -> None:
     """Look at recordings that are played: now, as a model may take minutes to compile for nothing.
 
-    Raises UsageError for standard input, AudioFileError where there is no audio.
+    Raises UsageError for standard input, AudioFileError if there is no audio.
     """
     for path in paths:
         if path == STANDARD_INPUT:
@@ -83,7 +83,7 @@ def check_recordings(paths: Sequence[Path]) -> None:
 
 
 def read_spoken(path: Path) -> str:
-    """Return what is said in a recording, as a file has it. Raises UsageError where it cannot be read."""
+    """Return what is said in a recording, as a file has it. Raises UsageError if it cannot be read."""
     try:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -93,7 +93,7 @@ def read_spoken(path: Path) -> str:
 
 
 def check_target(path: Path | None, flag: str) -> None:
-    """Raise UsageError where what a flag names could not be written when all is done."""
+    """Raise UsageError if the file of a flag could not be written at the end."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
         raise UsageError(f"{path} is no file in a directory that is there: choose another place with {flag}")
 
@@ -104,26 +104,26 @@ def format_of(output: str | Path | None) -> str:
 
 
 def plan_texts(
-    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None, *, task: str = ""
+    paths: Sequence[Path], format: str | None, output: str | Path | None, *, task: str = ""
 ) -> dict[Path, list[Text]]:
-    """Return where the texts of recordings go; make the folders for them.
+    """Return the texts of each recording, and make the folders for them.
 
     format : one of the formats, txt or all; None: that of the ending of `output`
-    output : a file, or a folder where it is there, ends with a slash, or several texts go into it
-    folder : the same, surely a folder
-    task : with `both` a translation goes into a file of its own, but for JSON, which names the task
+    output : a file; or a folder, if it exists as one, ends with a slash, or several texts go into it
+    task : with `both` a translation goes into a file of its own, except for JSON, which names the task
 
-    Raises UsageError where that would destroy a recording or a text.
+    Raises UsageError if that would destroy a recording or a text.
     """
     formats = _NAMED.get(format or "", (format or format_of(output),))
     several = len(paths) > 1 or len(formats) > 1
-    if folder is None and output is not None:
+    folder: Path | None = None
+    if output is not None:
         ends = os.fspath(output).endswith(("/", os.sep))
         if ends or Path(output).is_dir() or (several and not Path(output).suffix):
             folder = Path(output)
         elif several:
             raise UsageError(f"{output} is one file: expected a folder for several texts, such as texts/")
-    elif folder is None and format == "all":
+    elif format == "all":
         folder = Path()
     if folder is None and len(paths) > 1 and formats[0] not in _ENDLESS:
         raise UsageError(
@@ -201,9 +201,9 @@ def _apart(format: str, target: Path | None) -> list[Text]:
 
 @contextlib.contextmanager
 def opened(target: Path | None, flag: str = "--output") -> Iterator[TextIO]:
-    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete.
+    """Open the target of a text: standard output, a pipe or device, or a file that appears when it is complete.
 
-    Raises UsageError, which says to name another place with the `flag`, where it cannot be written.
+    Raises UsageError, which names the `flag`, if it cannot be written.
     """
     if target is None:
         yield sys.stdout

@@ -68,7 +68,7 @@ class Speed:
 
     @classmethod
     def measured(cls) -> "Speed":
-        """Measure some layers with random weights of 8 bits. Raises InferenceError where OpenVINO fails."""
+        """Measure some layers with random weights of 8 bits. Raises InferenceError if OpenVINO fails."""
         graphs = ModelGraphs.of(_random(_MEASURED), ((0, 0),), dict.fromkeys(STAGES, "int8"))
         compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=(_WINDOW_S,))
         compilation.compile()
@@ -94,10 +94,10 @@ class Speed:
 def delay_s(speed: Speed, dims: ModelDimensions, window_s: int, stream: StreamSettings) -> tuple[float, float]:
     """Return after how many seconds half of the words are stable, and how many a pass takes (see `engine.schedule`)."""
     cost_s, interval_s = 0.0, stream.pace_s
-    for _ in range(20):  # the rarer passes are, the more each hears
+    for _ in range(20):  # the rarer passes are, the more audio each has
         cost_s = speed.pass_s(dims, window_s, interval_s)
         interval_s = max(stream.pace_s, cost_s, min(EASY_SAMPLES / SAMPLE_RATE, EASE * cost_s))
-        interval_s = min(interval_s, CHUNK_LENGTH_S)  # no pass hears more
+        interval_s = min(interval_s, CHUNK_LENGTH_S)  # no pass has more audio
     return when_stable(stream)[0] + _MORE_S + interval_s / 2 + cost_s, cost_s
 
 
@@ -110,7 +110,7 @@ def encoder_flops(dims: ModelDimensions, window_s: int) -> float:
 
 
 def decoder_bytes(dims: ModelDimensions, window_s: int | None = None) -> float:
-    """Return the bytes of the decoder's weights in int8; with a window's keys and values, where one is named."""
+    """Return the bytes of the decoder's weights in int8; with a window's keys and values, if one is named."""
     width, n_layer = dims.n_text_state, dims.n_text_layer
     weights = n_layer * 14 * width**2 + dims.n_vocab * width
     n = (window_s or 0) * TOKENS_PER_SECOND

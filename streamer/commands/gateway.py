@@ -8,6 +8,6 @@ from streamer.settings.table import Settings
 
 
 def serve(settings: Settings) -> int:
-    """Serve clients until it is told to stop; return the exit code. Raises StreamerError."""
+    """Serve clients until a signal stops it; return the exit code. Raises StreamerError."""
     descriptors.raise_limit()
     return asyncio.run(run_gateway(settings))

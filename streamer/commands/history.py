@@ -24,7 +24,7 @@ from streamer.server.history import AUTO, History, KeptSession, history_path, sh
 from streamer.settings.table import Settings
 
 LAST = "last"  # names the newest session
-SHOWN_CHARS = 8  # of a session's name: enough to tell it from all others
+SHOWN_CHARS = 8  # of a session's name: enough to distinguish it from all others
 
 _MARKS = ("\x02", "\x03")  # around what was found, until it is drawn
 
@@ -120,7 +120,7 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
 
 
 def _file(settings: Settings) -> History:
-    """Return the history that the settings name, or the one where `auto` puts it. Raises ConfigError."""
+    """Return the history that the settings name, or the one of `auto`. Raises ConfigError."""
     file = History(history_path(settings.server.history or AUTO))
     file.check()
     return file

@@ -18,7 +18,7 @@ from streamer.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
-# Finals that wait for their revisions where they are written as subtitles.
+# Finals that wait for their revisions if they are written as subtitles.
 N_WAITING = 2
 
 
@@ -30,7 +30,7 @@ def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint:
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
 
-    Raises PeerError where there is no daemon or it refuses us.
+    Raises PeerError if there is no daemon or it refuses.
     """
     address = daemon_address(url, shown_token(token_file), fingerprint, settings)
     format = format or ("captions" if sys.stdout.isatty() else "text")
@@ -41,23 +41,23 @@ def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint:
     else:
         from streamer.outputs.subtitles import open_writer, subtitle_options
 
-        n_waiting = 0 if format == "text" else N_WAITING  # who reads a pipe wants to read at once
+        n_waiting = 0 if format == "text" else N_WAITING  # the reader of a pipe wants text at once
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     try:
         asyncio.run(follow(address, sink, tell_trouble=not shown))
     finally:
-        with contextlib.suppress(OSError):  # whoever read the pipe may have gone
+        with contextlib.suppress(OSError):  # the reader of the pipe may have gone
             sink.close()
     return 0
 
 
 async def follow(address: DaemonAddress, sink: Sink, *, tell_trouble: bool) -> None:
-    """Give a daemon's events to a sink; gaps and errors, which the sink does not show, are logged where asked for."""
+    """Pass a daemon's events to a sink; with `tell_trouble` log gaps and errors, if the sink does not show them."""
     async with contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events:
         async for event in events:
             if tell_trouble and isinstance(event, Gap):
-                logger.warning("%.1f s to %.1f s not heard: %s", event.start, event.end, one_line(event.reason))
+                logger.warning("%.1f s to %.1f s are missing: %s", event.start, event.end, one_line(event.reason))
             elif tell_trouble and isinstance(event, Error):
                 logger.warning("%s: %s", one_line(event.code), one_line(event.message))
             sink.handle(event)
@@ -73,10 +73,10 @@ def shown_token(file: str) -> str:
 
 
 def daemon_address(url: str | None, token: str, fingerprint: str, settings: Settings) -> DaemonAddress:
-    """Return where the daemon is: at `url`, or where the settings would start one. Raises UsageError.
+    """Return the address of a daemon: `url`, or the one at which the settings would start one. Raises UsageError.
 
-    Where no `token` is given, and none stands in `url`, it is that of the environment; for our own daemon, which the
-    settings describe, else theirs. Of our own daemon the certificate is known by its file.
+    If neither `token` nor `url` has a token, it is that of the environment; for the daemon of the settings, else
+    theirs. The certificate of the daemon of the settings is known by its file.
     """
     server = settings.server
     known = os.environ.get(TOKEN_VARIABLE, "")

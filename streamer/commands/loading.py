@@ -10,7 +10,7 @@ from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.graphs.ports import STAGES
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import check_options_of_model
 from streamer.whisper.shipped import limits
 
@@ -27,20 +27,22 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
     with show_progress(settings.name) as progress:
         model = load_model(
             settings.name,
-            device_settings(settings),
-            tokenizer=settings.tokenizer,
-            lora=settings.lora,
-            cache_dir=settings.cache_dir,
-            n_beams=n_beams,
-            live=live,
-            weights=settings.weights,
-            windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
-            adapter=settings.adapter if live else NONE,
+            LoadOptions(
+                device_settings(settings),
+                tokenizer=settings.tokenizer,
+                lora=settings.lora,
+                cache_dir=settings.cache_dir,
+                n_beams=n_beams,
+                live=live,
+                weights=settings.weights,
+                windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
+                adapter=settings.adapter if live else NONE,
+            ),
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
-    if told := limits(model.origin):
-        logger.warning("%s", told)
+    if notice := limits(model.origin):
+        logger.warning("%s", notice)
     return model
 
 

@@ -18,7 +18,7 @@ WIDE_COLUMNS = 160  # of a terminal that has room for the path of a model in the
 
 
 def pull(name: str, console: Console) -> int:
-    """Fetch a model from the hub, and say where it is and how to use it.
+    """Fetch a model from the hub; print its path and how to use it.
 
     Raises what `hub.pull` does.
     """
@@ -45,7 +45,7 @@ def fetch(name: str) -> Path:
 def list_models(console: Console) -> int:
     """Print the models that are on this machine, and those that a short name pulls."""
     here = cache.downloaded()
-    # A path that is folded cannot be copied: without room there is none, and the name does as well.
+    # A path that is folded cannot be copied, and the name does as well: without room it is left out.
     room = ["Path"] if console.width >= WIDE_COLUMNS else []
     table = make_table("Models on this machine", "Name", "Comes from", "Size", *room)
     for name, path in shipped().items():
@@ -74,7 +74,7 @@ def list_models(console: Console) -> int:
 
 
 def _short(repository: str) -> str:
-    """Return the short names of a repository, or its own where it has none."""
+    """Return the short names of a repository, or its own name if it has no short one."""
     names = [name for name, published in PUBLISHED.items() if published.repository == repository]
     names += [alias for alias, name in ALIASES.items() if name in names]
     return ", ".join(names) or repository

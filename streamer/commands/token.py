@@ -9,7 +9,7 @@ from rich.console import Console
 from streamer.commands.terminal import make_table, notice
 from streamer.errors import ConfigError, UsageError
 from streamer.outside import one_line
-from streamer.server.tokens import DEFAULT, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.tokens import DEFAULT, AccessToken, TokenFile, chosen_token, new_token, parse_scopes
 from streamer.server.watched import MAX_FILE_BYTES
 from streamer.settings.load import token_path
 from streamer.settings.table import Settings
@@ -20,7 +20,7 @@ def new(settings: Settings, name: str, *, scopes: str, expires_days: float | Non
 
     scopes : such as `read,stream`
 
-    Raises ConfigError where the name is taken or the file cannot be written.
+    Raises ConfigError if the name is taken or the file cannot be written.
     """
     path = token_path(settings.server)
     now = datetime.now(UTC).replace(microsecond=0)
@@ -32,7 +32,7 @@ def new(settings: Settings, name: str, *, scopes: str, expires_days: float | Non
     )
     asked_before = bool(settings.server.token) or path.exists()
 
-    def add(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    def add(tokens: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         if any(other.name == name for other in tokens):
             raise ConfigError(f"token {name} is there already: choose another name, or revoke that one first")
         return (*tokens, token)
@@ -42,7 +42,7 @@ def new(settings: Settings, name: str, *, scopes: str, expires_days: float | Non
     notice(f"this is the token {name}: it is shown once, and only its hash is kept, in {path}")
     notice("a daemon that runs with these settings takes it up by itself")
     if not asked_before:
-        notice("it is the first: from now on the daemon asks every client for a token")
+        notice("it is the first: from now on every client needs a token")
     return 0
 
 
@@ -67,11 +67,11 @@ def list_tokens(settings: Settings, console: Console) -> int:
 
 
 def revoke(settings: Settings, name: str) -> int:
-    """Take a token away. Returns the exit code. Raises ConfigError where there is none of that name."""
+    """Delete a token. Returns the exit code. Raises ConfigError if there is no token of that name."""
     path = token_path(settings.server)
-    left: tuple[Token, ...] = ()
+    left: tuple[AccessToken, ...] = ()
 
-    def remove(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    def remove(tokens: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         nonlocal left
         left = tuple(token for token in tokens if token.name != name)
         if len(left) == len(tokens):
@@ -82,7 +82,7 @@ def revoke(settings: Settings, name: str) -> int:
     TokenFile(path).change(remove)
     notice(f"token {name} is revoked: a daemon that runs with these settings closes its connections")
     if not left and not settings.server.token:
-        notice(f"no token is left, so nobody is let in; delete {path} to ask for none")
+        notice(f"no token is left, so no client may connect; delete {path} to require none")
     return 0
 
 

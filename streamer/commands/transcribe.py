@@ -29,7 +29,7 @@ from streamer.offline import transcribe
 from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import open_glossary
+from streamer.sessions.postprocessing import open_glossary
 from streamer.sessions.sessions import SessionSource, open_session, ready_event, tell_error, write_all
 from streamer.sessions.speakers import RecordedSpeakers, label_final
 from streamer.settings.table import Settings
@@ -98,7 +98,6 @@ def transcribe_files(
     format: str | None,
     streaming: bool,
     output: str | Path | None,
-    folder: Path | None = None,
     track: int = 1,
     invocation: Invocation | None = None,
 ) -> int:
@@ -113,7 +112,7 @@ def transcribe_files(
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
-    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
+    plan = plan_texts(paths, format, output, task=settings.decoding.task)
     flags = invocation.overrides if invocation is not None else {}
     if elsewhere := bool(flags.get("cluster.nats")):
         from streamer.commands.batch import check_elsewhere, transcribe_elsewhere

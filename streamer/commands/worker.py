@@ -9,7 +9,7 @@ from streamer.settings.table import Settings
 
 
 def work(settings: Settings) -> int:
-    """Transcribe sessions that gateways bring until it is told to stop; return the exit code. Raises StreamerError."""
+    """Transcribe the sessions of gateways until a signal stops it; return the exit code. Raises StreamerError."""
     # Here, as it loads NATS' client, which nothing else needs.
     from streamer.cluster.worker import run_worker
 

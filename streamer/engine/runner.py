@@ -25,7 +25,7 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
 from streamer.engine.host import Host
-from streamer.engine.inbox import Command, Inbox
+from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
 from streamer.engine.outage import Outage
 from streamer.engine.publisher import Output, Publisher
@@ -265,11 +265,8 @@ class SessionRunner:
             if self.over or (self.recorded and busy and not self._outage.lasting):
                 return False
             begin = session.position
-            command = self._inbox.take(begin)
-            if command is not None:
-                if command.number is not None:
-                    session.mark = command.number
-                self._publish(command.apply() or ())
+            if (apply := self._inbox.take(begin)) is not None:
+                self._publish(apply() or ())
                 return True
             end = self._inbox.next_position
             if end is None:
@@ -358,10 +355,15 @@ class SessionRunner:
 
     # Commands.
 
-    def _command(self, name: str, apply: Callable[[], Iterable[Event] | None], number: int | None = None) -> None:
+    def _command(self, name: str, apply: Apply, number: int | None = None) -> None:
         """Call `apply` when the audio so far has been processed, and set `number` at the same moment."""
+
+        def apply_numbered() -> Iterable[Event] | None:
+            self._session.mark = number if number is not None else self._session.mark
+            return apply()
+
         if not self.over:
-            self._inbox.put(Command(name, self.ring.head, apply, number))
+            self._inbox.put(name, self.ring.head, apply_numbered)
             self._host.wake()
 
     def _end(self) -> Iterable[Event]:

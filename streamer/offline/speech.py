@@ -57,21 +57,21 @@ class SpeechFinder:
             self.process(block)
             yield block
 
-    def finish(self, n_frames: int, clips: Sequence[Span]) -> "Speech":
+    def finish(self, n_frames: int, clips: Sequence[Span]) -> "JoinedSpeech":
         """Return the speech in some clips of a recording of `n_frames`, after the last block."""
         if (end := self._gate.close(n_frames * HOP_LENGTH)) is not None:
             self._bounds.append(end.position)
         bounds = zip(self._bounds[::2], self._bounds[1::2], strict=True)
         spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in bounds]
         both = [[(max(a, c), min(b, d)) for c, d in spoken] for a, b in clips]
-        return Speech(
+        return JoinedSpeech(
             [[span for span in clip if span[0] < span[1]] for clip in both],
             self._probabilities,
             self._gate.settings.threshold,
         )
 
 
-class Speech:
+class JoinedSpeech:
     """The speech of a recording, joined: its frames are counted without the silence between them."""
 
     def __init__(self, clips: Sequence[Sequence[Span]], probabilities: Sequence[float], threshold: float) -> None:

@@ -13,7 +13,7 @@ from streamer.engine.runner import AudioKind
 from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.sessions import SessionSource, open_session, session_settings
 from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.table import ServerSettings, Settings
@@ -31,11 +31,11 @@ class ClientStreams:
         # None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
-        self._enrichment: Enrichment | None = None
+        self._enrichment: PostProcessing | None = None
         self._slots = StreamSlots(settings.server)
 
     def serve_with(
-        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: Enrichment | None = None
+        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing | None = None
     ) -> None:
         """Accept clients from now on."""
         self._engine, self._model, self._enrichment = engine, model, enrichment

@@ -3,7 +3,6 @@
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import msgspec
@@ -15,7 +14,6 @@ from streamer.engine.language import choose_language, is_doubtful, language_outs
 from streamer.engine.window import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
-from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
@@ -86,18 +84,16 @@ class WhisperDecoder:
         n_calls_before = decoder.n_calls
         language, sure, outside = self._language(decoder, request)
         own = request.options or self._own
-        prepared = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
+        initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
         options = dataclasses.replace(
-            self._options,
+            options,
             language=language,
             task=request.task,
-            prompt=self._prompt(request, prepared.initial),
+            prompt=self._prompt(request, initial),
             begins_with=request.prefix,
             # A guess that has to be checked token by token saves nothing.
             draft=request.draft if decoder.block_tokens > 1 else (),
             max_tokens=max_tokens_for(request.n_samples),
-            n_beams=prepared.n_beams,
-            filters=prepared.filters,
         )
         tokenizer, config = self._model.tokenizer, self._config
         window = decode_with_fallback(decoder, tokenizer, config, options, self._once)
@@ -144,13 +140,14 @@ class WhisperDecoder:
             sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
         return language, sure, outside
 
-    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> "_Prepared":
+    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> tuple[tuple[int, ...], WindowOptions]:
+        """Return the tokens of the initial prompt, and how to decode the windows of a session."""
         tokenizer = self._model.tokenizer
         filters = self._options.filters
         if hotwords:
             filters = (HotWords(tokenizer, hotwords, self._decoding.hotwords_boost), *filters)
         initial = tuple(text_tokens(initial_prompt(prompt, hotwords, self._model), tokenizer))
-        return _Prepared(initial, filters, n_beams)
+        return initial, dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
 
     def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""
@@ -160,15 +157,6 @@ class WhisperDecoder:
             room = self._model.runtime.decoder.capacity // 2 - 1 - len(initial)
             return (*initial, *said[max(0, len(said) - room) :])
         return (*initial, *said) if said or request.first else ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A session's options, ready for decoding: tokens of the initial prompt, rules on the next token, beams."""
-
-    initial: tuple[int, ...]
-    filters: tuple[LogitFilter | HotWords, ...]
-    n_beams: int
 
 
 class WhisperEncoder:

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Self
 
@@ -126,7 +127,7 @@ class Recordings:
         try:
             self._check(job)
             self._transcribe(job, wait_idle)
-        except _ClosedError:
+        except CancelledError:
             logger.debug("a recording was closed by its client")
         except AudioFileError as error:
             return AudioFileError(str(error).replace(str(job.path), "the recording"))
@@ -157,9 +158,9 @@ class Recordings:
         logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
 
     def _check(self, job: "Job") -> None:
-        """Raise what ends the job."""
+        """Raise CancelledError if the client has closed the job, StoppingError if the daemon stops."""
         if job.closed:
-            raise _ClosedError
+            raise CancelledError
         if self._stopping:
             raise _stopping()
 
@@ -227,10 +228,6 @@ class Job:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _ClosedError(Exception):
-    """The client has closed the job."""
 
 
 def _stopping() -> StoppingError:

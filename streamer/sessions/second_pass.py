@@ -1,4 +1,4 @@
-"""The model behind the second pass: the daemon's own, or another one."""
+"""The model of the second pass: the daemon's own, or another one."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -16,14 +16,14 @@ from streamer.sessions.yielding import WaitIdle, YieldToLive
 from streamer.settings.table import AUTO, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
     """Return whether finals are transcribed again.
 
-    By default they are not if a model was trained on short windows: live it reads them as well, and long ones worse.
+    By default they are not if a model was trained on short windows: it transcribes long ones worse than live ones.
     """
     name = settings.correction.model
     return not own.generation.windows_s if name == AUTO else bool(name)
@@ -57,7 +57,10 @@ class SecondPass:
         self.model.add_done_callback(note)
 
     def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
-        """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
+        """Transcribe a passage again (see `ReadAgain`).
+
+        Returns no words while the model is being loaded, or if it does not know the language.
+        """
         if not self.model.done():
             return ()
         if error := self.model.exception():
@@ -102,7 +105,7 @@ class SecondPass:
         cache_dir, n_beams = settings.model.cache_dir, correction.beam_size
 
         def load(name: str) -> WhisperModel:
-            return load_model(name, devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto")
+            return load_model(name, LoadOptions(devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto"))
 
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))

@@ -21,7 +21,7 @@ from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
 from streamer.protocols.native import SessionOptions
 from streamer.sessions.confidence import Confidence
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.table import CLIENT_OPTIONS, Settings, StreamSettings
 from streamer.whisper.model import SILENCE_S, WhisperModel
@@ -57,7 +57,7 @@ def open_session(
     log: EventLog,
     source: SessionSource,
     *,
-    enrichment: Enrichment | None = None,
+    enrichment: PostProcessing | None = None,
     on_finished: Callable[[], None] | None = None,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.

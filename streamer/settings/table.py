@@ -1,7 +1,7 @@
 """The one table of settings: each with its type, default, range, unit, help, flag, and the program that it comes from.
 
 Everything else about a setting is made of this table: its place in the configuration file, its environment variable
-and its flag (`load`, `flags`), config.yaml, the JSON Schema and the tables of docs/decoding.md (`documents`), and what
+and its flag (`load`, `flags`), config.yaml, the JSON Schema and the tables of docs/options.md (`documents`), and what
 a client may choose for its session (`client`, read by `protocols.native`). A new setting is one entry here, and the
 name of a section's class is the only other thing to know: some sections have many fields, as each is a block of the
 configuration file with a line for each setting. The table imports nothing of the program but `setting`, so that every
@@ -127,7 +127,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @section
 class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How audio becomes text; docs/decoding.md says more, and which options live captions heed."""
+    """How audio becomes text; docs/options.md says more, and which options live captions use."""
 
     # Names and defaults are openai-whisper's where it has the option.
 
@@ -146,8 +146,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         "transcribe; translate, into English; both, the one with the other beside it",
         metavar="T",
         live=True,
-        more="Of a file `both` makes two texts; live the translation follows each sentence"
-        " ([correction.md](correction.md#translation))",
+        more="Of a file `both` makes two texts; live the translation follows each sentence (docs/streaming.md)",
         use="captions in the original and in English",
         client="task",
     )
@@ -271,7 +270,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     condition_on_previous_text: Literal["auto", "always", "never"] = _openai(
         "auto",
-        "show the model what was said last: always, never, or auto: where it was trained so",
+        "show the model what was said last: always, never, or auto: as it was trained",
         metavar="W",
         group="Prompt",
         live=True,
@@ -616,7 +615,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 @section
 class OutputsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where captions of the daemon's own input go, too (docs/outputs.md); a secret may be @FILE."""
+    """Where captions of the daemon's own input go, too (docs/clients.md); a secret may be @FILE."""
 
     to: tuple[str, ...] = setting(
         (),
@@ -683,9 +682,6 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str = setting("", "PEM file with its private key; empty: it is in certificate", metavar="FILE")
     keep_s: float = setting(
         3600.0, "time for which a session's log is kept for clients that come back", unit="s", within=(60.0, 604_800.0)
-    )
-    max_streams_per_token: int = setting(
-        0, "streams at once for each token, in the whole cluster; 0: no limit", within=(0, 1_000_000)
     )
     max_recordings: int = setting(1, "recordings that a worker transcribes at once; 0: none", within=(0, 64))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from huggingface_hub import constants
 
-from streamer.findings import Finding, Verdict, missing, ok, problem, warning
+from streamer.findings import Finding, Severity, missing, ok, problem, warning
 from streamer.whisper import locate
 from streamer.whisper.cache import CACHE_VARIABLE, cache_base
 from streamer.whisper.files import format_size, size_of
@@ -63,7 +63,7 @@ def check_hub() -> Finding:
     """Check the directory of models from the Hugging Face Hub."""
     remedy = "set HF_HOME to a directory that this user may write to; without one no model can be fetched"
     finding = _check_directory(Path(constants.HF_HUB_CACHE), remedy, needed=False)
-    if finding.verdict is Verdict.OK and constants.HF_HUB_OFFLINE:
+    if finding.severity is Severity.OK and constants.HF_HUB_OFFLINE:
         return ok(f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
     return finding
 

@@ -170,15 +170,6 @@ def is_conditioned(decoding: DecodingSettings, model: WhisperModel) -> bool:
     return model.generation.prompted if wanted == "auto" else wanted == "always"
 
 
-def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodingSettings:
-    """Return the settings of a session with its hot words and beams. Raises ConfigError for an invalid hot word.
-
-    If the settings do not name beams, there are as many as the model was loaded for.
-    """
-    n_beams = model.n_beams if decoding.beam_size is None else decoding.beam_size
-    return msgspec.structs.replace(decoding, hotwords=check_hotwords(decoding.hotwords), beam_size=n_beams)
-
-
 def text_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
     """Return the tokens of a prompt or a prefix; none where it is blank."""
     return tokenizer.encode(f" {text.strip()}") if text.strip() else []
@@ -285,13 +276,17 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
 
 
 def check_decode_options(options: DecodingSettings, model: WhisperModel) -> DecodingSettings:
-    """Return the settings of a session, see `decode_options`. Raises ConfigError if the model cannot follow them."""
-    options = decode_options(options, model)
-    if not 1 <= (options.beam_size or 0) <= model.n_beams:
+    """Return the settings of a session with its hot words and beams: none are as many as the model was loaded for.
+
+    Raises ConfigError if the model cannot follow them.
+    """
+    n_beams = model.n_beams if options.beam_size is None else options.beam_size
+    if not 1 <= n_beams <= model.n_beams:
         raise ConfigError(
-            f"beam_size is {options.beam_size}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
+            f"beam_size is {n_beams}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
             " the model was loaded for; to have more, start the program with a larger --beam-size"
         )
+    options = msgspec.structs.replace(options, hotwords=check_hotwords(options.hotwords), beam_size=n_beams)
     _check_length("initial_prompt", len(options.initial_prompt), MAX_PROMPT_LENGTH, "characters")
     prompt = text_tokens(initial_prompt(options.initial_prompt, options.hotwords, model), model.tokenizer)
     name = "initial_prompt, with the hot words before it," if options.hotwords else "initial_prompt"

@@ -96,7 +96,7 @@ async def test_channels_and_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("item", [3, NOISE.astype(np.int32), NOISE.reshape(2, 2, -1), NOISE.reshape(-1, 3), "stop"])
-async def test_what_is_no_audio_is_refused(item: Any) -> None:  # noqa: ANN401
+async def test_invalid_audio_is_refused(item: Any) -> None:  # noqa: ANN401
     async with serving() as running:
         with pytest.raises(UsageError, match="expected"):
             await collected(stream([NOISE, item], host(running)))
@@ -124,7 +124,7 @@ def test_wrong_formats_are_refused_at_once() -> None:
         stream(b"", "ftp://h")
 
 
-COMMANDS: list[Item] = [
+COMMANDS: list[Any] = [
     *(*BLOCKS[:3], "flush", BLOCKS[3], "pause", BLOCKS[4], {"language": "de"}, "resume", *BLOCKS[5:], "clear"),
 ]
 COMMANDS_AT = [("flush", 9600), ("pause", 12800), ("set", 16000), ("resume", 16000), ("clear", 96000)]
@@ -277,7 +277,7 @@ async def test_options_that_no_daemon_knows_are_refused_in_its_words() -> None:
             await collected(stream(NOISE, host(running), colour="red"))  # type: ignore[call-arg]
 
 
-async def test_a_stream_that_fails_is_told_with_its_end_and_raised() -> None:
+async def test_a_stream_that_fails_yields_the_error_and_raises_it() -> None:
     async with serving() as running:
         events = aiter(stream(iter(queue.SimpleQueue[Any]().get, None), host(running)))
         assert isinstance(await within(anext(events)), Ready)

@@ -16,20 +16,19 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     WORKERS,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    Do,
     Leave,
     Message,
-    Move,
     Open,
     Opened,
     Record,
     Refused,
     Release,
     Released,
-    Told,
+    SessionCommand,
     ToWorker,
+    Update,
     WorkerAlive,
     decoded,
     unpack_samples,
@@ -73,7 +72,7 @@ class FakeSession:
 
 
 class FakeWorker:
-    """Takes sessions of gateways until it is killed, or tells them to move."""
+    """Takes sessions of gateways until it is killed, or asks for them to move."""
 
     def __init__(self, bus: Bus, log: SessionLog, name: str, *, model: str = MODEL, room: bool = True) -> None:
         self.bus, self.log, self.name, self.model, self.room = bus, log, name, model, room
@@ -83,9 +82,9 @@ class FakeWorker:
         # Whether it has stopped as a process does with SIGSTOP; whether it takes audio in, and does nothing with it.
         self.stopped = self.idle = False
         self.sessions: dict[str, FakeSession] = {}
-        # All audio that was heard of a session, by position; all commands that took effect.
-        self.heard: dict[str, dict[int, Float32Array]] = {}
-        self.done: list[Do] = []
+        # All audio that was received of each session, by position; all commands that took effect.
+        self.received: dict[str, dict[int, Float32Array]] = {}
+        self.done: list[SessionCommand] = []
         self.left: list[str] = []
         self.n_fenced = 0
         self._waiting: list[tuple[bytes, Reply]] = []
@@ -113,8 +112,7 @@ class FakeWorker:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def ask_to_move(self, session: str, why: str) -> None:
-        own = self.sessions[session]
-        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", Move(session=session, epoch=own.epoch, why=why))
+        await self._report(session, (), stored=False, move=why)
 
     @property
     def alive(self) -> WorkerAlive:
@@ -134,7 +132,7 @@ class FakeWorker:
             if not self.stopped:
                 await self.bus.publish(f"{ALIVE_WORKERS}.{self.name}", self.alive)
                 for name in tuple(self.sessions):
-                    await self._tell(name, (), stored=False)
+                    await self._report(name, (), stored=False)
             await asyncio.sleep(BEAT_S)
 
     async def _receive(self, data: bytes, reply: Reply) -> None:
@@ -152,7 +150,7 @@ class FakeWorker:
                 case Leave() if own is not None and own.epoch == message.epoch:
                     self.left.append(message.session)
                     del self.sessions[message.session]
-                case Audio() | Do() if own is not None and own.epoch == message.epoch:
+                case AudioBlock() | SessionCommand() if own is not None and own.epoch == message.epoch:
                     await self._take(message.session, own, message)
         except FencedError:
             self.n_fenced += 1
@@ -201,14 +199,14 @@ class FakeWorker:
             return Refused(code=UnknownSessionError.code, message="the session is not here")
         return Released(epoch=own.epoch, number=own.number, checkpoint=own.checkpoint)
 
-    async def _take(self, session: str, own: FakeSession, message: Audio | Do) -> None:
-        if message.position > own.head or message.command > own.command + isinstance(message, Do):
+    async def _take(self, session: str, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
+        if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):
             if not own.missing:
                 own.missing = True
-                await self._tell(session, (), stored=False)
+                await self._report(session, (), stored=False)
             return
         own.missing = False
-        if isinstance(message, Do):
+        if isinstance(message, SessionCommand):
             if message.command == own.command + 1:
                 own.command = message.command
                 await self._do(session, own, message)
@@ -216,7 +214,7 @@ class FakeWorker:
         samples = unpack_samples(message.data, wide=message.wide)[own.head - message.position :]
         if not len(samples) or self.idle:
             return
-        self.heard.setdefault(session, {})[own.head] = samples
+        self.received.setdefault(session, {})[own.head] = samples
         own.head += len(samples)
         own.audio = np.concatenate([own.audio, samples])
         while len(own.audio) >= SEGMENT_SAMPLES:
@@ -229,7 +227,7 @@ class FakeWorker:
         own.audio, own.first, own.segment = own.audio[n_samples:], own.first + n_samples, own.segment + 1
         return event
 
-    async def _do(self, session: str, own: FakeSession, do: Do) -> None:
+    async def _do(self, session: str, own: FakeSession, do: SessionCommand) -> None:
         self.done.append(do)
         events: list[Event] = []
         match do.what:
@@ -251,8 +249,8 @@ class FakeWorker:
         for event in events:
             own.seq += 1
             stamped.append(event.stamped(own.seq, session))
-        told_until = min(own.first, own.head)
-        state = SessionState.behind_loss(told_until, told_until, own.segment, mark=own.command)
+        published_until = min(own.first, own.head)
+        state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
         state = msgspec.structs.replace(
             state,
             needed_from=own.first,
@@ -264,7 +262,7 @@ class FakeWorker:
         stored = bool(stamped) and not all(isinstance(event, Partial) for event in stamped)
         if stored:
             await self._store(session, own, texts)
-        await self._tell(session, texts, stored=stored, own=own)
+        await self._report(session, texts, stored=stored, own=own)
         if stamped and isinstance(stamped[-1], End):
             self.sessions.pop(session, None)
 
@@ -281,12 +279,13 @@ class FakeWorker:
         own.sequence = await self.log.store(session, record, after=own.sequence)
         own.number += 1
 
-    async def _tell(
-        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None
+    async def _report(
+        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None, move: str = ""
     ) -> None:
         own = own or self.sessions[session]
-        told = Told(
+        update = Update(
             session=session,
+            worker=self.name,
             epoch=own.epoch,
             number=own.number,
             stored=stored,
@@ -295,5 +294,6 @@ class FakeWorker:
             head=own.head,
             command=own.command,
             missing=own.missing,
+            move=move,
         )
-        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", told)
+        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", update)

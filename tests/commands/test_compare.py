@@ -12,7 +12,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.compare import Run, Runs
 from streamer.commands import compare as command
 from streamer.commands import loading
-from streamer.commands.compare import Job, measure, measure_apart
+from streamer.commands.compare import Measurement, measure, measure_apart
 from streamer.errors import PeerError
 from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.model import WhisperModel
@@ -31,11 +31,11 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Job]:
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
     """Jobs that were not measured in earnest."""
-    jobs: list[Job] = []
+    jobs: list[Measurement] = []
 
-    def pretend(job: Job) -> Runs:
+    def pretend(job: Measurement) -> Runs:
         jobs.append(job)
         return Runs(name=job.name, runs=[Run(segments=[(0.0, "the commission")], audio_s=3.0) for _ in job.paths])
 
@@ -65,7 +65,7 @@ def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch:
     monkeypatch.setattr(loading, "load", lambda *_, **__: model)
     told: list[Runs] = []
     settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
-    measure(Job("nano.en", settings, [str(clip)], streaming=True), told.append)
+    measure(Measurement("nano.en", settings, [str(clip)], streaming=True), told.append)
     (found,) = told
     assert found.runs[0].segments
     assert found.runs[0].error == ""
@@ -75,11 +75,11 @@ def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch:
 def test_a_process_that_dies_is_told(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "apart", lambda _: [sys.executable, "-c", "import os; os._exit(9)"])
     settings = Settings(model=ModelSettings(name="nano.en"))
-    found = measure_apart(Job("m", settings, [str(clip), str(clip)], streaming=False))
+    found = measure_apart(Measurement("m", settings, [str(clip), str(clip)], streaming=False))
     assert [run.error.partition(":")[0] for run in found.runs] == ["its process ended with exit code 9"] * 2
 
 
-def test_each_model_has_its_settings_and_those_of_all(run_here: Cli, clip: Path, measured: list[Job]) -> None:
+def test_each_model_has_its_settings_and_those_of_all(run_here: Cli, clip: Path, measured: list[Measurement]) -> None:
     models = ("--models", "nano.en,nano.en@decoding.beam_size=5", "--models", "nano.en@decoding.temperature=0.5")
     assert run_here("compare", clip, *models, "--initial-prompt", "Hm.").exit_code == 0
     assert [job.settings.decoding.beam_size for job in measured] == [None, 5, None]
@@ -87,7 +87,7 @@ def test_each_model_has_its_settings_and_those_of_all(run_here: Cli, clip: Path,
 
 
 def test_table_and_json_are_written_where_they_are_wanted(
-    run_here: Cli, clip: Path, measured: list[Job], tmp_path: Path
+    run_here: Cli, clip: Path, measured: list[Measurement], tmp_path: Path
 ) -> None:
     flags = ("--models", "nano.en", "--reference", clip.with_suffix(".txt"))
     outcome = run_here("compare", clip, *flags)
@@ -101,7 +101,7 @@ def test_table_and_json_are_written_where_they_are_wanted(
 
 
 def test_a_model_that_cannot_be_fetched_has_a_row(
-    run_here: Cli, clip: Path, measured: list[Job], monkeypatch: pytest.MonkeyPatch
+    run_here: Cli, clip: Path, measured: list[Measurement], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(name: str, on_progress: object) -> Path:
         if name == "base.en":
@@ -123,7 +123,7 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
         (("CLIP", "--models", "nano.en@decoding.beams=5"), "there is no setting 'decoding.beams'"),
         (("CLIP", "--models", "nano.en@decoding.beam_size=many"), "nano.en@decoding.beam_size=many: "),
         (("CLIP", "--models", "nano.en,tiny", "--language", "de"), "nano.en: language is de"),
-        (("CLIP", "--models", "nano.en@decoding.task=both"), "nano.en hears English only"),
+        (("CLIP", "--models", "nano.en@decoding.task=both"), "nano.en knows English only"),
         (("CLIP", "--models", "tiny@decoding.task=both"), "task is both"),
         (("-", "--models", "nano.en"), "standard input"),
         (("missing.wav", "--models", "nano.en"), "missing.wav"),
@@ -134,7 +134,7 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
     ],
 )
 def test_slips_are_told_before_anything_is_measured(
-    run_here: Cli, clip: Path, measured: list[Job], tmp_path: Path, arguments: tuple[str, ...], message: str
+    run_here: Cli, clip: Path, measured: list[Measurement], tmp_path: Path, arguments: tuple[str, ...], message: str
 ) -> None:
     (tmp_path / "empty.txt").write_text(" ...\n", encoding="utf-8")
     names = {"CLIP": clip, "EMPTY": tmp_path / "empty.txt"}

@@ -16,14 +16,14 @@ import pytest
 from rich.console import Console
 from safetensors.numpy import save_file
 
-from streamer.commands.convert import ConvertSource, convert
+from streamer.commands.convert import convert
 from streamer.errors import ModelError, UsageError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.compress import parse_precisions
+from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
 from tests.whisper.support import NANO, random_checkpoint
 
@@ -46,35 +46,19 @@ BASE = {
 
 
 @pytest.fixture(scope="module")
-def source() -> ConvertSource:
-    checkpoint = huggingface.load(NANO)
-    tokenizer = Tokenizer.load(NANO, n_vocab=checkpoint.dims.n_vocab)
-    generation = read_generation(NANO, checkpoint.dims, tokenizer)
-    return ConvertSource(checkpoint, generation, tokenizer, "nano.en", "streamer/nano.en")
+def source() -> ModelSource:
+    return read_model(NANO, "nano.en")
 
 
-def run(
-    source: ConvertSource,
-    output: Path,
-    weights: str,
-    *,
-    force: bool = False,
-) -> str:
+def run(source: ModelSource, output: Path, weights: str) -> str:
     """Convert, and return what was printed."""
     console = Console(file=io.StringIO(), width=200)
-    code = convert(
-        source,
-        output,
-        precisions=parse_precisions(weights),
-        force=force,
-        console=console,
-    )
-    assert code == 0
+    assert convert(source, output, precisions=parse_precisions(weights), force=False, console=console) == 0
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
-def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSource, tmp_path: Path) -> None:
+def test_a_converted_model_is_whole_and_its_settings_come_back(source: ModelSource, tmp_path: Path) -> None:
     printed = run(source, tmp_path / "nano", "f16")
     assert f"{tmp_path / 'nano'}\nUse it with: streamer run --model {tmp_path / 'nano'}" in printed
     assert "Speed" not in printed
@@ -82,6 +66,7 @@ def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSo
     assert tuple(model.description.precisions) == ALL
     assert (model.description.name, model.description.origin) == ("nano.en", "streamer/nano.en")
     assert set(saved.COMPANIONS) < set(model.description.files)
+    assert source.checkpoint is not None
     dims = source.checkpoint.dims
     tokenizer = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
     assert read_generation(tmp_path / "nano", dims, tokenizer) == source.generation
@@ -90,10 +75,10 @@ def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSo
     assert preprocessor["sampling_rate"] == 16_000
 
 
-def test_generation_settings_of_another_model_are_known(source: ConvertSource, tmp_path: Path) -> None:
+def test_generation_settings_of_another_model_are_known(source: ModelSource, tmp_path: Path) -> None:
     run(source, tmp_path / "nano", "f16")
+    assert source.checkpoint is not None
     dims = source.checkpoint.dims
-    assert source.tokenizer is not None
     special = dataclasses.replace(source.tokenizer.special, no_timestamps=519)
     other = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
     other.special = special
@@ -102,7 +87,7 @@ def test_generation_settings_of_another_model_are_known(source: ConvertSource, t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the command that is printed is for a POSIX shell")
-def test_the_command_that_is_printed_can_be_pasted(source: ConvertSource, tmp_path: Path) -> None:
+def test_the_command_that_is_printed_can_be_pasted(source: ModelSource, tmp_path: Path) -> None:
     printed = run(source, tmp_path / "my model's", "f16")
     command = printed.partition("Use it with: ")[2]
     assert shlex.split(command) == ["streamer", "run", "--model", str(tmp_path / "my model's")]
@@ -123,10 +108,11 @@ def test_an_interrupted_conversion_fails_and_leaves_nothing(tmp_path: Path) -> N
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_taken_directory_is_told_before_the_work(source: ConvertSource, tmp_path: Path) -> None:
+def test_a_taken_directory_is_told_before_the_work(source: ModelSource, tmp_path: Path) -> None:
     def read(name: str) -> np.ndarray:
         raise AssertionError(f"{name} was read")
 
+    assert source.checkpoint is not None
     tensors = LazyTensors({name: lambda: read("a tensor") for name in source.checkpoint.tensors})
     unread = dataclasses.replace(source, checkpoint=Checkpoint(source.checkpoint.dims, tensors))
     (tmp_path / "mine").mkdir()
@@ -136,16 +122,16 @@ def test_a_taken_directory_is_told_before_the_work(source: ConvertSource, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["encoder.layer_norm.bias", "decoder.layers.2.encoder_attn.v_proj.bias"])
-def test_a_checkpoint_that_breaks_in_the_middle_leaves_nothing(
-    source: ConvertSource, tmp_path: Path, name: str
-) -> None:
+def test_a_checkpoint_that_breaks_in_the_middle_leaves_nothing(source: ModelSource, tmp_path: Path, name: str) -> None:
     def fail() -> np.ndarray:
         raise ModelError("model.safetensors became shorter while it was read")
 
-    tensors = {key: lambda key=key: source.checkpoint.tensors[key] for key in source.checkpoint.tensors}
-    broken = LazyTensors({**tensors, name: fail})
+    checkpoint = source.checkpoint
+    assert checkpoint is not None
+    tensors = {key: lambda key=key: checkpoint.tensors[key] for key in checkpoint.tensors}
+    broken = Checkpoint(checkpoint.dims, LazyTensors({**tensors, name: fail}))
     with pytest.raises(ModelError, match="became shorter"):
-        run(dataclasses.replace(source, checkpoint=Checkpoint(source.checkpoint.dims, broken)), tmp_path / "new", "f16")
+        run(dataclasses.replace(source, checkpoint=broken), tmp_path / "new", "f16")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -168,13 +154,16 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(base: 
         from streamer.commands import convert as module
         from streamer.whisper.graphs.compress import parse_precisions
         from streamer.whisper.generation import GenerationConfig
+        from streamer.whisper.source import ModelSource
         from streamer.whisper.weights import huggingface
         generation = GenerationConfig(
             suppress_tokens=(), begin_suppress_tokens=(), max_initial_timestamp_index=50,
             alignment_heads=tuple((i, j) for i in (3, 4, 5) for j in range(8)), multilingual=True,
         )
-        source = module.ConvertSource(huggingface.load(pathlib.Path({str(base)!r})), generation, None, "base", "")
-        module._companions = lambda source: {{}}
+        path = pathlib.Path({str(base)!r})
+        checkpoint = huggingface.load(path)
+        source = ModelSource(path, "", "base", "", None, None, generation, checkpoint=checkpoint)
+        module._companions = lambda *_: {{}}
         module.convert(
             source, pathlib.Path({str(tmp_path / "new")!r}), precisions=parse_precisions("int8"),
             force=False, console=Console(stderr=True),
@@ -199,8 +188,7 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(base: 
     assert int(done.stdout) < 2.5 * n_bytes
 
 
-def test_the_decoder_is_told_what_the_generation_settings_say(source: ConvertSource, tmp_path: Path) -> None:
-    assert source.generation is not None
+def test_the_decoder_is_told_what_the_generation_settings_say(source: ModelSource, tmp_path: Path) -> None:
     changed: GenerationConfig = dataclasses.replace(source.generation, alignment_heads=((2, 1),), multilingual=False)
     run(dataclasses.replace(source, generation=changed), tmp_path / "nano", "f32")
     model = saved.load(tmp_path / "nano")

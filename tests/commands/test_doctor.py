@@ -50,7 +50,7 @@ def test_a_check_that_crashes(monkeypatch: pytest.MonkeyPatch, code: str, words:
 
 
 def test_output_of_libraries_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = """print('ALSA: hello'); print('{"OpenVINO": {"verdict": "ok", "found": "fine"}}')"""
+    code = """print('ALSA: hello'); print('{"OpenVINO": {"severity": "ok", "found": "fine"}}')"""
     expect(answered(monkeypatch, code), OK, "fine")
 
 

@@ -45,11 +45,9 @@ def test_a_name_that_is_nothing_is_left_to_the_reader() -> None:
     assert find_recordings(["x" * 5000, "a\0b"]) == [Path("x" * 5000), Path("a\0b")]
 
 
-def planned(
-    *names: str, format: str | None = None, output: str | None = None, folder: Path | None = None, task: str = ""
-) -> list[tuple[str, str]]:
+def planned(*names: str, format: str | None = None, output: str | None = None, task: str = "") -> list[tuple[str, str]]:
     """Return format and file of each text."""
-    plan = plan_texts([Path(name) for name in names], format, output, folder, task=task)
+    plan = plan_texts([Path(name) for name in names], format, output, task=task)
     return [(text.format, str(text.target or "").replace("\\", "/")) for texts in plan.values() for text in texts]
 
 
@@ -69,7 +67,7 @@ def test_a_directory_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("text", "more/and more/a.txt"),
         ("text", "more/and more/b.txt"),
     ]
-    assert planned("-", folder=tmp_path / "dir.srt", format="vtt")[0][1].endswith("dir.srt/stdin.vtt")
+    assert planned("-", output=f"{tmp_path / 'dir.srt'}/", format="vtt")[0][1].endswith("dir.srt/stdin.vtt")
     assert {path.name for path in tmp_path.iterdir()} == {"new", "more", "dir.srt"}
 
 
@@ -87,17 +85,17 @@ def test_a_translation_beside_the_transcript_has_a_file_of_its_own(tmp_path: Pat
     with pytest.raises(UsageError, match="translation as srt on standard output would be one broken file"):
         planned("talk.mp4", format="srt", task="both")
     with pytest.raises(UsageError, match="would both be"):
-        planned("talk.mp4", "talk.en.mp4", folder=tmp_path, format="srt", task="both")
+        planned("talk.mp4", "talk.en.mp4", output=f"{tmp_path}/", format="srt", task="both")
 
 
 def test_recordings_of_one_name_have_a_text_each(tmp_path: Path) -> None:
-    planned_files = [target for _, target in planned("talk.mp4", "talk.m4a", "x.m4a", folder=tmp_path)]
+    planned_files = [target for _, target in planned("talk.mp4", "talk.m4a", "x.m4a", output=f"{tmp_path}/")]
     assert [Path(name).name for name in planned_files] == ["talk.mp4.txt", "talk.m4a.txt", "x.txt"]
 
 
 def test_recordings_of_one_name_in_several_folders_keep_their_folders(tmp_path: Path) -> None:
     names = ("in/mon/talk.mp4", "in/tue/talk.mp4", "in/tue/talk.m4a", "in/tue/x.m4a", "in/talk.mp4")
-    targets = [target for _, target in planned(*names, folder=tmp_path / "out", format="srt")]
+    targets = [target for _, target in planned(*names, output=f"{tmp_path / 'out'}/", format="srt")]
     out = (tmp_path / "out").as_posix()
     assert [target.removeprefix(f"{out}/") for target in targets] == [
         *("mon/talk.srt", "tue/talk.mp4.srt", "tue/talk.m4a.srt", "x.srt", "talk.srt")
@@ -111,9 +109,9 @@ def test_texts_that_would_destroy_something_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="one broken file"):
         planned("a.mp4", "b.mp4", format="srt")
     with pytest.raises(UsageError, match="would both be"):
-        planned("a.mp4", "a.mp3", "a.mp4.wav", folder=tmp_path)
+        planned("a.mp4", "a.mp3", "a.mp4.wav", output=f"{tmp_path}/")
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be made"):
-        planned("a.mp4", folder=tmp_path / "file")
+        planned("a.mp4", output=f"{tmp_path / 'file'}/")
     with pytest.raises(UsageError, match="would replace it"):
         planned(str(tmp_path / "file"), output=str(tmp_path / "file"))

@@ -263,12 +263,6 @@ def test_silence_asks_for_nothing_and_keeps_little_audio() -> None:
     assert conversation.promises == Promises()
 
 
-def test_audio_that_ends_at_once_is_finished_at_once() -> None:
-    session = Session(SETTINGS)
-    assert session.finish(0) == []
-    assert session.finished
-
-
 @pytest.mark.parametrize("manners", [FAITHFUL, BAD, NEVER_AGREES])
 def test_an_hour_of_speech_leaves_nothing_behind(manners: Manners) -> None:
     words = spoken(random.Random(5), 3600.0, pause=0.0)
@@ -711,9 +705,7 @@ def test_speech_becomes_final_behind_a_longer_silence_than_ends_it() -> None:
     partial = only(Partial, take(session, window, [(" one", 0.5, 1.0), (" two", 3.2, 3.6)]))
     assert (partial.segment, partial.text) == (1, "one two")
     take(session, pause_at(session, 4.9), [(" one", 0.5, 1.0), (" two", 3.2, 3.6)])
-    end, final = hear(session, 7.0, 0.0)
-    assert isinstance(end, Speech)
-    assert isinstance(final, Final)
+    final = last(Final, hear(session, 7.0, 0.0))
     assert (final.segment, final.text) == (1, "one two")
 
 
@@ -728,8 +720,8 @@ def test_speech_that_begins_with_the_audio_lacks_nothing() -> None:
     # It does not begin once more where it ended before.
     session = Session(settings_of(gate=msgspec.structs.replace(GATE, min_silence_s=0.1)))
     hear(session, 0.3)
-    (end,) = (event for event in hear(session, 0.45, 0.0) if isinstance(event, Speech))
-    (start,) = (event for event in hear(session, 0.8) if isinstance(event, Speech))
+    end = only(Speech, [event for event in hear(session, 0.45, 0.0) if isinstance(event, Speech)])
+    start = only(Speech, [event for event in hear(session, 0.8) if isinstance(event, Speech)])
     assert start.time >= end.time
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.events import End, Event, Gap, Partial, Ready, Speech
+from streamer.events import End, Event, Gap, Speech
 from streamer.outputs import outputs as module
 from streamer.outputs.obs import Obs
 from streamer.outputs.outputs import Output, Outputs, parse_target, read_secret
 from streamer.outputs.web import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
+from tests.builders import partial, ready
 from tests.outputs.stand_ins import LONG_S, final, warnings
 
 
@@ -79,7 +80,7 @@ def test_a_target_is_a_kind_and_where(text: str, target: tuple[str, str]) -> Non
 @pytest.mark.parametrize(
     "text", ["", "twitch", "captions.doc", "https://wmcc.example/closedcaption?signature=SECRET.txt"]
 )
-def test_what_is_no_output_is_refused_without_its_address(text: str) -> None:
+def test_an_unknown_output_is_refused_without_its_address(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not an output: expected obs, zoom, .* \.jsonl") as refused:
         parse_target(text)
     assert "SECRET" not in str(refused.value)
@@ -112,7 +113,7 @@ def test_events_come_once_and_in_order_without_partials() -> None:
     assert (made.n_sent, made.n_dropped, made.n_failures) == (2, 0, 0)
 
 
-def test_what_fails_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_retried_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     peer = Peer(PeerError("it is gone"), OSError("still gone"), PeerError("it answers rubbish"))
     made = output(peer)
     for number in (1, 2, 3):
@@ -126,7 +127,7 @@ def test_what_fails_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_whoever_publishes_never_waits_and_the_oldest_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_publisher_never_waits_and_the_oldest_events_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     peer = Peer()
     peer.open.clear()
     made = output(peer, limit=3)
@@ -178,7 +179,7 @@ def test_the_end_waits_no_longer_than_it_may_and_says_what_was_not_sent(caplog: 
     assert made.n_dropped == 2
 
 
-def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monkeypatch: pytest.MonkeyPatch) -> None:
     peers: list[Peer] = []
 
     def make(*_: object) -> Peer:
@@ -190,10 +191,9 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
     monkeypatch.setattr("streamer.outputs.outputs.time.time", lambda: now_s[0])
     made = Outputs(OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt")))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
-    ready = Ready(model="m", device={}, sample_rate=16000, language="en")
-    made.handle(ready)
+    made.handle(ready())
     now_s[0] = 1004.0  # the audio began at 1000.2, and a partial of its second 3 came first
-    made.handle(Partial(segment=1, start=2.0, end=3.8, text="Wor", stable=0, words=()))
+    made.handle(partial("Wor", start=2.0, end=3.8))
     now_s[0] = 1005.5
     made.handle(final(3))
     made.handle(Speech(state="end", time=4.0))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
+from streamer.events import Event, Final, Revision, Speakers, Translation
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
 from streamer.outputs.web import Webhook
+from tests.builders import ready
 from tests.outputs.finals import final, labelled, spaced, written
 from tests.outputs.test_terminal import show
 
@@ -62,7 +63,7 @@ def test_a_name_stands_where_another_begins_to_speak(format: str, expected: str)
     assert written(format, TALK) == expected
 
 
-def test_subtitles_say_who_speaks() -> None:
+def test_subtitles_name_the_speaker() -> None:
     srt = [block.split("\n", 2)[2] for block in written("srt", TALK).strip().split("\n\n")]
     assert srt == ["S1: Hi there\nS2: you too", "S1: fine", "Go on", "?: Yes"]
     vtt = [block.split("\n", 1)[1] for block in written("vtt", TALK).strip().split("\n\n")[1:]]
@@ -85,9 +86,8 @@ def test_a_revision_comes_in_time_while_few_finals_have_followed() -> None:
 
 
 def test_numbers_and_speakers_of_another_session_are_others() -> None:
-    again = Ready(model="m", device={}, sample_rate=16_000, language="en")
     first = said(0, "one", "S2")
-    events = [first, same("S2", "S1"), again, first, revision(first, "One", "S2")]
+    events = [first, same("S2", "S1"), ready(), first, revision(first, "One", "S2")]
     assert written("text", events, n_waiting=2) == "S1: one\nS2: One\n"
 
 
@@ -113,7 +113,7 @@ def test_the_terminal_writes_what_reads_otherwise_by_now() -> None:
     assert lines == ["S1: Shavon and", "S2: you", "~ S1: Siobhan and", "S2: you", "~ S2 [2J is S1", "Siobhan und du"]
 
 
-def test_webhooks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhooks_get_revisions_and_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
     webhook = Webhook("http://127.0.0.1:1/hook")
     monkeypatch.setattr(webhook, "post", lambda body, headers: posted.append(headers["webhook-id"]))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.findings import Finding, Verdict
+from streamer.findings import Finding, Severity
 from streamer.server import doctor
 from streamer.settings.table import ServerSettings
 from tests.findings import OK, PROBLEM, expect
@@ -49,7 +49,7 @@ def listening(server_name: str, body: bytes) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "verdict", "words"),
+    ("name", "body", "severity", "words"),
     [
         ("streamer", b'{"status":"ok"}', OK, "a streamer daemon runs on 127.0.0.1"),
         ("streamer", b'{"status":"starting"}', OK, "its status is starting"),
@@ -60,9 +60,9 @@ def listening(server_name: str, body: bytes) -> Iterator[int]:
         ("streamer", b'{"status":"\\u001b[31mok"}', OK, "its status is [31mok;"),
     ],
 )
-def test_which_program_holds_a_port(name: str, body: bytes, verdict: Verdict, words: str) -> None:
+def test_which_program_holds_a_port(name: str, body: bytes, severity: Severity, words: str) -> None:
     with listening(name, body) as port:
-        expect(check(port=port), verdict, words)
+        expect(check(port=port), severity, words)
 
 
 @pytest.mark.parametrize("tls", ["off", "self-signed"])

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 
 import pytest
@@ -12,16 +11,8 @@ from streamer.events import Error, Event, Final, Ready, Revision, Speech
 from streamer.server import history as history_module
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
-from tests.server.support import (
-    deaf_socket,
-    events_until,
-    final,
-    next_event,
-    ready,
-    serving,
-    wait_published,
-    within,
-)
+from tests.builders import ready
+from tests.server.support import deaf_socket, events_until, final, next_event, serving, wait_published, within
 
 
 def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:
@@ -112,15 +103,6 @@ async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_
         assert brief(await events_until(client, "end")) == ["b:speech", "b:four", "b:end"]
 
 
-async def test_an_unknown_session_gets_the_present_one_from_its_start(history: History) -> None:
-    feed = begun(history, "b")
-    say(feed, "one")
-    async with serving(feed, history_file=history) as running:
-        for query in ("after=7&session=never", "after=7&session=%22'--"):
-            async with running.socket(f"/v1/captions?{query}") as client:
-                assert brief([await next_event(client) for _ in range(3)]) == ["b:ready", "b:speech", "b:one"]
-
-
 async def test_what_retention_deleted_is_told_of(history: History) -> None:
     first = begun(history, "a")
     say(first, *"abc")
@@ -186,11 +168,3 @@ async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
                     before = n_pages
                     await asyncio.sleep(0.1)
                 assert n_pages < 60  # of 80: nobody reads what is not taken
-
-
-async def test_a_generator_that_is_left_early_is_closed(history: History) -> None:
-    say(begun(history, "a"), "one", "two")
-    feed = begun(history, "b")
-    events: AsyncGenerator[Event, None] = earlier_events(history, feed, "a", 0)
-    assert (await anext(events)).type == "ready"
-    await events.aclose()

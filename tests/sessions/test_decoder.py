@@ -21,14 +21,13 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
-from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.options import check_decode_options, decode_options
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_decode_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, read
+from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
 
 SAMPLES = read(SPEECH)
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
@@ -37,7 +36,7 @@ ENCODED: Untyped = None
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path_factory.mktemp("compiled")), n_beams=3)
+    return load_on_cpu(NANO, tmp_path_factory.mktemp("compiled"), n_beams=3)
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +168,7 @@ class TestOptions:
     def test_a_session_has_the_daemons_options_where_a_client_chose_none(self, model: WhisperModel) -> None:
         settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
         daemons = DecodingSettings(hotwords=("NPU", "OpenVINO"), beam_size=2)
-        assert session_settings(settings, model).options == daemons == decode_options(settings.decoding, model)
+        assert session_settings(settings, model).options == daemons == check_decode_options(settings.decoding, model)
         own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
         chosen = session_settings(settings, model, own).options
         assert chosen == msgspec.structs.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
@@ -255,10 +254,11 @@ def temperatures_of(known: KnownModel) -> list[float]:
 
 
 class TestSecondLook:
-    def test_a_text_that_is_trusted_has_none(self, known: KnownModel) -> None:
-        hypothesis = decoder_of(known).decode(ENCODED, RETRY)
+    @pytest.mark.parametrize("said", [{}, {"avg_logprob": -1.5, "no_speech_prob": 0.9}], ids=["trusted", "silence"])
+    def test_a_text_that_is_trusted_and_silence_have_none(self, known: KnownModel, said: dict[str, Untyped]) -> None:
+        known.said = {0.0: said}
+        assert not decoder_of(known).decode(ENCODED, RETRY).failed
         assert temperatures_of(known) == [0.0]
-        assert not hypothesis.failed
 
     @pytest.mark.parametrize("failure", [LOOPED, UNLIKELY], ids=["looped", "unlikely"])
     def test_temperatures_are_tried_until_a_text_is_trusted(
@@ -284,11 +284,6 @@ class TestSecondLook:
         known.said[0.0]["attention"] = np.ones((1, 4 + len(again), 1500), dtype=np.float32)
         assert decoder_of(known).decode(ENCODED, RETRY).temperature == 0.2
         assert decoder_of(known, compression_ratio_threshold=None).decode(ENCODED, RETRY).temperature == 0.0
-
-    def test_silence_has_none(self, known: KnownModel) -> None:
-        known.said = {0.0: {"avg_logprob": -1.5, "no_speech_prob": 0.9}}
-        assert not decoder_of(known).decode(ENCODED, RETRY).failed
-        assert temperatures_of(known) == [0.0]
 
     @pytest.mark.parametrize("off", ["request", "settings"])
     def test_there_is_none_where_it_was_not_asked_for(self, known: KnownModel, off: str) -> None:
