@@ -326,7 +326,7 @@ class Transcript(TranscriptState):
         n_eligible = _count_while(new, lambda word: word.end_samples <= window.end - CUT_OFF_SAMPLES)
         words = [word.text for word in self.tail.words]
         n_certain = self._count_certain(new, window)
-        n_stable, self.partners = agree(self.partners, words, self.settings.n_agreeing, n_eligible, n_certain)
+        n_stable, self.partners = agree(self.partners, words, self.settings.agreement, n_eligible, n_certain)
         self._make_stable(n_stable)
         self.trusted = self.tail.words
 

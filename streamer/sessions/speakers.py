@@ -17,7 +17,6 @@ from streamer.engine.gate import SpeechStart
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.health import Health
 from streamer.offline.speech import SpeechFinder
-from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
 from streamer.speakers.clusters import ClusteringSettings
 from streamer.speakers.diarization import Diarization
@@ -197,7 +196,7 @@ class RecordedSpeakers:
 
     def __init__(self, settings: Settings) -> None:
         """Load the model. Raises ConfigError if it, or a file of the people who are enrolled, is damaged."""
-        self._gate = gate_settings(settings.speech)
+        self._gate = settings.speech
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 

@@ -4,10 +4,11 @@ The unit is a passage: finals up to the end of a sentence, or of speech. Its aud
 its own, so that windows of captions wait for one call of a graph at most.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
@@ -22,9 +23,9 @@ from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import is_conditioned
 from streamer.worker import Worker, once
 
 # The language that Whisper translates into.
@@ -60,7 +61,7 @@ class Translations:
         self.translating = Worker("translate", MAX_WAITING, self.note_late)
         # Grammar, hot words and prompt are for the spoken language. Translations are less probable than transcripts:
         # only a loop is decoded again, and dropped if it stays one.
-        self._decoding = dataclasses.replace(
+        self._decoding = msgspec.structs.replace(
             settings.decoding, grammar="", hotwords=(), initial_prompt="", logprob_threshold=None
         )
         self._conditioned = is_conditioned(settings.decoding, model)
