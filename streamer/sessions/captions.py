@@ -9,7 +9,7 @@ from streamer.engine.eventlog import EventLog, Subscription
 from streamer.events import Event
 from streamer.outputs.base import Sink
 from streamer.server.outbox import Outbox
-from streamer.worker import Worker
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Drawing:
         self._outbox = Outbox(limit)
         self._lock = threading.Lock()
         # Draws all that waits: one call behind the present one is enough, and the last closes the sink.
-        self._worker = Worker("captions", limit=1)
+        self._worker = WorkQueue("captions", limit=1)
         # Cancelled if the sink fails.
         self.subscription: Subscription | None = None
 

@@ -25,7 +25,7 @@ from streamer.sessions.yielding import WaitIdle, YieldToLive
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
-from streamer.worker import Worker, once
+from streamer.worker import WorkQueue, once
 
 # What Whisper translates into.
 ENGLISH = "en"
@@ -56,8 +56,8 @@ class Translations:
         self.health = health
         # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
         # audio; the first thread does, before the audio is overwritten.
-        self.copying = Worker("copy for translation", MAX_WAITING, self.note_late)
-        self.translating = Worker("translate", MAX_WAITING, self.note_late)
+        self.copying = WorkQueue("copy for translation", MAX_WAITING, self.note_late)
+        self.translating = WorkQueue("translate", MAX_WAITING, self.note_late)
         # Grammar, words and prompt are of the language that is spoken. Translations are less probable than transcripts:
         # only a loop is decoded again, and left out if it stays one.
         self._decoding = dataclasses.replace(
