@@ -1,12 +1,15 @@
-"""Interfaces of sinks."""
+"""The interface of sinks."""
 
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from streamer.events import Event
 
 
 class Sink(Protocol):
-    """Takes the events of one session in order. Called from one thread at a time."""
+    """Handles the events of one session in order. Called from one thread at a time.
+
+    A sink may also have `tick()`, which is called about once a second while no event comes, and may raise OSError.
+    """
 
     def handle(self, event: Event) -> None:
         """Handle the next event. If this raises, the event may be passed again; completed steps are not repeated."""
@@ -14,13 +17,4 @@ class Sink(Protocol):
 
     def close(self) -> None:
         """Write what is held back. A stream of the caller stays open. May be called again."""
-        ...
-
-
-@runtime_checkable
-class TickingSink(Sink, Protocol):
-    """A sink that also acts without events."""
-
-    def tick(self) -> None:
-        """Do what is due. Called about once a second while no event comes. May raise OSError."""
         ...

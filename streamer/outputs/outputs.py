@@ -5,12 +5,13 @@ import random
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from streamer.errors import ConfigError, RefusalError, StreamerError
 from streamer.events import Event, Final, Partial, Speech
-from streamer.outputs.base import Sink, TickingSink
+from streamer.outputs.base import Sink
 from streamer.outputs.files import FORMATS, GrowingFile
 from streamer.outputs.subtitles.cues import SubtitleOptions
 from streamer.outside import one_line, printable
@@ -152,17 +153,17 @@ class Output:
 
     def _work(self) -> None:
         """Thread: deliver queued events, one after another."""
-        tick_s = TICK_S if isinstance(self._sink, TickingSink) else None
+        tick: Callable[[], None] | None = getattr(self._sink, "tick", None)
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), tick_s)
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), TICK_S if tick else None)
                 event = self._waiting.popleft() if self._waiting else None
             if event is None:
                 if self._ending.is_set():
                     break
-                if isinstance(self._sink, TickingSink):
+                if tick:
                     try:
-                        self._sink.tick()
+                        tick()
                     except Exception as error:  # noqa: BLE001 - it is retried
                         self._failed(error)
             elif self._deliver(event):

@@ -52,10 +52,6 @@ class _Request(msgspec.Struct):
     transcript_terms: list[str] | None = None
 
 
-class _Ping(msgspec.Struct):
-    text: str | None = None
-
-
 @dataclass(frozen=True, slots=True)
 class WyomingEvent:
     """An event of the protocol."""
@@ -164,7 +160,7 @@ class Wyoming(Adapter):
             case "describe":
                 return [Say(self._info)]
             case "ping":
-                return [_say("pong", text=msgspec.convert(event.data, _Ping).text)]
+                return [_say("pong", text=msgspec.convert(event.data.get("text"), str | None))]
             case "transcribe":
                 self._request = msgspec.convert(event.data, _Request)
             case "audio-chunk":

@@ -126,7 +126,7 @@ def test_wrong_formats_are_refused_at_once() -> None:
         stream(b"", "ftp://h")
 
 
-COMMANDS: list[Item] = [
+COMMANDS: list[Any] = [
     *(*BLOCKS[:3], "flush", BLOCKS[3], "pause", BLOCKS[4], {"language": "de"}, "resume", *BLOCKS[5:], "clear"),
 ]
 COMMANDS_AT = [("flush", 9600), ("pause", 12800), ("set", 16000), ("resume", 16000), ("clear", 96000)]

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.events import Gap, Ready
+from streamer.events import Gap
 from streamer.outputs import files
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import SubtitleOptions
 from streamer.settings.table import OutputsSettings
+from tests.builders import ready
 from tests.outputs.finals import final, spaced, written
 
 FINALS = [final(*spaced(f"This is sentence {i}.", start=10 * i), segment=i) for i in range(3)]
@@ -55,7 +56,7 @@ def test_after_each_final_the_file_is_what_transcribe_would_have_written(
 
 def test_only_finals_are_written(tmp_path: Path) -> None:
     output = growing(tmp_path / "a.jsonl")
-    output.handle(Ready(model="m", device={}, sample_rate=16000, language="en"))
+    output.handle(ready())
     output.handle(FINALS[0])
     output.handle(Gap(start=1.0, end=2.0, reason="overrun"))
     assert [json.loads(line)["type"] for line in (tmp_path / "a.jsonl").read_text().splitlines()] == ["final"]

@@ -8,15 +8,16 @@ import av
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.events import Event, Gap, Ready, Speech
+from streamer.events import Event, Gap, Speech
 from streamer.outputs import hls
 from streamer.outputs.hls import N_SEGMENTS, PLAYLIST, Hls
 from streamer.outputs.subtitles import SubtitleOptions
+from tests.builders import ready
 from tests.outputs.finals import final
 
 BEGAN = 1_800_000_000.0  # Unix time of the first sample; a multiple of a segment's length
 FIRST = 300_000_000
-READY = Ready(model="m", device={}, sample_rate=16000, language="en")
+READY = ready()
 
 
 class Show:

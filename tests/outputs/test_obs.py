@@ -3,11 +3,11 @@
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.events import Ready
 from streamer.outputs.obs import Obs, authentication
+from tests.builders import ready
 from tests.outputs.stand_ins import ObsStandIn, WebStandIn, final, sending, spoken, wait_failing, warnings
 
-READY = Ready(model="m", device={}, sample_rate=16_000, language="en")
+READY = ready()
 
 
 def obs(stand_in: ObsStandIn, password: str = "", text_source: str = "") -> Obs:

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.events import End, Event, Gap, Partial, Ready, Speech
+from streamer.events import End, Event, Gap, Speech
 from streamer.outputs import outputs as module
 from streamer.outputs.obs import Obs
 from streamer.outputs.outputs import Output, Outputs, parse_target, read_secret
 from streamer.outputs.web import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
+from tests.builders import partial, ready
 from tests.outputs.stand_ins import LONG_S, final, warnings
 
 
@@ -190,10 +191,9 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
     monkeypatch.setattr("streamer.outputs.outputs.time.time", lambda: now_s[0])
     made = Outputs(OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt")))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
-    ready = Ready(model="m", device={}, sample_rate=16000, language="en")
-    made.handle(ready)
+    made.handle(ready())
     now_s[0] = 1004.0  # the audio began at 1000.2, and a partial of its second 3 came first
-    made.handle(Partial(segment=1, start=2.0, end=3.8, text="Wor", stable=0, words=()))
+    made.handle(partial("Wor", start=2.0, end=3.8))
     now_s[0] = 1005.5
     made.handle(final(3))
     made.handle(Speech(state="end", time=4.0))

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
+from streamer.events import Event, Final, Revision, Speakers, Translation
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
 from streamer.outputs.web import Webhook
+from tests.builders import ready
 from tests.outputs.finals import final, labelled, spaced, written
 from tests.outputs.test_terminal import show
 
@@ -85,9 +86,8 @@ def test_a_revision_comes_in_time_while_few_finals_have_followed() -> None:
 
 
 def test_numbers_and_speakers_of_another_session_are_others() -> None:
-    again = Ready(model="m", device={}, sample_rate=16_000, language="en")
     first = said(0, "one", "S2")
-    events = [first, same("S2", "S1"), again, first, revision(first, "One", "S2")]
+    events = [first, same("S2", "S1"), ready(), first, revision(first, "One", "S2")]
     assert written("text", events, n_waiting=2) == "S1: one\nS2: One\n"
 
 

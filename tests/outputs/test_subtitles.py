@@ -8,16 +8,17 @@ import msgspec
 import pytest
 
 from streamer.errors import UsageError
-from streamer.events import End, Error, Event, Gap, Partial, Ready, Token, from_json
+from streamer.events import End, Error, Event, Gap, Token, from_json
 from streamer.outputs.subtitles import FORMATS, open_writer
+from tests.builders import partial, ready
 from tests.outputs.finals import final, spaced, written
 
-READY = Ready(seq=1, session="s", model="nano.en", device={"encoder": "CPU"}, sample_rate=16000, language="en")
+READY = ready(seq=1, session="s")
 EMPTY = final(text="", segment=1)
 EVENTS: list[Event] = [
     READY,
     final((" Ask", 0.0, 0.3), (" not", 0.3, 0.52), (" what", 0.52, 0.9996)),
-    Partial(seq=3, session="s", segment=1, start=1.0, end=2.0, text=" ignored", stable=0, words=()),
+    partial(" ignored", seq=3, session="s"),
     EMPTY,
     Gap(seq=4, session="s", start=3.0, end=4.5, reason="overrun"),
     final((" a\tb", 3661.25, 3661.5), (" <c>", 3661.5, 3662.0), (" &", 3662.0, 3662.001), segment=2),
@@ -66,13 +67,8 @@ def test_json_holds_text_segments_and_gaps() -> None:
     assert transcript["model"] == "nano.en"
     assert transcript["gaps"] == [{"start": 3.0, "end": 4.5, "reason": "overrun"}]
     assert [segment["text"] for segment in transcript["segments"]] == [" Ask not what", "", " a\tb <c> &"]
-    assert transcript["segments"][0]["words"][1] == {
-        "word": " not",
-        "start": 0.3,
-        "end": 0.52,
-        "probability": 0.5,
-        "stable": True,
-    }
+    times = {"start": 0.3, "end": 0.52}
+    assert transcript["segments"][0]["words"][1] == {"word": " not", **times, "probability": 0.5, "stable": True}
 
 
 @pytest.mark.parametrize(("format", "nothing"), [("srt", ""), ("vtt", "WEBVTT\n\n"), ("tsv", "start\tend\ttext\n")])
@@ -119,24 +115,19 @@ def test_a_final_without_word_times_is_spread_over_its_time() -> None:
     assert written("srt", [event]) == "1\n00:00:00,000 --> 00:00:01,000\none two\n\n"
 
 
-def test_text_cannot_forge_a_cue() -> None:
-    events = [final((" a\n\n2\n00:00:00,000 --> 00:00:09,000\nb", 0.0, 3.0))]
-    assert written("srt", events) == ("1\n00:00:00,000 --> 00:00:03,000\na 2 00:00:00,000 → 00:00:09,000 b\n\n")
-    assert "a 2 00:00:00,000 --&gt; 00:00:09,000 b" in written("vtt", events)
-
-
 def test_an_endless_word_is_divided_in_no_time() -> None:
     assert written("srt", [final((" " + "a" * 500_000, 0.0, 3.0))]).count("a") == 500_000
 
 
-def test_joiners_and_direction_marks_stay() -> None:
-    text = "می\u200cخواهم \N{MAN}\u200d\N{WOMAN} \u200fא"
-    assert written("text", [final((f" {text}", 0.0, 1.0))]) == f"{text}\n"
-
-
-def test_what_could_begin_a_file_or_reorder_a_line_does_not_stay() -> None:
-    events = [final((" \ufeffa\u2028b\u202ec\ud800d", 0.0, 1.0))]
-    assert written("text", events) == "a b c d\n"
+@pytest.mark.parametrize(
+    ("said", "line"),
+    [
+        ("می\u200cخواهم \N{MAN}\u200d\N{WOMAN} \u200fא", "می\u200cخواهم \N{MAN}\u200d\N{WOMAN} \u200fא"),
+        ("\ufeffa\u2028b\u202ec\ud800d", "a b c d"),
+    ],
+)
+def test_joiners_and_direction_marks_stay_but_nothing_that_breaks_or_reorders_lines(said: str, line: str) -> None:
+    assert written("text", [final((f" {said}", 0.0, 1.0))]) == f"{line}\n"
 
 
 def test_a_text_whose_words_are_empty_is_shown() -> None:
@@ -150,12 +141,8 @@ def test_each_word_is_underlined_while_it_is_spoken() -> None:
         ("00:00:00.300", "00:00:00.500", "Ask &lt;not"),
         ("00:00:00.500", "00:00:01.000", "Ask <u>&lt;not</u>"),
     ]
-
-
-@pytest.mark.parametrize("format", ["srt", "vtt"])
-def test_guessed_times_are_not_marked(format: str) -> None:
-    events = [final(text="one two")]
-    assert written(format, events, highlight_words=True) == written(format, events)
+    guessed = [final(text="one two")]
+    assert written("vtt", guessed, highlight_words=True) == written("vtt", guessed)
 
 
 def test_a_segment_is_divided_to_so_many_characters() -> None:
@@ -167,22 +154,16 @@ def test_a_segment_is_divided_to_so_many_characters() -> None:
         ("00:00:00,100", "00:00:00,600", "Ask not,"),
         ("00:00:00,700", "00:00:01,000", "what"),
     ]
-
-
-def test_a_segment_without_word_times_is_divided_too() -> None:
-    assert written("tsv", [final(text="one two")], max_len=4) == ("start\tend\ttext\n0\t500\tone\n500\t1000\ttwo\n")
+    without_times = written("tsv", [final(text="one two")], max_len=4)
+    assert without_times == "start\tend\ttext\n0\t500\tone\n500\t1000\ttwo\n"
 
 
 def test_divided_segments_are_numbered_and_the_text_is_whole() -> None:
     events = [final((" well", 0.0, 0.5), ("-known", 0.5, 1.0)), EMPTY, final((" a", 1.0, 2.0), segment=2)]
     transcript = json.loads(written("json", events, max_len=1))
     assert transcript["text"] == "well-known a"
-    assert [(s["segment"], s["text"]) for s in transcript["segments"]] == [
-        (1, "well"),
-        (2, "-known"),
-        (3, ""),
-        (4, " a"),
-    ]
+    numbered = [(s["segment"], s["text"]) for s in transcript["segments"]]
+    assert numbered == [(1, "well"), (2, "-known"), (3, ""), (4, " a")]
     assert [len(s["words"]) for s in transcript["segments"]] == [1, 1, 0, 1]
 
 

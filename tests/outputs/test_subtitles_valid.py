@@ -98,11 +98,7 @@ options = st.fixed_dictionaries(
 
 @pytest.mark.parametrize(
     ("format", "mark"),
-    [
-        *((format, "") for format in READERS),
-        ("vtt", "highlight_words"),
-        ("srt", "highlight_words"),
-    ],
+    [(format, mark) for format in READERS for mark in ("", "highlight_words")],
 )
 @given(finals, speakers, options)
 @settings(max_examples=100, deadline=None)

@@ -48,8 +48,8 @@ class Talk:
     """An adapter at work, with everything that it wanted done."""
 
     def __init__(self, query: Mapping[str, Sequence[str]] = RAW, **more: str) -> None:
-        query = asked(**query, **{key: [value] for key, value in more.items()})
-        self.live = Live(query, request_id="r", created="2026-01-01T00:00:00.000Z")
+        read = asked(**query, **{key: [value] for key, value in more.items()})
+        self.live = Live(read, request_id="r", created="2026-01-01T00:00:00.000Z")
         self.done: list[Action] = self.live.begin()
         self.on(builders.ready())
 

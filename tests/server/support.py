@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
@@ -16,11 +17,14 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.engine.eventlog import EventLog
 from streamer.errors import UnknownSessionError
-from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
+from streamer.events import Error, Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import ClientStream, Services
+from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.table import ServerSettings
+from tests import builders
+from tests.builders import ready as ready
 
 T = TypeVar("T")
 
@@ -28,45 +32,23 @@ SESSION = "client-1"  # name of the session of each recording stream
 WAIT_S = 90.0  # bound of every wait for something that must come
 
 
-def ready() -> Ready:
-    return Ready(model="nano.en", device={"encoder": "CPU", "decoder": "CPU"}, sample_rate=16_000, language="en")
-
-
 def words(text: str, start: float, *, stable: int) -> tuple[Word, ...]:
-    found = []
-    position = 0
-    for i, word in enumerate(text.split()):
-        position = text.index(word, position) + len(word)
-        found.append(
-            Word(
-                word=f" {word}",
-                start=round(start + 0.3 * i, 3),
-                end=round(start + 0.3 * (i + 1), 3),
-                probability=0.9,
-                stable=position <= stable,
-            )
-        )
-    return tuple(found)
+    return builders.words(text, start, step=0.3, n_stable=len(text[:stable].split()))
 
 
 def partial(segment: int, text: str, stable: int = 0, start: float = 0.0) -> Partial:
-    spoken = words(text, start, stable=stable)
-    end = spoken[-1].end if spoken else start
-    return Partial(segment=segment, start=start, end=end, text=text, stable=stable, words=spoken)
+    return builders.partial(text, stable, start=start, segment=segment, words=words(text, start, stable=stable))
 
 
 def final(segment: int, text: str, start: float = 0.0) -> Final:
-    spoken = words(text, start, stable=len(text))
-    return Final(
-        segment=segment,
-        start=start,
-        end=spoken[-1].end if spoken else start,
-        text=text,
-        words=spoken,
-        language="en",
-        no_speech_prob=0.01,
-        avg_logprob=-0.2,
-    )
+    return builders.final(text, start=start, segment=segment, words=words(text, start, stable=len(text)))
+
+
+def added(path: Path, name: str, **known: Any) -> str:  # noqa: ANN401 - passed on
+    """Write a token into a file; return it."""
+    secret, token = new_token(name, **known)
+    TokenFile(path).change(lambda tokens: (*tokens, token))
+    return secret
 
 
 def wait_published(log: EventLog) -> None:
@@ -240,6 +222,16 @@ class Running:
             await client.send(json.dumps({"type": "resume", "session": session, **seq}))
             yield client
 
+    @contextlib.asynccontextmanager
+    async def streaming(self) -> AsyncIterator[tuple[ClientConnection, RecordingStream]]:
+        """Connect a stream that has sent 640 bytes and received `ready`."""
+        async with self.socket("/v1/stream") as client:
+            await client.send(bytes(640))
+            assert (await next_event(client)).type == "ready"
+            stream = await self.streams.first()
+            await within(stream.written.wait())
+            yield client, stream
+
     async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
         """Wait until a metric has a value."""
         async with asyncio.timeout(WAIT_S):
@@ -291,6 +283,12 @@ async def closing(client: ClientConnection) -> tuple[int, str]:
             await within(client.recv())
         except ConnectionClosed:
             return client.close_code or 0, client.close_reason or ""
+
+
+async def vanish(client: ClientConnection, stream: RecordingStream) -> None:
+    """Break a stream's connection; return when the stream is kept."""
+    client.transport.abort()
+    await within(stream.kept.wait())
 
 
 def deaf_socket(port: int, path: str) -> socket.socket:

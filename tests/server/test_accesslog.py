@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Iterator, Sequence
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,46 +25,34 @@ def logged() -> Iterator[None]:
     logger.setLevel(before)
 
 
-class Run:
-    """An application that receives what is there and sends what it is told, on a clock of whole seconds."""
+async def serve(
+    scope: Scope, received: Sequence[Message] = (), sent: Sequence[Message] = (), error: Exception | None = None
+) -> tuple[int, int, list[Message]]:
+    """Serve a request whose application receives and sends these messages, on a clock of whole seconds.
 
-    def __init__(self, received: Sequence[Message], sent: Sequence[Message], error: Exception | None = None) -> None:
-        self._received, self._sent, self._error = [*received], sent, error
-        self.n_received = self.n_sent = 0
-        self.passed: list[Message] = []
-        self._now_s = 0
+    Return the bytes that were counted as received and sent, and the messages that were passed on.
+    """
+    counted: dict[str, list[int]] = {"in": [], "out": []}
+    passed, waiting, seconds = [], [*received], count()
 
-    async def serve(self, scope: Scope) -> None:
-        def count(name: str, n_bytes: int) -> None:
-            setattr(self, name, getattr(self, name) + n_bytes)
-
-        def clock() -> float:
-            self._now_s += 1
-            return self._now_s
-
-        async def receive() -> Message:
-            return self._received.pop(0)
-
-        async def send(message: Message) -> None:
-            self.passed.append(message)
-
-        log = AccessLog(
-            self._app,
-            on_received=lambda n_bytes: count("n_received", n_bytes),
-            on_sent=lambda n_bytes: count("n_sent", n_bytes),
-            clock=clock,
-        )
-        await log(scope, receive, send)
-
-    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in [*self._received]:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        for _ in received:
             await receive()
-        if scope["type"] in ("http", "websocket"):
-            scope["state"] = {"caller": SimpleNamespace(name="phone"), "session": "0123456789abcdef"}
-        for message in self._sent:
+        scope["state"] = {"caller": SimpleNamespace(name="phone"), "session": "0123456789abcdef"}
+        for message in sent:
             await send(message)
-        if self._error is not None:
-            raise self._error
+        if error is not None:
+            raise error
+
+    async def receive() -> Message:
+        return waiting.pop(0)
+
+    async def send(message: Message) -> None:
+        passed.append(message)
+
+    log = AccessLog(app, counted["in"].append, counted["out"].append, clock=lambda: float(next(seconds)))
+    await log({**scope}, receive, send)
+    return sum(counted["in"]), sum(counted["out"]), passed
 
 
 def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
@@ -74,11 +63,12 @@ def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
 
 
 async def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    run = Run(
-        [{"type": "http.request", "body": b"abc"}],
-        [{"type": "http.response.start", "status": 200}, {"type": "http.response.body", "body": b"12345"}],
-    )
-    await run.serve({**GET, "client": ("192.0.2.7", 4711)})
+    answer: list[Message] = [
+        {"type": "http.response.start", "status": 200},
+        {"type": "http.response.body", "body": b"12345"},
+    ]
+    request: list[Message] = [{"type": "http.request", "body": b"abc"}]
+    assert await serve({**GET, "client": ("192.0.2.7", 4711)}, request, answer) == (3, 5, answer)
     assert fields(caplog) == {
         "client": "192.0.2.7",
         "token": "phone",
@@ -90,63 +80,48 @@ async def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
         "bytes_out": 5,
         "session": "01234567",
     }
-    assert caplog.messages[0].startswith(
-        "client=192.0.2.7 token=phone method=GET path=/metrics status=200 duration_s=1"
-    )
-    assert (run.n_received, run.n_sent) == (3, 5)
-    assert run.passed[1]["body"] == b"12345"
+    line = "client=192.0.2.7 token=phone method=GET path=/metrics status=200 duration_s=1"
+    assert caplog.messages[0].startswith(line)
 
 
 CONNECT, ACCEPT = {"type": "websocket.connect"}, {"type": "websocket.accept"}
+DATA, LEFT = {"type": "websocket.receive", "bytes": b"1234"}, {"type": "websocket.disconnect", "code": 1001}
+CLOSE = {"type": "websocket.close", "code": 1013, "reason": "busy"}
+DENIED = [
+    {"type": "websocket.http.response.start", "status": 401},
+    {"type": "websocket.http.response.body", "body": b"no"},
+]
 
 
 @pytest.mark.parametrize(
-    ("received", "sent", "status", "code", "n_in", "n_out"),
+    ("received", "sent", "expected"),
     [
-        (
-            [CONNECT, {"type": "websocket.receive", "bytes": b"1234"}, {"type": "websocket.disconnect", "code": 1001}],
-            [ACCEPT, {"type": "websocket.send", "text": "ü"}],
-            *(101, 1001, 4, 2),
-        ),
-        ([CONNECT], [ACCEPT, {"type": "websocket.close", "code": 1013, "reason": "busy"}], 101, 1013, 0, 0),
-        ([CONNECT], [{"type": "websocket.close", "code": 1000}], 403, None, 0, 0),
-        (
-            [CONNECT],
-            [
-                {"type": "websocket.http.response.start", "status": 401},
-                {"type": "websocket.http.response.body", "body": b"no"},
-            ],
-            *(401, None, 0, 2),
-        ),
+        ([CONNECT, DATA, LEFT], [ACCEPT, {"type": "websocket.send", "text": "ü"}], (101, 1001, 4, 2)),
+        ([CONNECT], [ACCEPT, CLOSE], (101, 1013, 0, 0)),
+        ([CONNECT], [CLOSE], (403, None, 0, 0)),
+        ([CONNECT], DENIED, (401, None, 0, 2)),
     ],
     ids=["left", "closed", "refused", "denied"],
 )
 async def test_a_websocket_is_one_line_with_its_close_code(
-    caplog: pytest.LogCaptureFixture,
-    received: list[Message],
-    sent: list[Message],
-    status: int,
-    code: int | None,
-    n_in: int,
-    n_out: int,
+    caplog: pytest.LogCaptureFixture, received: list[Message], sent: list[Message], expected: tuple[int | None, ...]
 ) -> None:
-    await Run(received, sent).serve({**SOCKET, "client": ("::1", 1)})
-    told = fields(caplog)
-    assert (told["status"], told.get("close_code")) == (status, code)
-    assert (told["bytes_in"], told["bytes_out"]) == (n_in, n_out)
+    await serve({**SOCKET, "client": ("::1", 1)}, received, sent)
+    line = fields(caplog)
+    assert (line["status"], line.get("close_code"), line["bytes_in"], line["bytes_out"]) == expected
 
 
 async def test_a_failure_is_told_as_500_and_passed_on(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(ValueError, match="x"):
-        await Run([], [], ValueError("x")).serve({**GET, "client": None})
-    told = fields(caplog)
-    assert (told["status"], told["client"]) == (500, "unix")
+        await serve({**GET, "client": None}, error=ValueError("x"))
+    line = fields(caplog)
+    assert (line["status"], line["client"]) == (500, "unix")
 
 
 async def test_a_path_can_neither_forge_a_line_nor_tell_a_session(caplog: pytest.LogCaptureFixture) -> None:
-    await Run([], []).serve({**GET, "path": "x", "raw_path": b"/v1/sessions/0123456789abcdef.txt"})
-    await Run([], []).serve({**GET, "path": "/\x1b[2J\n x", "raw_path": None})
-    await Run([], []).serve({**GET, "path": "x", "raw_path": b"/" + 10_000 * b"\x9b"})
+    await serve({**GET, "path": "x", "raw_path": b"/v1/sessions/0123456789abcdef.txt"})
+    await serve({**GET, "path": "/\x1b[2J\n x", "raw_path": None})
+    await serve({**GET, "path": "x", "raw_path": b"/" + 10_000 * b"\x9b"})
     paths = [record.__dict__["fields"]["path"] for record in caplog.records]
     assert paths[0] == "/v1/sessions/01234567....txt"
     assert paths[1] == r"/\x1b[2J\n%20x"
@@ -156,14 +131,5 @@ async def test_a_path_can_neither_forge_a_line_nor_tell_a_session(caplog: pytest
 
 async def test_nothing_is_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
     logger.setLevel(logging.CRITICAL)
-    run = Run([{"type": "http.request", "body": b"abc"}], [])
-    await run.serve(dict(GET))
-    assert caplog.records == []
-    assert run.n_received == 3
-
-
-async def test_what_is_no_request_passes(caplog: pytest.LogCaptureFixture) -> None:
-    run = Run([{"type": "lifespan.startup"}], [{"type": "lifespan.startup.complete"}])
-    await run.serve({"type": "lifespan"})
-    assert run.passed == [{"type": "lifespan.startup.complete"}]
+    assert (await serve(GET, [{"type": "http.request", "body": b"abc"}]))[0] == 3
     assert caplog.records == []

@@ -22,60 +22,34 @@ from tests.fakes import FakeDecoder, FakeEncoder
 def test_what_the_engine_did_is_told() -> None:
     encoder = FakeEncoder()
     engine = Engine(encoder, FakeDecoder(encoder, []))
+    registry = CollectorRegistry()
+    register_engine(registry, engine)
     stats = engine.stats
-    stats.encodes, stats.decodes = 5, 4
-    stats.decoder_calls, stats.decoder_tokens, stats.given_tokens, stats.settled_tokens = 12, 30, 70, 40
-    registry = CollectorRegistry()
-    register_engine(registry, engine)
-    told = {
-        name: registry.get_sample_value(f"streamer_{name}_total")
-        for name in (
-            *("encodes", "decodes", "decoder_calls"),
-            *("decoder_tokens", "given_tokens", "settled_tokens"),
-        )
-    }
-    assert told == {
-        "encodes": 5,
-        "decodes": 4,
-        "decoder_calls": 12,
-        "decoder_tokens": 30,
-        "given_tokens": 70,
-        "settled_tokens": 40,
-    }
-    assert registry.get_sample_value("streamer_sessions") == 0
-
-
-def test_what_was_lost_and_the_load_are_told() -> None:
-    encoder = FakeEncoder()
-    engine = Engine(encoder, FakeDecoder(encoder, []))
-    engine.stats.gap_s["overload"] = 2.5
-    registry = CollectorRegistry()
-    register_engine(registry, engine)
-    lost = {
-        reason: registry.get_sample_value("streamer_gap_seconds_total", {"reason": reason})
-        for reason in ("overrun", "overload", "device")
-    }
-    assert lost == {"overrun": 0.0, "overload": 2.5, "device": 0.0}
-    assert registry.get_sample_value("streamer_load_ratio") == 0.0
-
-
-def test_passes_delays_and_audio_are_told() -> None:
-    encoder = FakeEncoder()
-    engine = Engine(encoder, FakeDecoder(encoder, []))
-    registry = CollectorRegistry()
-    register_engine(registry, engine)
-    engine.stats.on_encode(0.03)
-    engine.stats.on_delay("final", 0.7)
-    engine.stats.audio_s["own"] += 1.5
+    stats.encodes, stats.decodes, stats.decoder_calls = 5, 4, 12
+    stats.decoder_tokens, stats.given_tokens, stats.settled_tokens = 30, 70, 40
+    stats.gap_s["overload"] = 2.5
+    stats.on_encode(0.03)
+    stats.on_delay("final", 0.7)
+    stats.audio_s["own"] += 1.5
     for name, labels, value in (
-        ("streamer_pass_seconds_bucket", {"stage": "encode", "le": "0.05"}, 1),
-        ("streamer_pass_seconds_count", {"stage": "decode"}, 0),
-        ("streamer_delay_seconds_bucket", {"type": "final", "le": "0.5"}, 0),
-        ("streamer_delay_seconds_bucket", {"type": "final", "le": "0.75"}, 1),
-        ("streamer_audio_seconds_total", {"source": "own"}, 1.5),
-        ("streamer_windows_waiting", {}, 0),
+        ("encodes_total", {}, 5),
+        ("decodes_total", {}, 4),
+        ("decoder_calls_total", {}, 12),
+        ("decoder_tokens_total", {}, 30),
+        ("given_tokens_total", {}, 70),
+        ("settled_tokens_total", {}, 40),
+        ("gap_seconds_total", {"reason": "overload"}, 2.5),
+        ("gap_seconds_total", {"reason": "device"}, 0),
+        ("pass_seconds_bucket", {"stage": "encode", "le": "0.05"}, 1),
+        ("pass_seconds_count", {"stage": "decode"}, 0),
+        ("delay_seconds_bucket", {"type": "final", "le": "0.5"}, 0),
+        ("delay_seconds_bucket", {"type": "final", "le": "0.75"}, 1),
+        ("audio_seconds_total", {"source": "own"}, 1.5),
+        ("windows_waiting", {}, 0),
+        ("sessions", {}, 0),
+        ("load_ratio", {}, 0),
     ):
-        assert registry.get_sample_value(name, labels) == value, name
+        assert registry.get_sample_value(f"streamer_{name}", labels) == value, (name, labels)
 
 
 def test_what_waits_for_the_slowest_client_is_told_while_it_is_there() -> None:

@@ -1,3 +1,4 @@
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,28 +14,13 @@ def drain(outbox: Outbox) -> list[int]:
     return seqs
 
 
-def test_a_newer_partial_replaces_a_queued_one_of_its_segment() -> None:
+@pytest.mark.parametrize("newer", [partial(1, "a b"), final(1, "a b")])
+def test_newer_text_replaces_a_queued_partial_of_its_segment(newer: Event) -> None:
     outbox = Outbox(10)
-    for seq, event in enumerate((partial(1, "a"), partial(2, "x"), partial(1, "a b")), 1):
+    for seq, event in enumerate((partial(1, "a"), partial(2, "x"), newer), 1):
         outbox.put(event.stamped(seq, "s"))
     assert outbox.n_superseded == 1
     assert drain(outbox) == [2, 3]
-
-
-def test_a_final_removes_the_queued_partial_of_its_segment_only() -> None:
-    outbox = Outbox(10)
-    for seq, event in enumerate((partial(1, "a"), partial(2, "x"), final(1, "a")), 1):
-        outbox.put(event.stamped(seq, "s"))
-    assert drain(outbox) == [2, 3]
-
-
-def test_a_partial_that_was_taken_is_not_superseded() -> None:
-    outbox = Outbox(10)
-    outbox.put(partial(1, "a").stamped(1, "s"))
-    assert outbox.take() is not None
-    outbox.put(partial(1, "a b").stamped(2, "s"))
-    assert outbox.n_superseded == 0
-    assert drain(outbox) == [2]
 
 
 def test_partials_alone_never_overflow() -> None:

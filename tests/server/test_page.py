@@ -19,10 +19,11 @@ from streamer.server import front
 from streamer.server.history import History
 from streamer.server.tokens import TokenFile, new_token
 from tests.browser import Page, browse, fake_microphone_flags
+from tests.builders import ready
 from tests.cutting import cutting
 from tests.outputs.finals import labelled
 from tests.protocols.recorded import segment
-from tests.server.support import final, opened_log, partial, ready, serving, wait_published, within
+from tests.server.support import final, opened_log, partial, serving, wait_published, within
 from tests.server.test_rest import NotedRecordings
 
 LIVE = "['live', 'speech'].includes(document.querySelector('#status').dataset.state)"

@@ -2,7 +2,6 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
 
 import pytest
@@ -12,16 +11,8 @@ from streamer.events import Error, Event, Final, Ready, Revision, Speech
 from streamer.server import history as history_module
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
-from tests.server.support import (
-    deaf_socket,
-    events_until,
-    final,
-    next_event,
-    ready,
-    serving,
-    wait_published,
-    within,
-)
+from tests.builders import ready
+from tests.server.support import deaf_socket, events_until, final, next_event, serving, wait_published, within
 
 
 def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:
@@ -186,11 +177,3 @@ async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
                     before = n_pages
                     await asyncio.sleep(0.1)
                 assert n_pages < 60  # of 80: nobody reads what is not taken
-
-
-async def test_a_generator_that_is_left_early_is_closed(history: History) -> None:
-    say(begun(history, "a"), "one", "two")
-    feed = begun(history, "b")
-    events: AsyncGenerator[Event, None] = earlier_events(history, feed, "a", 0)
-    assert (await anext(events)).type == "ready"
-    await events.aclose()

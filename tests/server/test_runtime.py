@@ -190,23 +190,6 @@ async def test_a_client_that_vanishes_gives_its_place_up() -> None:
         await within(stream.abandoned.wait())
 
 
-async def test_a_client_is_held_back_while_there_is_no_room() -> None:
-    def prepare(stream: RecordingStream) -> None:
-        stream.room.clear()
-
-    async with serving() as running:
-        running.streams.prepare = prepare
-        async with running.socket(PATH) as client:
-            assert await within(client.recv()) == "hello"
-            for message in ("open", b"\1\2", "polly"):
-                await client.send(message)
-            stream = await running.streams.first()
-            stream.log.append(final(1, "Heard meanwhile."))
-            assert await within(client.recv()) == "Heard meanwhile."
-            stream.room.set()
-            assert await within(client.recv()) == "polly"
-
-
 async def test_what_events_bring_about_waits_for_room_and_other_events_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
     class Flushing(Parrot):
         def on_event(self, event: Event) -> Sequence[Action]:

@@ -2,7 +2,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import socket
 import struct
 
 import numpy as np
@@ -17,13 +16,13 @@ from tests.server.engine import FakeRunner, OneStream, open_stream
 from tests.server.support import (
     SESSION,
     RecordingStream,
-    Running,
     closing,
     deaf_socket,
     events_until,
     final,
     next_event,
     serving,
+    vanish,
     within,
 )
 
@@ -45,32 +44,25 @@ async def test_a_stream_takes_start_audio_and_finish() -> None:
         await running.value("streamer_streams", {}, 0)
 
 
-async def test_start_may_be_left_out() -> None:
+@pytest.mark.parametrize("n_bytes", [0, 640])
+async def test_start_may_be_left_out(n_bytes: int) -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        await client.send('{"type":"finish"}')
-        assert [event.type for event in await events_until(client, "end")] == ["ready", "final", "end"]
-        stream = await running.streams.first()
-        assert stream.start == StreamStart()
-        assert len(stream.audio) == 640
-
-
-async def test_finish_alone_is_an_empty_session() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
+        if n_bytes:
+            await client.send(bytes(n_bytes))
         await client.send('{"type":"finish"}')
         assert [event.type for event in await events_until(client, "end")] == ["ready", "final", "end"]
         assert await closing(client) == (1000, "")
+        stream = await running.streams.first()
+        assert (stream.start, len(stream.audio)) == (StreamStart(), n_bytes)
 
 
-MESSAGES_OUT_OF_PLACE = ["hello", '{"type":"start"}', "[]", '{"audio":1}', '{"type":"set","pace":1}']
-
-
-@pytest.mark.parametrize("bad", MESSAGES_OUT_OF_PLACE, ids=["text", "start", "list", "type", "key"])
+@pytest.mark.parametrize(
+    "bad",
+    ["hello", '{"type":"start"}', "[]", '{"audio":1}', '{"type":"set","pace":1}', '{"type":"resume","session":"x"}'],
+)
 async def test_a_bad_message_is_told_and_the_stream_goes_on(bad: str) -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
+    async with serving() as running, running.streaming() as (client, _):
         await client.send(bad)
-        assert (await next_event(client)).type == "ready"
         error = await next_event(client)
         assert isinstance(error, Error)
         assert (error.code, error.fatal) == ("bad_message", False)
@@ -79,8 +71,7 @@ async def test_a_bad_message_is_told_and_the_stream_goes_on(bad: str) -> None:
         await client.send('{"type":"finish"}')
         text, end = await events_until(client, "end")
         assert isinstance(text, Final)
-        assert text.text == "1280 bytes"
-        assert end.type == "end"
+        assert (text.text, end.type) == ("1280 bytes", "end")
         assert await closing(client) == (1000, "")
 
 
@@ -116,10 +107,10 @@ async def test_commands_come_between_the_audio_where_they_were_sent() -> None:
 
 async def test_a_command_may_be_the_first_message() -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send('{"type":"pause"}')
+        await client.send('{"type":"resume"}')  # the command, not the message that comes back to a session
         stream = await running.streams.first()
         await within(stream.written.wait())
-        assert (stream.start, stream.commands) == (StreamStart(), [("pause", 0)])
+        assert (stream.start, stream.commands) == (StreamStart(), [("resume", 0)])
 
 
 async def test_options_that_the_model_cannot_do_are_told_and_change_nothing() -> None:
@@ -180,39 +171,28 @@ async def test_a_failure_of_the_daemon_closes_1011(failure: Exception, code: str
         assert await closing(client) == (1011, code)
 
 
-async def test_a_session_that_ends_by_itself_closes_the_connection() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        stream.report(Error(code="device", message="the device is gone", fatal=True))
+@pytest.mark.parametrize(("code", "close"), [("device", (1011, "device")), ("idle", (1008, "idle"))])
+async def test_a_session_that_ends_by_itself_closes_the_connection(code: str, close: tuple[int, str]) -> None:
+    async with serving() as running, running.streaming() as (client, stream):
+        stream.report(Error(code=code, message="it ends", fatal=True))
         stream.log.close()
-        assert [event.type for event in await events_until(client, "end")] == ["ready", "error", "end"]
-        assert (await closing(client))[0] == 1011
+        assert [event.type for event in await events_until(client, "end")] == ["error", "end"]
+        assert await closing(client) == close
+        refusals = running.registry.get_sample_value("streamer_refusals_total", {"reason": "idle"})
+        assert refusals == (1 if code == "idle" else None)
 
 
 async def test_a_client_that_vanishes_mid_word_is_kept() -> None:
-    async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        client.transport.abort()
-        await within(stream.kept.wait())
+    async with serving() as running, running.streaming() as (client, stream):
+        await vanish(client, stream)
         await running.value("streamer_streams", {}, 0)
-        assert not stream.abandoned.is_set()
-
-
-async def test_a_client_that_vanishes_while_its_last_words_are_transcribed_is_kept() -> None:
-    async with serving() as running:
-        stream = await stream_cut_in_its_last_words(running)
         assert not stream.abandoned.is_set()
 
 
 @pytest.mark.parametrize("code", [1000, None])
 async def test_a_client_that_closes_without_finish_is_abandoned(code: int | None) -> None:
     async with serving() as running:
-        async with running.socket("/v1/stream") as client:
-            await client.send(bytes(640))
-            stream = await running.streams.first()
+        async with running.streaming() as (client, stream):
             if code is None:  # as a browser's close() does
                 client.transport.write(b"\x88\x80" + bytes(4))
                 await closing(client)
@@ -222,20 +202,16 @@ async def test_a_client_that_closes_without_finish_is_abandoned(code: int | None
 
 
 async def test_a_client_that_goes_away_is_kept() -> None:
-    async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
+    async with serving() as running, running.streaming() as (client, stream):
         await client.close(1001)
-        stream = await running.streams.first()
         await within(stream.kept.wait())
 
 
 async def test_a_client_that_has_everything_is_not_kept() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
+    async with serving() as running, running.streaming() as (client, stream):
         await client.send('{"type":"finish"}')
         await events_until(client, "end")
         assert await closing(client) == (1000, "")
-        stream = await running.streams.first()
         await within(stream.abandoned.wait())
         assert not stream.kept.is_set()
 
@@ -252,31 +228,13 @@ async def test_a_client_that_does_not_answer_the_close_is_kept(monkeypatch: pyte
         sock.close()
 
 
-async def test_a_frame_that_announces_a_gigabyte_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.3)  # the client does not hang up by itself
-    async with serving() as running:
-        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
-        mask = bytes(4)
-        sock.sendall(b"\x82" + bytes([0x80 | 126]) + struct.pack("!H", 640) + mask + bytes(640))
-        stream = await running.streams.first()
-        await within(stream.written.wait())
-        sock.sendall(b"\x82" + bytes([0x80 | 127]) + struct.pack("!Q", 1 << 30) + mask + bytes(1000))
-        received = await asyncio.to_thread(_read_to_end, sock)
-        assert b"\x88" in received
-        assert struct.pack("!H", 1009) in received
-        await within(stream.kept.wait())  # what was said before is not lost, it may go on
+async def test_a_message_that_is_too_long_closes_the_connection_and_the_stream_is_kept() -> None:
+    async with serving() as running, running.streaming() as (client, stream):
+        with contextlib.suppress(ConnectionClosed):
+            await client.send(bytes(2**20 + 1))
+        assert (await closing(client))[0] == 1009
+        await within(stream.kept.wait())
         assert len(stream.audio) == 640
-        sock.close()
-
-
-def _read_to_end(sock: socket.socket) -> bytes:
-    received = b""
-    try:
-        while data := sock.recv(65_536):
-            received += data
-    except ConnectionResetError:
-        pass
-    return received
 
 
 async def test_a_client_faster_than_the_daemon_is_held_back() -> None:
@@ -327,14 +285,11 @@ async def test_a_stream_client_that_does_not_read_is_closed_too(monkeypatch: pyt
 
 async def test_a_silent_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.server.connection.KEEPALIVE_S", 1.0)
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        stream = await running.streams.first()
+    async with serving() as running, running.streaming() as (client, _):
         await asyncio.sleep(4.0)  # a ping, and the time for its answer
         await client.send('{"type":"finish"}')
         await events_until(client, "end")
         assert await closing(client) == (1000, "")
-        assert len(stream.audio) == 640
 
 
 async def test_a_silent_client_that_does_not_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,17 +304,11 @@ async def test_a_silent_client_that_does_not_is_kept(monkeypatch: pytest.MonkeyP
 
 
 async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stopped() -> None:
-    async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        assert (await next_event(client)).seq == 1
-        stream = await running.streams.first()
-        client.transport.abort()
-        await within(stream.kept.wait())
+    async with serving() as running, running.streaming() as (first, stream):
+        await vanish(first, stream)
         stream.log.append(final(1, "missed"))
         async with running.resuming(1) as client:
-            resumed = await next_event(client)
-            assert resumed == Resumed(heard_samples=320, seq=1, session=SESSION)
+            assert await next_event(client) == Resumed(heard_samples=320, seq=1, session=SESSION)
             assert (await next_event(client)).seq == 2
             await client.send(bytes(320))
             await client.send('{"type":"finish"}')
@@ -375,14 +324,9 @@ async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     warn_of_address.cache_clear()
-    async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        assert (await next_event(client)).seq == 1
+    async with serving() as running, running.streaming() as (client, stream):
         for _ in range(2):
-            client.transport.abort()
-            await within(stream.kept.wait())
+            await vanish(client, stream)
             client = await running.socket(f"/v1/stream?session={SESSION}&after=1")
             assert await next_event(client) == Resumed(heard_samples=320, seq=1, session=SESSION)
         await client.close()
@@ -391,23 +335,12 @@ async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_
     assert SESSION not in warning
 
 
-async def test_a_client_that_comes_back_in_mid_stream_is_told_that_it_is_too_late() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        await client.send(json.dumps({"type": "resume", "session": SESSION, "after": 1}))
-        error = (await events_until(client, "error"))[-1]
-        assert isinstance(error, Error)
-        assert (error.code, error.fatal) == ("bad_message", False)
-        assert "out of place" in error.message
-        await client.send('{"type":"resume"}')  # the command
-        await client.send('{"type":"finish"}')
-        await events_until(client, "end")
-        assert running.streams.opened[0].commands == [("resume", 640)]
-
-
 async def test_the_last_words_can_be_fetched_after_finish() -> None:
-    async with serving() as running:
-        stream = await stream_cut_in_its_last_words(running)
+    async with serving() as running, running.streaming() as (first, stream):
+        stream.room.clear()
+        await first.send('{"type":"finish"}')
+        await vanish(first, stream)
+        assert not stream.abandoned.is_set()
         stream.room.set()
         async with running.resuming(1) as client:
             await client.send('{"type":"finish"}')  # it cannot know that the first one arrived
@@ -416,18 +349,12 @@ async def test_the_last_words_can_be_fetched_after_finish() -> None:
 
 
 async def test_numbers_that_never_were_bring_everything() -> None:
-    async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        client.transport.abort()
-        await within(stream.kept.wait())
+    async with serving() as running, running.streaming() as (first, stream):
+        await vanish(first, stream)
         for after in (99, 0, None):
             async with running.resuming(after) as client:
-                assert [(event.type, event.seq) for event in await events_until(client, "ready")] == [
-                    ("resumed", 0),
-                    ("ready", 1),
-                ]
+                found = [(event.type, event.seq) for event in await events_until(client, "ready")]
+                assert found == [("resumed", 0), ("ready", 1)]
                 client.transport.abort()
 
 
@@ -440,10 +367,7 @@ async def test_a_session_that_is_not_known_is_refused() -> None:
 
 
 async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
-    async with serving() as running, running.socket("/v1/stream") as old:
-        await old.send(bytes(640))
-        assert (await next_event(old)).type == "ready"
-        stream = await running.streams.first()
+    async with serving() as running, running.streaming() as (old, stream):
         async with running.resuming(1) as new:
             assert (await next_event(new)).type == "resumed"
             assert await closing(old) == (4000, "resumed elsewhere")
@@ -477,25 +401,8 @@ async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch
         assert np.array_equal(fake.heard(), np.arange(3100))
 
 
-async def test_a_stream_that_is_ended_for_being_idle_is_closed_with_the_reason() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        stream.complete = True
-        stream.report(Error(code="idle", message="nothing was sent for 300 s", fatal=True))
-        stream.log.close()
-        *_, error, end = await events_until(client, "end")
-        assert (error.type, end.type) == ("error", "end")
-        assert await closing(client) == (1008, "idle")
-        await running.value("streamer_refusals_total", {"reason": "idle"}, 1)
-
-
 async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:
-    async with serving() as running:
-        old = await running.socket("/v1/stream")
-        await old.send(bytes(640))
-        stream = await running.streams.first()
-        await within(stream.written.wait())
+    async with serving() as running, running.streaming() as (old, _):
         old.transport.pause_reading()  # it does not answer that it is closed
         async with running.resuming(0) as new:
             await new.send('{"type":"finish"}')
@@ -505,19 +412,6 @@ async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogC
         old.transport.abort()
         await running.value("streamer_streams", {}, 0)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-
-
-async def stream_cut_in_its_last_words(running: Running) -> RecordingStream:
-    """Open a stream whose connection breaks behind `finish`, before everything was transcribed; it is kept."""
-    client = await running.socket("/v1/stream")
-    await client.send(bytes(640))
-    stream = await running.streams.first()
-    await within(stream.written.wait())
-    stream.room.clear()
-    await client.send('{"type":"finish"}')
-    client.transport.abort()
-    await within(stream.kept.wait())
-    return stream
 
 
 def outliving(stream: RecordingStream) -> None:

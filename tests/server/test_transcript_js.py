@@ -10,8 +10,9 @@ import pytest
 from streamer.correct.pipeline import edits
 from streamer.events import Event, Final, Revision, Speakers, Speech, Translation, Word
 from tests.browser import browse
+from tests.builders import ready
 from tests.outputs.finals import labelled
-from tests.server.support import final, partial, ready, serving
+from tests.server.support import final, partial, serving
 from tests.server.test_protocol_document import blocks
 
 # In the page: takes events, and returns the transcript as data and in each format.

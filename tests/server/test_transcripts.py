@@ -17,7 +17,8 @@ from streamer.outputs.subtitles import open_writer
 from streamer.server import history as history_module
 from streamer.server import transcripts
 from streamer.server.history import History, KeptSession
-from tests.server.support import final, opened_log, ready, serving, wait_published
+from tests.builders import ready
+from tests.server.support import final, opened_log, serving, wait_published
 
 
 def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
@@ -112,17 +113,6 @@ async def test_a_transcript_is_what_the_writers_of_files_write(
             assert [from_json(line) for line in answer.text.splitlines()] == events
 
 
-async def test_another_format_is_refused_with_those_that_there_are(history: History) -> None:
-    said(history, "s0", "one")
-    async with asking(history) as client:
-        for format in ("json", "srt", "vtt", "tsv", "lrc", "exe"):
-            answer = await client.get(f"/v1/sessions/s0.{format}")
-            assert answer.status_code == 404
-            assert answer.json()["error"] == (
-                f"format '{format}' is unknown: expected one of txt, jsonl; `streamer history export` writes others"
-            )
-
-
 async def test_a_session_is_deleted_when_it_is_over(history: History) -> None:
     said(history, "s0", "one")
     said(history, "s1", "two", end=False)
@@ -163,6 +153,10 @@ async def test_what_is_not_there_is_told_in_one_line(history: History) -> None:
             assert list(answer.json()) == ["error"]
             assert answer.text.count("\n") == 1
         assert (await client.post("/v1/sessions")).status_code == 405
+        answer = await client.get("/v1/sessions/s0.srt")
+        assert answer.json()["error"] == (
+            "format 'srt' is unknown: expected one of txt, jsonl; `streamer history export` writes others"
+        )
 
 
 async def test_where_nothing_is_kept_the_answer_says_how_to_begin() -> None:

@@ -1,7 +1,6 @@
 """Bodies to files: raw and in forms, within limits; and what becomes of a body that is refused."""
 
 import asyncio
-import http.client
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -128,21 +127,6 @@ async def test_more_than_so_many_at_once_are_refused() -> None:
         assert (second.status_code, second.headers["retry-after"]) == (429, "5")
         taken.go.set()
         assert (await first).status_code == 200
-
-
-@pytest.mark.parametrize("headers", [{}, {"Expect": "100-continue"}], ids=["sends all", "waits"])
-async def test_an_error_is_answered_before_the_body_is_read_and_the_next_request_too(headers: dict[str, str]) -> None:
-    async with serving(token="x" * 16) as running:
-
-        def ask() -> list[int]:
-            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=90)
-            connection.request("POST", "/v1/listen", bytes(3_000_000), headers)
-            refused = connection.getresponse()
-            assert b"INVALID_AUTH" in refused.read()
-            connection.request("GET", "/livez")
-            return [refused.status, connection.getresponse().status]
-
-        assert await asyncio.to_thread(ask) == [401, 200]
 
 
 async def test_the_rest_of_a_refused_body_is_not_waited_for() -> None:
