@@ -23,6 +23,7 @@ from streamer.whisper.device.devices import (
     device_facts,
     has_choice,
     kind_of,
+    npu_generation,
     properties_for,
     remedy_for,
     the_core,
@@ -31,9 +32,10 @@ from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
 from streamer.whisper.graphs.ports import (
-    BLOCK_TOKENS,
+    CALL_TOKENS,
     MAX_WINDOWS,
     MOST_TOKENS,
+    NPU_CALL_TOKENS,
     SLOTS_STEP,
     Ports,
     beam_slots,
@@ -206,9 +208,11 @@ class Compilation:
                 "decoder", dims, self._n_heads, n_tokens=MOST_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
-        calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
+        generation = npu_generation(self._core, self.devices["decoder"], self.plans["decoder"])
+        lengths = NPU_CALL_TOKENS.get(generation, CALL_TOKENS)
+        calls = [(n_tokens, dims.cache_size) for n_tokens in lengths]
         if self._n_beams > 1:
-            calls.append((BLOCK_TOKENS, beam_slots(dims, self._n_beams)))
+            calls.append((lengths[-1], beam_slots(dims, self._n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
         return {sizes: self._fixed(sizes, whole) for sizes in found}
 

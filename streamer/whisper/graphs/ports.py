@@ -20,6 +20,11 @@ STAGES = ("encoder", "cross_kv", "decoder")
 # Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
+# Tokens of a call that the decoder has graphs for, on an NPU by its generation (docs/npu.md, Estimates): where a block
+# takes hardly more time than a token, a graph for one token is not worth its compilation and its copy of the weights.
+CALL_TOKENS = (1, BLOCK_TOKENS)
+NPU_CALL_TOKENS = {"4000": (BLOCK_TOKENS,), "5010": (BLOCK_TOKENS,)}
+
 # The same in a graph for any number of tokens, and the numbers that there are: each new one takes 10 ms and 4 MB to
 # begin with. On two cores with matrix units, base in int8 takes 10 ms for 1 token, 14 for 6, 21 for 16, 54 for 64.
 # OpenVINO 2026.4 keeps a second copy of the weights for calls of more than 6.

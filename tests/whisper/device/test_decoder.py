@@ -34,9 +34,13 @@ PROMPT = list(range(20))
 TOLERANCE = 1e-5
 
 
-def compiled(settings: DeviceSettings) -> Compilation:
+def uncompiled(settings: DeviceSettings) -> Compilation:
     graphs = ModelGraphs.of(lively_checkpoint(DIMS), HEADS)
-    found = Compilation(graphs, plan_stages(settings, ["CPU"]), n_beams=N_BEAMS, windows_s=[5, 7])
+    return Compilation(graphs, plan_stages(settings, ["CPU"]), n_beams=N_BEAMS, windows_s=[5, 7])
+
+
+def compiled(settings: DeviceSettings) -> Compilation:
+    found = uncompiled(settings)
     found.compile()
     return found
 
@@ -46,14 +50,19 @@ def dynamic() -> Compilation:
     return compiled(DeviceSettings("CPU"))
 
 
-@pytest.fixture(scope="module")
-def static() -> Compilation:
-    """Graphs as an NPU gets them, which its plugin computes on the CPU."""
+def as_npu(generation: str = "") -> DeviceSettings:
+    """Return the settings of graphs as an NPU of a generation gets them, which its plugin computes on the CPU."""
     try:
         ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
     except RuntimeError as error:
         pytest.skip(f"this openvino lacks the NPU plugin: {error}")
-    return compiled(DeviceSettings(npu_through_cpu=True))
+    properties = [f"NPU_PLATFORM={generation}"] if generation else []
+    return DeviceSettings(properties=properties, npu_through_cpu=True)
+
+
+@pytest.fixture(scope="module")
+def static() -> Compilation:
+    return compiled(as_npu())
 
 
 def mel_of(window_s: int, seed: int = 0) -> FloatArray:
@@ -89,6 +98,20 @@ def test_graphs_for_any_size_compute_what_those_of_fixed_sizes_do(dynamic: Compi
             runtime.decoder.use(runtime.encode(mel_of(window_s), i % 2))
         np.testing.assert_allclose(one.last_hidden_state, many.last_hidden_state, rtol=0, atol=TOLERANCE)
         assert_same(one, many)
+
+
+@pytest.mark.parametrize(
+    ("generation", "expected"), [("", {1, 16}), ("3720", {1, 16}), ("4000", {16}), ("5010", {16}), ("6000", {1, 16})]
+)
+def test_an_npu_gets_decoders_for_the_calls_that_pay_on_it(generation: str, expected: set[int]) -> None:
+    found = uncompiled(as_npu(generation)).models("decoder")
+    assert {sizes.n_tokens for sizes in found} == expected
+
+
+def test_without_a_graph_for_one_token_all_calls_take_the_block_s(dynamic: Compilation) -> None:
+    blocks = Runtime(compiled(as_npu("4000")))
+    assert_same(blocks, Runtime(dynamic))
+    require(check_decoder(blocks.decoder, 3))
 
 
 def test_static_graphs_follow_the_beams_that_they_were_made_for(dynamic: Compilation, static: Compilation) -> None:
