@@ -25,9 +25,9 @@ def script(monkeypatch: pytest.MonkeyPatch, compiled: Compiled) -> None:
     """Have every graph compile to this."""
 
     class Scripted:
-        def compile(self, model: Path, properties: Mapping[str, object]) -> Compiled:
+        def compile(self, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
             assert model.is_file()
-            assert properties == {"PERFORMANCE_HINT": "LATENCY", "NPU_PLATFORM": "4000"}
+            assert properties["PERFORMANCE_HINT"] == "LATENCY"
             return compiled
 
     monkeypatch.setattr(Compiler, "install", lambda folder: Scripted())
@@ -102,6 +102,6 @@ def test_a_compiler_without_memory_is_started_again(tmp_path: Path, monkeypatch:
     wine.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr(npu_compiler, "PAUSE_S", 0.0)
-    compiled = Compiler(tmp_path).compile(tmp_path / "graph.xml", {"NPU_PLATFORM": "4000"})
+    compiled = Compiler(tmp_path).compile(tmp_path / "graph.xml", "4000", {})
     assert (compiled.refused, compiled.estimate_us) == ("", 12.5)
     assert not list(tmp_path.glob("*.blob"))

@@ -18,7 +18,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -56,6 +55,8 @@ SIZES = {
     "small": (768, 12, 12, 80, 51865),
     "turbo": (1280, 32, 4, 128, 51866),
 }
+
+PLANS = {stage: StagePlan(stage, ("NPU",), {}, "NPU", npu_through_cpu=False) for stage in STAGES}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -112,35 +113,30 @@ def _compile(
     compiler: Compiler, model: str, weights: str, args: argparse.Namespace
 ) -> Iterator[tuple[str, str, Compiled]]:
     """Yield the results of each graph for each platform as (key, graph, result)."""
-    compilation_for = _random(model, weights) if args.random else _published(model, weights)
+    compilation = _random(model, weights) if args.random else _published(model, weights)
     name = f"{model} (random)" if args.random else Path(model).name
-    for platform, stage in itertools.product(args.platforms, STAGES):
-        compilation = compilation_for(_plans(platform))
+    for stage in STAGES:
         for sizes, graph in compilation.models(stage).items():
             if args.graphs not in str(sizes):
                 continue
             with tempfile.TemporaryDirectory(prefix="streamer-npu-") as temporary:
                 path = Path(temporary) / "graph.xml"
                 ov.save_model(graph, path, compress_to_fp16=False)
-                compiled = compiler.compile(path, properties_for("NPU", compilation.plans[stage]))
-            yield f"{name} {weights} {platform}", str(sizes), compiled
+                for platform in args.platforms:
+                    compiled = compiler.compile(path, platform, properties_for("NPU", PLANS[stage]))
+                    yield f"{name} {weights} {platform}", str(sizes), compiled
 
 
-def _plans(platform: str) -> dict[str, StagePlan]:
-    properties = {"NPU_PLATFORM": platform}
-    return {stage: StagePlan(stage, ("NPU",), properties, "NPU", npu_through_cpu=False) for stage in STAGES}
-
-
-def _published(name: str, weights: str) -> Callable[[dict[str, StagePlan]], Compilation]:
+def _published(name: str, weights: str) -> Compilation:
     path = find_model(name)
     if path is None:
         raise UsageError(f"{name!r:.80} is not on this machine: fetch it with `streamer models pull NAME`")
     source = read_model(path, name, None, None).with_adapter(adapters.NONE).with_weights(weights)
     windows_s = source.generation.windows_s or DEFAULT_WINDOWS_S[-1:]
-    return partial(Compilation, source.graphs, n_beams=FILE_BEAMS, windows_s=windows_s)
+    return Compilation(source.graphs, PLANS, n_beams=FILE_BEAMS, windows_s=windows_s)
 
 
-def _random(size: str, weights: str) -> Callable[[dict[str, StagePlan]], Compilation]:
+def _random(size: str, weights: str) -> Compilation:
     if size not in SIZES:
         raise UsageError(f"no size is called {size!r:.40}: expected one of {', '.join(SIZES)}")
     width, n_audio_layer, n_text_layer, n_mels, n_vocab = SIZES[size]
@@ -148,7 +144,7 @@ def _random(size: str, weights: str) -> Callable[[dict[str, StagePlan]], Compila
     dims = ModelDimensions(n_mels, 1500, width, n_head, n_audio_layer, n_vocab, 448, width, n_head, n_text_layer)
     heads = tuple((n_text_layer - 1, head) for head in range(6))
     graphs = ModelGraphs.of(_random_checkpoint(dims), heads, parse_precisions(weights))
-    return partial(Compilation, graphs, n_beams=FILE_BEAMS, windows_s=DEFAULT_WINDOWS_S[-1:])
+    return Compilation(graphs, PLANS, n_beams=FILE_BEAMS, windows_s=DEFAULT_WINDOWS_S[-1:])
 
 
 def _random_checkpoint(dims: ModelDimensions) -> Checkpoint:

@@ -73,13 +73,11 @@ class Compiler:
             _run([*command, str(compiler._libraries / "openvino_c.lib")])
         return compiler
 
-    def compile(self, model: Path, properties: Mapping[str, object]) -> Compiled:
-        """Compile a saved graph for the NPU that the property NPU_PLATFORM names; its blob is deleted.
-
-        Raises Unavailable if the compiler does not start, or ends without an answer.
-        """
-        blob = model.with_suffix(".blob")
+    def compile(self, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
+        """Compile a saved graph for an NPU; its blob is deleted. Raises Unavailable if the compiler does not start."""
+        blob = model.with_suffix(f".{platform}.blob")
         given = {
+            "NPU_PLATFORM": platform,
             "NPU_COMPILER_TYPE": "PLUGIN",
             "LOG_LEVEL": "LOG_INFO",  # prints the estimate
             **properties,

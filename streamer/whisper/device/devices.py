@@ -246,16 +246,6 @@ def device_facts(core: ov.Core, device: str) -> list[str]:
     return [ov.get_version(), device, *(_property(core, device, name) for name in names)]
 
 
-def npu_generation(core: ov.Core, device: str, plan: StagePlan) -> str:
-    """Return the generation of an NPU, such as 4000; empty for other devices, and if it is not known.
-
-    The user's property NPU_PLATFORM wins, which names a generation that graphs are compiled for without an NPU.
-    """
-    if kind_of(device) != "NPU":
-        return ""
-    return str(own_properties(device, plan).get("NPU_PLATFORM", "")) or _property(core, device, "DEVICE_ARCHITECTURE")
-
-
 def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Exception | None:
     """Return with what a device refuses to compile a small graph."""
     x = opset13.parameter([1, 16])

@@ -19,7 +19,7 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import constant
-from streamer.whisper.graphs.ports import STAGES, Ports, Shape, dtype_of, ports
+from streamer.whisper.graphs.ports import EMBEDDED, LOOKED_UP, STAGES, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
@@ -128,6 +128,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     sizes = ops.shape_of(ids)
     placed = ops.gather(build.table("decoder.embed_positions.weight"), ops.reshape(positions, sizes, False), zero)
     x = ops.add(ops.gather(build.table("decoder.embed_tokens.weight"), ids, zero), placed)
+    x.set_friendly_name(EMBEDDED)
     visible = ops.reshape(mask, ops.concat([sizes, build.integers([-1])], 0), False)
     visible = ops.unsqueeze(visible, build.integers([1]))
     bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
@@ -190,6 +191,32 @@ def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
             for target in node.output(0).get_target_inputs():
                 target.replace_source_output(size.output(0))
     return fixed
+
+
+def lookup_of(decoder: ov.Model) -> ov.Model | None:
+    """Return the part of a decoder that makes vectors of tokens and positions, for any number of them.
+
+    None if the decoder does not say which that is, as those of others and those that earlier versions saved.
+    """
+    copy = decoder.clone()
+    found = [node for node in copy.get_ops() if node.get_friendly_name() == EMBEDDED]
+    if not found:
+        return None
+    result = ops.result(found[0])
+    result.output(0).set_names({EMBEDDED})
+    return ov.Model([result], [copy.input(name).get_node() for name in LOOKED_UP], "whisper_lookup")
+
+
+def without_lookup(decoder: ov.Model) -> ov.Model:
+    """Return a decoder of fixed sizes, of which there is a lookup, as one that takes the vectors."""
+    copy = decoder.clone()
+    (vectors,) = next(node for node in copy.get_ops() if node.get_friendly_name() == EMBEDDED).outputs()
+    taken = ops.parameter(vectors.get_shape(), vectors.get_element_type(), EMBEDDED)
+    taken.output(0).set_names({EMBEDDED})
+    for target in vectors.get_target_inputs():
+        target.replace_source_output(taken.output(0))
+    others = [node for node in copy.get_parameters() if node.output(0).get_names().isdisjoint(LOOKED_UP)]
+    return ov.Model(copy.get_results(), [taken, *others], decoder.get_friendly_name())
 
 
 class _Builder:
