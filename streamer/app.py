@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from streamer import __version__, descriptors, signals, systemd
+from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
@@ -27,16 +28,15 @@ from streamer.server.metrics import register_engine, register_history, register_
 from streamer.sessions.captions import drawn_captions
 from streamer.sessions.clients import ClientStreams
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import Enrichment
 from streamer.sessions.models import Models, unless_stopped
 from streamer.sessions.own_input import OwnInput, make_source
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
-from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)
@@ -104,7 +104,7 @@ class Daemon:
         # None before the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
-        self._enrichment: Enrichment | None = None
+        self._enrichment: PostProcessing | None = None
 
     async def run(self) -> int:
         """Run until `stop` is set; return the exit code. Raises StreamerError."""
@@ -171,7 +171,7 @@ class Daemon:
         engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
         register_engine(registry, engine)
         engine.start()
-        self._enrichment = Enrichment(settings, model, engine)
+        self._enrichment = PostProcessing(settings, model, engine)
         self._streams.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
         await server.serve_model(model.name, model.tokenizer.known_languages)
@@ -207,7 +207,7 @@ class Daemon:
             take_glossary = self._enrichment.reread() if self._enrichment is not None else lambda: None
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
-            front = dataclasses.replace(self._settings.server, **new)
+            front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)
                 self._streams.reload(front)
@@ -266,12 +266,13 @@ class Daemon:
         """Draw the input's captions in the terminal meanwhile, if there are any to draw."""
         if self.input is None or not self._captions:
             return contextlib.nullcontext()
-        return drawn_captions(self.input.log, TerminalSink(Console()), limit=self._settings.server.queue_events)
+        return drawn_captions(self.input.log, TerminalSink(Console()))
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:
     """Load a model that a request asks for."""
     model, n_beams = settings.model, settings.decoding.beam_size
     return load_model(
-        name, device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"
+        name,
+        LoadOptions(device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"),
     )

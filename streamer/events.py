@@ -1,9 +1,11 @@
-"""The events of the wire protocol, version 1 (docs/protocol.md), as JSON and back.
+"""The events of the streaming protocol, version 1, as JSON and back.
 
-Inside the engine positions are sample counts; here, and only here, they have become seconds of the session's
-audio. An event is made without `seq` and `session`; the event log stamps both when it takes the event in.
+The engine counts samples. Here, and only here, positions become seconds of the session's audio. An event is created
+without `seq` and `session`; the event log sets both when it takes the event.
 
-A new event is a subclass of `Event` here, its sample in tests/test_events.py and its example in docs/protocol.md.
+A new event is a subclass of `Event`, with a sample in tests/test_events.py and an example in tools/documents.py.
+`make documents` writes the section *Events* of docs/protocol.md from the docstrings and from the comments above the
+fields, so both are written for authors of clients.
 """
 
 from typing import Annotated, Literal, Self
@@ -15,7 +17,7 @@ from streamer.errors import ProtocolError, UnknownEventError
 
 PROTOCOL_VERSION = 1
 
-# A time, probability or logarithm; none comes near the limits.
+# A time, probability or logarithm; real values stay far below the limits.
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 SpeechState = Literal["start", "end"]
@@ -30,9 +32,10 @@ def seconds(position_samples: int) -> float:
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """One of the model's tokens."""
 
+    # Number in the model's vocabulary.
     id: int
 
-    # What it spells; a part of a character shows as a replacement character.
+    # Its text. Part of a character shows as U+FFFD.
     text: str
 
     # 0 to 1.
@@ -40,52 +43,55 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One word of a partial or final text."""
+    """One word of a text, at its time."""
 
-    # The word as Whisper writes it: with its leading space, its punctuation and its case.
+    # As Whisper writes it: with its leading space, punctuation and case. Joined, the words give the text.
     word: str
 
-    # Where it begins and ends, in seconds of the session's audio.
+    # Seconds of the session's audio.
     start: Number
     end: Number
 
-    # Arithmetic mean of its tokens' probabilities, 0 to 1.
+    # Mean of its tokens' probabilities, 0 to 1.
     probability: Number
 
-    # Whether it can still change.
+    # Whether it belongs to the stable prefix, and so cannot change.
     stable: bool
 
-    # Only if they were asked for and there are some.
+    # Its tokens, with `token_probabilities` in files. Left out otherwise.
     tokens: tuple[Token, ...] = ()
 
-    # The speaker, `S1`, `S2`, ... or a name that was enrolled; not written if unknown, or not asked for.
+    # Who says it: `S1`, `S2`, ... or an enrolled name. Left out if it is not known.
     speaker: str | None = None
 
 
 class Edit(msgspec.Struct, frozen=True, kw_only=True):
-    """A difference between a revision and its final: characters of the final's text, and what they became."""
+    """A difference between a final and its revision: a range of the final's text and what replaces it."""
 
+    # Characters of the final's text, the end excluded.
     start: int
     end: int
+
+    # Replacement.
     text: str
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
-    """What all events share. The name of a class, in lower case, is the event's `type`."""
+    """What all events have in common. The lower-case name of the class is the event's `type`."""
 
-    # Number within the session: 1, 2, 3, ... (0: not stamped yet).
+    # Number within the session: 1, 2, 3, ...
     seq: int = 0
 
-    # Name of the session, unique to one run of the daemon or one client stream.
+    # Name of the session, unique to one run of the daemon or to one client's stream.
     session: str = ""
 
     @property
     def type(self) -> str:
-        """The event's name on the wire."""
+        """The event's name in the protocol."""
         return str(self.__struct_config__.tag)
 
     def stamped(self, seq: int, session: str) -> Self:
-        """Return this event with its place in a session."""
+        """Return this event with its number and session."""
         return msgspec.structs.replace(self, seq=seq, session=session)
 
     def to_json(self) -> str:
@@ -94,7 +100,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str
 
 
 class Ready(Event, frozen=True, kw_only=True):
-    """The session is open; always its first event."""
+    """The session is open. Always its first event."""
 
     # Name of the model.
     model: str
@@ -102,10 +108,10 @@ class Ready(Event, frozen=True, kw_only=True):
     # Device of each stage: `encoder`, `cross_kv`, `decoder`.
     device: dict[str, str]
 
-    # Rate of the session's audio after resampling, samples a second.
+    # Samples per second after resampling, 16000.
     sample_rate: int
 
-    # Language code such as `en`, or `auto` while it is not known.
+    # Language code such as `en`; `auto` until it is detected.
     language: str
 
     # Version of the protocol.
@@ -113,118 +119,177 @@ class Ready(Event, frozen=True, kw_only=True):
 
 
 class Resumed(Event, frozen=True, kw_only=True):
-    """A client is back in its stream; the first event of the new connection.
+    """A client is connected to its stream again. The first event of such a connection, and of no other.
 
-    It is sent to that client alone and is no event of the session: its `seq` is the number that the client said it
-    had last, so that the numbers of what follows have no hole.
+    It is sent to this client only and is not an event of the session. Its `seq` is the `after` of the client's message
+    (0 if the session has no such number), so that numbering continues from there.
     """
 
-    # Samples (of all channels together one), at the client's own rate, that the daemon has: audio goes on behind them.
+    # Samples received, at the client's rate, one for all channels. Audio goes on behind them.
     heard_samples: int
 
 
 class Speech(Event, frozen=True, kw_only=True):
-    """Speech began or ended at `time`."""
+    """Speech was detected to begin or end."""
 
+    # Which of the two.
     state: SpeechState
+
+    # Position in the audio, in seconds.
     time: Number
 
 
 class Partial(Event, frozen=True, kw_only=True):
-    """What a segment reads so far; the first `stable` characters of `text` will never change."""
+    """The current text of the open segment.
 
+    The first `stable` characters (Unicode code points) of `text` never change; the rest may. `stable` never shrinks
+    within a segment.
+    """
+
+    # Number of the segment, from 1.
     segment: int
+
+    # Seconds of the session's audio.
     start: Number
     end: Number
+
+    # All of the segment's text so far.
     text: str
+
+    # Length of the prefix that is final already, in characters.
     stable: int
+
+    # The words of the text; empty if the client chose `"words": false`.
     words: tuple[Word, ...]
 
 
 class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
-    """What a segment reads; never changed, never taken back. The text is empty if no word was recognized."""
+    """The text of a segment, which is never changed or withdrawn.
 
+    It starts with the segment's last stable prefix. Finals are in order and do not overlap. The text is empty if
+    speech was detected and no word was recognized.
+    """
+
+    # Number of the segment.
     segment: int
+
+    # Seconds of the session's audio.
     start: Number
     end: Number
+
+    # Complete text.
     text: str
+
+    # The words of the text; empty if the client chose `"words": false`.
     words: tuple[Word, ...]
+
+    # Language code of the text.
     language: str
 
-    # Probability of "no speech here" that the model gave, 0 to 1.
+    # The model's probability of "no speech here", 0 to 1.
     no_speech_prob: Number
 
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: Number
 
-    # Whose sound of `mic+system` was louder, "mic" or "system"; not written for other audio.
+    # With `--input mic+system`: which was louder, `mic` or `system`. Left out otherwise.
     speaker: str = ""
 
-    # `translate` if the text is a translation beside the transcript; not written otherwise.
+    # `translate` if the text is a file's translation beside its transcript. Left out otherwise.
     task: str = ""
 
 
 class Revision(Event, frozen=True, kw_only=True):
-    """A final as it reads better; the final itself stays. Of several revisions of one final the newest holds."""
+    """A better text for an earlier final. The final itself does not change; show this text in its place.
 
-    # Number of the final.
+    Of several revisions of one final the newest counts. Revisions come only if corrections or speakers are switched
+    on, and always before `end`.
+    """
+
+    # `seq` of the final.
     of: int
 
-    # What found it: `glossary`, `second_pass`, `language_model`, `speakers`; several with commas between.
+    # Source: `glossary`, `second_pass`, `language_model`, `speakers`; several are separated by commas.
     by: str
 
-    # The whole text, with its words; if only the speakers changed, the text is the final's.
+    # Complete new text; the final's own if only the speakers changed.
     text: str
+
+    # The words of the new text.
     words: tuple[Word, ...]
 
-    # From the final's text to this one, in order.
+    # The differences from the final's text, in order.
     edits: tuple[Edit, ...]
 
 
 class Speakers(Event, frozen=True, kw_only=True):
-    """Labels that are one person: `("S3", "S1")` says that who was called S3 is S1, here and before."""
+    """Two speaker labels are the same person: replace the first by the second, in earlier events too."""
 
+    # Old label, valid label.
     same: tuple[str, str]
 
 
 class Translation(Event, frozen=True, kw_only=True):
-    """A final in another language."""
+    """The English translation of a sentence, if `task` is `both`.
 
-    # Number of the final.
+    It comes after its final and before `end`. English speech has none, and neither has speech for which time was short.
+    """
+
+    # `seq` of the final; if a sentence has several finals, of the last.
     of: int
+
+    # Translation.
     text: str
+
+    # Its language code.
     language: str
 
 
 class Gap(Event, frozen=True, kw_only=True):
-    """Audio from `start` to `end` that was not transcribed."""
+    """Audio that was not transcribed. Every moment of speech is in a final or in a gap.
 
+    A gap is published once, when it is over and all text before it is final. It never overlaps a final.
+    """
+
+    # Seconds of the session's audio.
     start: Number
     end: Number
 
-    # A GapReason, or one that a later daemon has.
+    # Why; see *Reasons of gaps*. A later daemon may have more reasons.
     reason: str
 
 
 class Flushed(Event, frozen=True, kw_only=True):
-    """All audio before `time`, the position of a `flush` in it, is covered by finals and gaps that were published."""
+    """Answer to `flush`: every moment of speech before `time` is now in a final or in a gap.
 
+    It comes for each `flush`, also if nothing was said. Those within 32 ms of audio have one answer.
+    """
+
+    # Position of the `flush` in the audio, in seconds.
     time: Number
 
 
 class Error(Event, frozen=True, kw_only=True):
-    """Something went wrong; if `fatal`, no more audio is processed: what was said becomes final, then `end` follows."""
+    """Something went wrong. What fails repeatedly is reported once, until it works again.
 
+    After a fatal error no more audio is taken. Finals of earlier speech may follow, then `end`.
+    """
+
+    # For programs; see *Error codes*.
     code: str
+
+    # For people: what happened, what was expected, what to do. The wording may change.
     message: str
+
+    # Whether the session ends.
     fatal: bool
 
-    # With the code `stopping`: samples that the daemon has, counted as in `Resumed`. Not written otherwise.
+    # With the code `stopping`: samples received, counted as in `resumed`. Left out otherwise.
     heard_samples: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class End(Event, frozen=True, kw_only=True):
-    """Nothing follows."""
+    """The session is over. Nothing follows."""
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__.lower(): cls for cls in Event.__subclasses__()}
@@ -237,12 +302,10 @@ class _Typed(msgspec.Struct):
 
 
 def from_json(text: str | bytes) -> Event:
-    """Read one event.
+    """Read one event. Unknown fields are ignored, so that later versions can add some.
 
-    Fields that this version does not know are ignored, so that a later server can add some.
-
-    Raises ProtocolError if the text is not JSON, or a field is missing or of the wrong type; UnknownEventError
-    if the type is not known.
+    Raises ProtocolError if the text is not JSON, or a field is missing or of the wrong type; UnknownEventError if the
+    type is unknown.
     """
     try:
         name = msgspec.json.decode(text, type=_Typed).type
@@ -250,6 +313,6 @@ def from_json(text: str | bytes) -> Event:
             return msgspec.json.decode(text, type=EVENT_TYPES[name])
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise ProtocolError(
-            f"message is no event ({str(error)!r:.200}): expected one as `streamer docs protocol` says"
+            f"message is not an event ({str(error)!r:.200}): expected one that `streamer docs protocol` describes"
         ) from None
     raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")

@@ -13,17 +13,17 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.file import Recording
+from streamer.check import check_options
 from streamer.commands.auto import choose_model
 from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.offline import transcribe as transcribe_recording
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper
+from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 
@@ -71,9 +71,8 @@ def load_model(
             print(transcribe(path, model).text)
     """
     name = choose_model(Settings(model=ModelSettings(name=name, cache_dir=cache_dir)), live=False).model.name
-    return load_whisper(
-        name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False
-    )
+    devices = DeviceSettings(device=device)
+    return load_whisper(name, LoadOptions(devices, lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False))
 
 
 def transcribe(
@@ -88,7 +87,7 @@ def transcribe(
     audio : the path of a file, or samples, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
     model : what `load_model` returns, or takes; by its name it is loaded for this one time
     sample_rate : of samples; a file says its own
-    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=1
+    decoding : options of docs/options.md by their names, such as language="en", task="translate", beam_size=1
 
     Of a file that is cut off, what there is, is transcribed, and that is logged. In an asynchronous program:
     `await asyncio.to_thread(transcribe, "speech.wav", model)`.

@@ -18,25 +18,24 @@ from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module
 from streamer.whisper.device import stage as stage_module
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from tests.offline.as_whisper import as_whisper
-from tests.whisper.support import NANO, SPEECH, Tensors, read, tamper
+from tests.whisper.support import NANO, SPEECH, Tensors, load_on_cpu, read, tamper
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
 
 
 @pytest.fixture
 def model() -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"))
+    return load_on_cpu(NANO)
 
 
 @pytest.fixture(scope="module")
 def often_lost() -> WhisperModel:
     """A model for tests in which each loss of its device is the first."""
-    return load_model(str(NANO), DeviceSettings("CPU"))
+    return load_on_cpu(NANO)
 
 
 @pytest.fixture

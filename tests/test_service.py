@@ -17,7 +17,7 @@ import yaml
 
 from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
 from streamer.errors import ConfigError
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, Settings
 from streamer.signals import has_hung_up
@@ -106,7 +106,7 @@ async def test_of_settings_that_are_refused_the_glossary_is_not_taken_either(tmp
     path.write_text("- Quorbix", encoding="utf-8")
     wanted = Settings(correction=CorrectionSettings(glossary=str(path)))
     daemon = Daemon(wanted, captions=False, read_settings=lambda: wanted)
-    daemon._enrichment = enrichment = Enrichment(wanted, MagicMock(), MagicMock())
+    daemon._enrichment = enrichment = PostProcessing(wanted, MagicMock(), MagicMock())
     daemon._server, daemon._streams = MagicMock(), MagicMock()
     daemon._server.reload.side_effect = ConfigError("server.origins has 'x'")
     path.write_text("- Grafana", encoding="utf-8")

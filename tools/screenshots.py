@@ -82,7 +82,9 @@ async def main(model: str, output: Path, *, told: bool) -> None:
                     await prefer(captions, theme)
                     for name, (width, height) in (("captions", DESKTOP), ("captions-phone", PHONE)):
                         await captions.resize(width, height, phone=width == PHONE[0])
-                        await picture(captions, output / (f"{name}.png" if theme == "dark" else f"{name}-light.png"))
+                        file = f"{name}.png" if theme == "dark" else f"{name}-light.png"
+                        if file == "captions.png" or output.resolve() != DOCS:
+                            await picture(captions, output / file)
                 await until(heard, lambda events: len(finals(events)) == 2)
                 await over_video(overlay, output / "overlay.png")
                 preview = "document.querySelector('#preview').contentDocument"
@@ -108,7 +110,7 @@ async def told_pictures(output: Path) -> None:
                 await prefer(page, theme)
                 await page.resize(width, height, phone=width == PHONE[0])
                 ending = ("-phone" if width == PHONE[0] else "") + ("-light" if theme == "light" else "")
-                if not ending or output.resolve() != DOCS:  # where somebody looks at all of them
+                if not ending or output.resolve() != DOCS:  # all are for a folder of one's own
                     await picture(page, output / f"{name}{ending}.png")
 
 

@@ -1,7 +1,7 @@
 """A cluster of 10,000 machines and a million sessions, simulated: `python -m tools.simulate_cluster`.
 
-Which worker is asked, who is lost, which worker gives a session away, what load and room there are, and what an
-autoscaler is told are the real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
+Which worker is asked, who is lost, which worker gives a session away, and what load, room and demand there are, are the
+real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
 Simulated are the clock, the machines, NATS and the clients. What that assumes stands in `Assumed` and is printed first;
 docs/cluster.md has the results.
 
@@ -17,16 +17,14 @@ import math
 import random
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
-from streamer.cluster.messages import BEAT_S, LOST_S, VERSION, WorkerAlive, decoded, encoded
+from streamer.cluster.messages import BEAT_S, LOST_S, VERSION, WorkerAlive
 from streamer.cluster.metrics import demand
 from streamer.cluster.placement import Workers, wants_to_give
 from streamer.engine.load import ACTIVITY_S, MAX_LOAD, MIN_PASSES, LoadMeter, Pass
@@ -54,11 +52,11 @@ class Assumed:
     # From one pass of a session to the next when a machine is full: its sessions' passes fill that time.
     pace_s: float = 2.0
 
-    # A request to a worker, there and back; and for how long a gateway waits when nobody answers.
+    # A request to a worker, there and back; and for how long a gateway waits without an answer.
     round_trip_s: float = 0.002
     timeout_s: float = 1.0
 
-    # Workers that are asked for a session, before the client of a new one is told that nobody has room, or one that
+    # Workers that are asked for a session, before the client of a new one is turned away, or one that
     # goes on has to be taken.
     most_asked: int = 4
 
@@ -69,23 +67,12 @@ class Assumed:
     # Settled events a second of speech. Measured with nano.en.
     records: float = 0.41
 
-    # Messages and bytes a second of a session without its log; CPU of a NATS server a message. Measured.
-    messages: float = 12.6
-    bytes: float = 42_000
-    message_us: float = 5.0
-
-    # A gateway looks for lost workers so often, and takes so long for a client that comes (TLS and all).
+    # Between two checks for lost workers; and that a gateway takes for a client that comes (TLS and all).
     check_s: float = 0.25
     accept_s: float = 0.002
 
     # Clients that lost their gateway, or were refused, come back after this; doubled each time, up to the second.
     retry_s: tuple[float, float] = (0.5, 10.0)
-
-    # An autoscaler looks so often, wants this ratio, lets a tenth more or less pass, and is slow to take away.
-    scale_every_s: float = 15.0
-    scale_target: float = 0.7
-    scale_down_after_s: float = 300.0
-    new_worker_s: float = 60.0
 
     @property
     def cells(self) -> int:
@@ -205,7 +192,7 @@ class Outcome:
     n_refused: int = 0
     n_must: int = 0
 
-    # Times that a client was told that nobody has room.
+    # Times that a client was turned away.
     n_turned_away: int = 0
 
     def row(self, what: str, began_s: float = 0.0) -> Row:
@@ -235,7 +222,7 @@ class Cell:
         self.outcome = Outcome()
         self.workers: dict[str, Worker] = {}
 
-        # The newest sign of life of each worker, as all hear it.
+        # The newest sign of life of each worker, as all receive it.
         self.signs: dict[str, WorkerAlive] = {}
         self.gateways = [Gateway(Workers(self.chance)) for _ in range(assumed.cell_gateways)]
         self._log = Queue()
@@ -313,7 +300,7 @@ class Cell:
             return
         at = {session.worker for session in gateway.sessions if session.worker}
         lost = {worker.name for worker in at if gateway.workers.is_lost(worker.name, self.now_s)}
-        if lost and gateway.workers.heard_any(self.now_s):
+        if lost and gateway.workers.any_alive(self.now_s):
             for session in list(gateway.sessions):
                 if session.worker and session.worker.name in lost:
                     since_s, session.worker = session.worker.lost_s, None
@@ -450,50 +437,6 @@ def settled(assumed: Assumed, seed: int) -> Cell:
 # Scenarios. Each returns the rows of its table.
 
 
-def limits(assumed: Assumed, _seed: int) -> list[Row]:
-    """How many sessions and machines a cell may have, half of each resource being used."""
-    speech = sum(assumed.speech) / 2
-    crossing = 1 + 2 / 3  # two of three messages go through a second server
-    by = {
-        "log: records stored, one stream": 0.5 * assumed.stores / (assumed.records * speech),
-        "NATS: one core of each of 3 servers": 0.5 * 3e6 / (assumed.messages * crossing * assumed.message_us),
-        "NATS: 10 Gbit/s of each of 3 servers": 0.5 * 3 * 1.25e9 / (assumed.bytes * crossing),
-    }
-    a_machine = assumed.sessions / assumed.machines
-    rows: list[Row] = [
-        {"limit": what, "sessions": round(n), "machines": round(n / a_machine)} for what, n in by.items()
-    ]
-    for n_workers in HEARD_WORKERS:
-        each_us = sign_of_life_us(n_workers)
-        share = n_workers / BEAT_S * each_us / 1e6
-        rows.append(
-            {
-                "limit": f"signs of life: {n_workers / BEAT_S:.0f}/s heard by each machine, {share:.1%} of a core",
-                "sessions": round(n_workers * a_machine),
-                "machines": n_workers,
-            }
-        )
-    return rows
-
-
-# Workers in a cell for which it is measured what their signs of life cost.
-HEARD_WORKERS = (50, 200, 1000, 10_000)
-
-
-def sign_of_life_us(n_workers: int) -> float:
-    """Measure what it takes to read a sign of life and take it in, where there are so many workers."""
-    workers, alive = Workers(random.Random(0)), Worker("", 100, 2.0).alive(0.0)
-    signs = [msgspec.structs.replace(alive, worker=f"worker-{number:05}") for number in range(n_workers)]
-    for sign in signs[: n_workers - 300]:
-        workers.take(sign, 0.0)
-    # The newest are timed alone: to take all in takes the square of their number.
-    told = [encoded(sign) for sign in signs[-300:]]
-    began_s = time.perf_counter()
-    for data in told:
-        workers.take(decoded(data, WorkerAlive), 0.0)
-    return (time.perf_counter() - began_s) / len(told) * 1e6
-
-
 def placed(assumed: Assumed, seed: int) -> list[Row]:
     """A million clients come within half a minute, to empty cells."""
     loads: list[float] = []
@@ -569,22 +512,6 @@ def region_lost(assumed: Assumed, seed: int) -> list[Row]:
     return rows
 
 
-def all_again(assumed: Assumed, seed: int) -> list[Row]:
-    """All machines of a cell come back at once, and all clients: sessions go on from their logs."""
-    rows = []
-    for jitter in (True, False):
-        cell = Cell(assumed, seed)
-        began_s = cell.now_s
-        for _ in range(assumed.cell_sessions):
-            session = cell.new_session()
-            wait_s = retry_s(assumed, session, cell.chance, jitter=jitter)
-            cell.after(wait_s, partial(cell.arrive, session, n_reads=3, jitter=jitter))
-        cell.run(120.0)
-        row = cell.outcome.row("with jitter" if jitter else "all clients in the same moment", began_s)
-        rows.append(row | {"most load": most_load(cell)})
-    return rows
-
-
 def drained(assumed: Assumed, seed: int) -> list[Row]:
     """Workers are drained: one; then all, one after the other, each replaced by a new one before or behind it."""
     cell = settled(assumed, seed)
@@ -611,73 +538,12 @@ def drained(assumed: Assumed, seed: int) -> list[Row]:
     return rows
 
 
-def scaled(assumed: Assumed, seed: int) -> list[Row]:
-    """Clients double within five minutes, and are as few as before half an hour later; an autoscaler follows."""
-    rows: list[Row] = []
-    for target in (assumed.scale_target, 0.85):
-        cell = Cell(assumed, seed, n_workers=assumed.cell_workers * 2 // 3)
-        cell.gateways = cell.gateways[:2]
-        ratios: list[float] = []
-        n_wanted: deque[int] = deque(maxlen=round(assumed.scale_down_after_s / assumed.scale_every_s))
-        n_coming = n_most = 0
-
-        def joined() -> None:
-            nonlocal n_coming
-            n_coming -= 1
-            cell.join()  # noqa: B023 - called while this cell is simulated
-
-        for second in range(SCALED_S):
-            crowd(cell, round(assumed.cell_sessions / 2 * (1 + doubling(second))))
-            if second % assumed.scale_every_s == 0:
-                ready = [worker for worker in cell.workers.values() if not worker.draining]
-                needed, capacity = demand(list(cell.signs.values()))
-                ratio, n = needed / capacity, len(ready) + n_coming
-                n_wanted.append(n if abs(ratio / target - 1) <= 0.1 else max(1, math.ceil(len(ready) * ratio / target)))
-                for _ in range(n_wanted[-1] - n):
-                    n_coming += 1
-                    cell.after(assumed.new_worker_s, joined)
-                for worker in ready[: max(0, n - max(n_wanted)) if len(n_wanted) == n_wanted.maxlen else 0]:
-                    cell.drain(worker)
-                    cell.after(10.0, partial(cell.kill, [worker]))
-                if second > 300:
-                    ratios.append(ratio)
-                n_most = max(n_most, len(ready))
-            cell.run(1.0)
-        row = cell.outcome.row(f"wanted {target}")
-        rows.append(row | {"ratio at most": round(max(ratios), 2), "workers at most": n_most, "at the end": len(ready)})
-    return rows
-
-
-SCALED_S = 2700
-
-
-def doubling(second: int) -> float:
-    """Return by how much more there are than usual: nothing at first and at the end, and as many again between."""
-    return min(1.0, max(0.0, (second - 600) / 300)) - min(1.0, max(0.0, (second - 1500) / 300))
-
-
-def crowd(cell: Cell, n_wanted: int, lasting_s: float = 300.0) -> None:
-    """Let a second of clients come and go, so that there are as many as wanted."""
-    present = [session for gateway in cell.gateways for session in gateway.sessions]
-    for session in present:
-        if session.worker and session.gateway and cell.chance.random() < 1 / lasting_s:
-            session.gateway.sessions.pop(session)
-            session.worker.sessions.pop(session, None)
-            session.worker = session.gateway = None
-    n_now = sum(len(gateway.sessions) for gateway in cell.gateways)
-    for _ in range(min(n_wanted - n_now, 200)):
-        cell.after(cell.chance.random(), partial(cell.arrive, cell.new_session()))
-
-
 SCENARIOS: dict[str, Callable[[Assumed, int], list[Row]]] = {
-    "limits": limits,
     "placed": placed,
     "workers": workers_lost,
     "gateway": gateway_lost,
     "region": region_lost,
-    "again": all_again,
     "drained": drained,
-    "scaled": scaled,
 }
 
 

@@ -36,10 +36,10 @@ from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
 from streamer.audio.vad import SpeechDetector
 from streamer.commands.files import find_recordings
-from streamer.whisper.adapters import KEY, Description, encoder_digest
+from streamer.whisper.adapters import KEY, AdapterDescription, encoder_digest
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
 from streamer.whisper.locate import find_or_pull
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.source import load_checkpoint
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
@@ -155,7 +155,7 @@ class Student:
             text = text + F.nll_loss(logits[-1:], example.tokens[-1:])
         return text, (states[0].float() - target).square().mean() / target.var()
 
-    def save(self, directory: Path, description: Description, base: str, rank: int) -> None:
+    def save(self, directory: Path, description: AdapterDescription, base: str, rank: int) -> None:
         """Write the adapter in PEFT's layout, in float16."""
         directory.mkdir(parents=True, exist_ok=True)
         tensors = {
@@ -326,13 +326,13 @@ def main() -> int:
     _, checkpoint = load_checkpoint(path)
     work = options.out / "work"
 
-    teacher = Teacher(load_model(str(path), weights="f32"), recordings, options.seed)
+    teacher = Teacher(load_model(str(path), LoadOptions(weights="f32")), recordings, options.seed)
     files = teacher.write(work / "examples", options.examples)
     del teacher
     student = Student(checkpoint, options.rank, options.seed)
     curve = train(student, files, options.epochs, options.seed, work)
     dims = checkpoint.dims
-    description = Description(WINDOWS_S, encoder_digest(checkpoint), dims.n_audio_layer, dims.n_audio_state)
+    description = AdapterDescription(WINDOWS_S, encoder_digest(checkpoint), dims.n_audio_layer, dims.n_audio_state)
     student.save(options.out, description, path.name, options.rank)
     record = {
         "recordings": [path.name for path in recordings],

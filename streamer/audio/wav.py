@@ -30,7 +30,7 @@ class WavHeader:
     # Bytes of one frame, all channels.
     frame_bytes: int
 
-    # Where the audio begins.
+    # Position of the first byte of audio.
     start_bytes: int
 
     # Bytes of audio that the header announces; None if that is unknown.

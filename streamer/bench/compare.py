@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import combinations, groupby
 from typing import NamedTuple
 
 import msgspec
@@ -101,7 +101,7 @@ class Runs:
     peak_rss_mb: float | None = None
 
 
-class Word(NamedTuple):
+class ComparedWord(NamedTuple):
     """A word as it stands in a text, with the signs at it; and as it is compared."""
 
     shown: str
@@ -109,11 +109,11 @@ class Word(NamedTuple):
     start_s: float | None = None  # start of its segment in seconds, if it is the first word of one
 
 
-# A text of a recording; None if there is none.
-Text = list[Word] | None
+# A text of a recording; None if it failed.
+Text = list[ComparedWord] | None
 
 # A word of each text, None if the text has no word there.
-Column = tuple[Word | None, ...]
+Column = tuple[ComparedWord | None, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +196,8 @@ def compare(recordings: Sequence[str], references: Sequence[str], candidates: Se
     """
     texts = [[None if run.error else words(run.segments) for run in candidate.runs] for candidate in candidates]
     said = [words([(0.0, text)]) for text in references]
-    disagreement = [[None if a is b else _disagreement(a, b) for b in texts] for a in texts]
+    pairs = {(i, j): _disagreement(texts[i], texts[j]) for i, j in combinations(range(len(texts)), 2)}
+    disagreement = [[pairs.get((min(i, j), max(i, j))) for j in range(len(texts))] for i in range(len(texts))]
     rows = [_row(*each, said) for each in zip(candidates, texts, disagreement, strict=True)]
     aligned = []
     for k, recording in enumerate(recordings):
@@ -208,16 +209,16 @@ def compare(recordings: Sequence[str], references: Sequence[str], candidates: Se
     return Comparison(rows, disagreement, aligned)
 
 
-def words(segments: Sequence[tuple[float, str]]) -> list[Word]:
+def words(segments: Sequence[tuple[float, str]]) -> list[ComparedWord]:
     """Split texts into words that compare: without case and punctuation, of `twenty-one` two."""
-    found: list[Word] = []
+    found: list[ComparedWord] = []
     for start_s, text in segments:
         for k, match in enumerate(_WORD.finditer(text)):
-            found.append(Word(match[0], match[1].casefold().replace("’", "'"), start_s if k == 0 else None))
+            found.append(ComparedWord(match[0], match[1].casefold().replace("’", "'"), start_s if k == 0 else None))
     return found
 
 
-def columns(texts: Sequence[Sequence[Word]]) -> list[Column]:
+def columns(texts: Sequence[Sequence[ComparedWord]]) -> list[Column]:
     """Put several texts beside each other: the second is aligned with the first, each further one with those before.
 
     A column in which the first text has no word is compared by the word of the first text that has one there.
@@ -238,7 +239,7 @@ def columns(texts: Sequence[Sequence[Word]]) -> list[Column]:
     return joined
 
 
-def _compared(text: Iterable[Word]) -> list[str]:
+def _compared(text: Iterable[ComparedWord]) -> list[str]:
     return [word.compared for word in text]
 
 
@@ -248,7 +249,9 @@ def _disagreement(a: Sequence[Text], b: Sequence[Text]) -> float | None:
     return sum(Levenshtein.distance(x, y) for x, y in pairs) / n_words if n_words else None
 
 
-def _row(candidate: Runs, texts: Sequence[Text], others: Sequence[float | None], said: Sequence[list[Word]]) -> Row:
+def _row(
+    candidate: Runs, texts: Sequence[Text], others: Sequence[float | None], said: Sequence[list[ComparedWord]]
+) -> Row:
     done = {k: _compared(text) for k, text in enumerate(texts) if text is not None}
     runs = [candidate.runs[k] for k in done]
     audio_s = sum(run.audio_s for run in runs)

@@ -33,17 +33,17 @@ except ImportError as error:
         f"{one_line(error)}: machines are joined by NATS; pip install 'streamer-captions[cluster]'"
     ) from error
 
-# Older servers let several writers win where one sequence is expected, in a cluster: nobody would be fenced.
+# Older servers, in a cluster, let several writers succeed that expect the same last sequence: none would be fenced.
 OLDEST_SERVER = (2, 12)
 
 CONNECT_TIMEOUT_S = 1.0
 PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
-RECONNECT_WAIT_S = (0.1, 1.0)  # between two tries at a server: the first, and the longest
+RECONNECT_WAIT_S = (0.2, 0.8)  # between two tries at a server: many machines lose one at once
 API_TIMEOUT_S = 2.0  # for one answer of JetStream
 PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost
 CLOSE_S = 0.5
 
-# What waits to be sent. While NATS is away, what is more is dropped.
+# That may wait to be sent while NATS is away; further messages are dropped.
 BUFFER_BYTES = 8 * 1024 * 1024
 
 # Error of JetStream: too few servers are there to keep that many copies. In a cluster that begins, they come.
@@ -59,7 +59,7 @@ logger = logging.getLogger(__name__)
 
 
 def machine_name(settings: ClusterSettings) -> str:
-    """Return the name of this gateway or worker: the one that is set, or one made of the machine's."""
+    """Return the name of this gateway or worker: the one in the settings, or one made of the machine's."""
     if settings.name:
         return settings.name
     host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname().partition(".")[0])
@@ -69,28 +69,29 @@ def machine_name(settings: ClusterSettings) -> str:
 class Bus:
     """A connection to NATS that comes back by itself. All of it runs on one event loop."""
 
+    jetstream: JetStreamContext
+
     def __init__(self, client: "_Client", servers: list[SplitResult]) -> None:
-        """Take over a client that is connected; `servers` are those that were given. See `connect`."""
+        """Take over a client; `servers` are those that were given. See `connect`."""
         self._client = client
         self._n_given = len(servers)
         self._lost_at: float | None = None
-        self._absent = client.new_inbox()
+        # Of requests under way.
+        self._limits: set[asyncio.Timeout] = set()
         self._closing = False
 
-        # Called with a subject to which something was published although nobody subscribes to it, where set.
-        self.on_absent: Callable[[str], None] | None = None
+        # Inbox to which NATS answers if a subject has no subscriber, empty without `notice_absence`.
+        self._absent = ""
 
         # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
         self.on_trouble: Callable[[str], None] = logger.warning
         self.on_reconnected: Callable[[], None] = lambda: None
 
-        self.jetstream: JetStreamContext = client.jetstream(timeout=API_TIMEOUT_S)
-
     @classmethod
     async def connect(cls, settings: ClusterSettings, name: str) -> "Bus":
         """Connect as the settings say; `name` is this machine's, unique, and part of subjects.
 
-        Raises ClusterError where no server can be reached, all are too old or have no JetStream, and ConfigError.
+        Raises ClusterError if no server can be reached, or all are too old or have no JetStream; and ConfigError.
         """
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise ConfigError(f"cluster.name is {name!r}: expected 1 to 64 letters of A-Z a-z 0-9 - and _")
@@ -98,33 +99,36 @@ class Bus:
         if not servers:
             raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
         client = _Client(_tls(settings, servers))
+        bus = cls(client, servers)
         login = _login(settings, servers)
         try:
             await client.connect(
                 [f"{server.scheme}://{_host(server)}:{server.port}" for server in servers],
                 name=name,
-                # Where NATS' permissions say so, a machine gets nobody else's answers.
+                # So that NATS' permissions can keep a machine from others' answers.
                 inbox_prefix=f"_INBOX.{name}",
                 connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
                 ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
                 max_outstanding_pings=2,
-                reconnect_time_wait=RECONNECT_WAIT_S[0],  # type: ignore[arg-type]
+                reconnect_time_wait=random.uniform(*RECONNECT_WAIT_S),  # type: ignore[arg-type]  # noqa: S311
                 max_reconnect_attempts=1,
                 flush_timeout=CONNECT_TIMEOUT_S,
                 pending_size=BUFFER_BYTES,
                 tls=client.tls,
                 error_cb=client.on_error,
+                disconnected_cb=bus._disconnected,
+                reconnected_cb=bus._reconnected,
+                lame_duck_mode_cb=client.force_reconnect,
                 **login,
             )
         except (errors.Error, OSError, TimeoutError) as error:
-            where = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
+            addresses = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
             raise ClusterError(
-                f"NATS at {where} cannot be used: {client.reason or one_line(error)}; expected nats-server 2.12 or"
+                f"NATS at {addresses} cannot be used: {client.reason or one_line(error)}; expected nats-server 2.12 or"
                 " later, with JetStream, that takes this machine's login (docs/cluster.md)"
             ) from error
         client.options["max_reconnect_attempts"] = -1
-        bus = cls(client, servers)
-        client._disconnected_cb, client._reconnected_cb = bus._disconnected, bus._reconnected
+        bus.jetstream = client.jetstream(timeout=API_TIMEOUT_S)
         try:
             await bus.patiently(bus.jetstream.account_info, "JetStream")
         except BaseException:
@@ -139,22 +143,22 @@ class Bus:
 
     @property
     def n_servers(self) -> int:
-        """How many NATS servers there are: those given, or that tell of each other."""
-        client = self._client
-        return max(self._n_given, client.n_told) if client._server_info.get("cluster") else 1
+        """How many NATS servers there are: those given, or that know each other."""
+        return max(self._n_given, self._client.n_known) if self._client.clustered else 1
 
     async def publish(self, subject: str, message: Message) -> None:
-        """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
-        await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self.on_absent else "")
+        """Send a message. While NATS is away it waits in a buffer, or is dropped if that is full."""
+        await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self._absent else "")
 
     async def notice_absence(self, on_absent: Callable[[str], None]) -> None:
-        """Have `on_absent(subject)` called where something is published and nobody is there: NATS says so at once."""
+        """Have `on_absent(subject)` called at once if a message is published on a subject without a subscriber."""
 
         async def absent(message: Msg) -> None:
-            on_absent(message.subject.removeprefix(f"{self._absent}."))
+            on_absent(message.subject.removeprefix(f"{inbox}."))
 
-        await self._client.subscribe(f"{self._absent}.>", cb=absent)
-        self.on_absent = on_absent
+        inbox = self._client.new_inbox()
+        await self._client.subscribe(f"{inbox}.>", cb=absent)
+        self._absent = inbox
 
     @overload
     async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
@@ -163,18 +167,23 @@ class Bus:
     async def request(self, subject: str, message: Message, kind: UnionType, *, timeout_s: float) -> Any: ...  # noqa: ANN401
 
     async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:
-        """Ask whoever subscribes to `subject`, for an answer of a type or a union of types.
+        """Ask the subscriber of `subject` for an answer of a type or a union of types.
 
-        Raises ClusterError where nobody is there or answers in time, ClusterMessageError where the answer is none.
+        Raises ClusterError if there is no subscriber or no answer in time, ClusterMessageError if it is malformed.
         """
         if not self.connected:
             raise ClusterError(f"{subject} cannot be asked: the connection to NATS is lost")
+        limit = asyncio.timeout(timeout_s)
         try:
-            answer = await self._client.request(subject, encoded(message), timeout=timeout_s)
+            async with limit:
+                self._limits.add(limit)
+                answer = await self._client.request(subject, encoded(message), timeout=timeout_s + 1.0)
         except errors.NoRespondersError:
-            raise ClusterError(f"{subject} cannot be asked: nobody is there") from None
+            raise ClusterError(f"{subject} cannot be asked: it has no subscriber") from None
         except (errors.Error, OSError, TimeoutError) as error:
             raise ClusterError(f"{subject} did not answer within {timeout_s:g} s: {one_line(error)}") from error
+        finally:
+            self._limits.discard(limit)
         return decoded(answer.data, kind)
 
     async def subscribe(self, subject: str, handle: Handler) -> None:
@@ -191,14 +200,14 @@ class Bus:
                 logger.exception("a message on %s could not be handled", _shown(message.subject))
 
         await self._client.subscribe(subject, cb=handle_one)
-        with contextlib.suppress(errors.Error):  # where NATS goes away now, it is subscribed to when it is back
+        with contextlib.suppress(errors.Error):  # if NATS goes away now, nats-py subscribes when it is back
             if self.connected:
                 # nats-py may send a ping before what waits to be sent: only a second one is behind the subscription.
                 for _ in range(2):
                     await self._client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]], what: str) -> _T:
-        """Ask JetStream until it answers, at most PATIENCE_S: nobody does while its servers choose a leader.
+        """Ask JetStream until it answers, at most PATIENCE_S: its servers do not while they elect a leader.
 
         Raises ClusterError, which says `what` it was about; NotFoundError passes.
         """
@@ -211,7 +220,7 @@ class Bus:
             except (errors.Error, OSError, TimeoutError) as error:
                 passing = not isinstance(error, APIError) or isinstance(error, ServiceUnavailableError)
                 passing = passing or error.err_code == _NO_PEERS  # type: ignore[union-attr]
-                # Without a code: nobody listens, none of the servers has JetStream.
+                # Without a code it has no subscriber: no server has JetStream.
                 if isinstance(error, ServiceUnavailableError) and error.err_code is None and self.n_servers == 1:
                     passing = False
                 if not passing or time.monotonic() > until:
@@ -241,14 +250,13 @@ class Bus:
 
     async def _disconnected(self) -> None:
         self._lost_at = time.monotonic()
-        for answer in list(self._client._resp_map.values()):  # they are lost with it: who waits may ask again
-            if not answer.done():
-                answer.set_exception(errors.ConnectionReconnectingError())
+        for limit in self._limits:  # answers are lost with it: requests fail now, and may be made again
+            if not limit.expired():
+                limit.reschedule(0.0)
         if not self._closing:
             logger.warning("the connection to NATS is lost: trying until it is back")
 
     async def _reconnected(self) -> None:
-        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
         lost_s = time.monotonic() - (self._lost_at or time.monotonic())
         url = self._client.connected_url
         logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
@@ -271,16 +279,17 @@ class _Transport(TcpTransport):
 
 
 class _Client(Client):
-    """nats-py's client, which never gives up, never waits for a dead line, and refuses servers that will not do."""
+    """nats-py's client; it never gives up, never waits for a dead line, and refuses unsuitable servers."""
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
         self.tls = tls
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-        # What went wrong last; servers that the connected one told of, itself among them.
+        # The last error; whether the connected server is in a cluster; how many servers it knows, itself included.
         self.reason = ""
-        self.n_told = 0
+        self.clustered = False
+        self.n_known = 0
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -289,15 +298,12 @@ class _Client(Client):
     async def on_error(self, error: Exception) -> None:
         text = _shown(one_line(error))
         if "permissions violation" in text.lower():
-            if text not in self._told and len(self._told) < 100:
-                self._told.add(text)
+            if text not in self._logged and len(self._logged) < 100:
+                self._logged.add(text)
                 logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
             return
         self.reason = text or type(error).__name__
         logger.debug("NATS: %s", self.reason)
-        if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
-            wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
-            self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
 
     async def _connect_to_server(self, s: Srv) -> None:
         self.abort()
@@ -312,17 +318,17 @@ class _Client(Client):
             raise errors.Error(f"it speaks no NATS, or asks for another login: {one_line(error)}") from error
 
     def _connect_command(self) -> bytes:
-        """Called with what the server says of itself, before anything is told to it."""
+        """Refuse a server that is too old or has no TLS, before anything is sent to it."""
         version = str(self._server_info.get("version"))
         found = re.match(r"(\d{1,9})\.(\d{1,9})\.", version)
         if not found or (int(found[1]), int(found[2])) < OLDEST_SERVER:
-            raise errors.Error(f"it is nats-server {one_line(version):.40}, too old to keep two machines apart")
+            raise errors.Error(f"it is nats-server {one_line(version):.40}, too old to fence one machine from another")
         if self.tls is not None and not (isinstance(self._transport, _Transport) and self._transport.encrypted):
             raise errors.Error("it offers no TLS, and nothing is sent to it without")
         return super()._connect_command()
 
     async def _process_err(self, err_msg: str) -> None:
-        """nats-py closes for ever on errors such as an expired login, or a server that is full; try others instead."""
+        """Try other servers: nats-py closes for ever, for example when a login has expired or a server is full."""
         if "permissions violation" in err_msg.lower():
             await self.on_error(errors.Error(err_msg.strip("'")))
         else:
@@ -331,9 +337,8 @@ class _Client(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
-        self.n_told = len(info.get("connect_urls") or ())
-        if info.get("ldm") and not initial_connection:  # it is about to stop
-            await self.force_reconnect()
+        self.clustered = bool(info.get("cluster")) if initial_connection else self.clustered
+        self.n_known = len(info.get("connect_urls") or ())
 
 
 def _server(url: str) -> SplitResult:
@@ -346,8 +351,8 @@ def _server(url: str) -> SplitResult:
         parts = urlsplit("")
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         raise ConfigError(
-            "cluster.nats holds an address that is none: expected nats://HOST:PORT or tls://HOST:PORT, each with"
-            " USER:PASSWORD@ or TOKEN@ before HOST where NATS asks for it"
+            "cluster.nats holds a malformed address: expected nats://HOST:PORT or tls://HOST:PORT, each with"
+            " USER:PASSWORD@ or TOKEN@ before HOST if NATS asks for it"
         )
     return parts
 
@@ -357,7 +362,7 @@ def _host(server: SplitResult) -> str:
 
 
 def _login(settings: ClusterSettings, servers: list[SplitResult]) -> dict[str, Any]:
-    """Return nats-py's options that say who we are. Raises ConfigError."""
+    """Return nats-py's options for the login. Raises ConfigError."""
     if settings.nkey_file and settings.credentials:
         raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
     if settings.nkey_file:
@@ -373,7 +378,7 @@ def _login(settings: ClusterSettings, servers: list[SplitResult]) -> dict[str, A
         if not all(f"BEGIN {part}" in text for part in ("NATS USER JWT", "USER NKEY SEED")):
             raise ConfigError(f"{settings.credentials} holds no credentials: expected what `nsc generate creds` writes")
         return {"user_credentials": RawCredentials(text)}
-    # Servers of which others tell have no user in their address: what one of ours has holds for all.
+    # Addresses of servers that others report hold no user: the one of the settings holds for all.
     user, password = next(((server.username, server.password) for server in servers if server.username), ("", None))
     if password is None:
         return {"token": unquote(user) if user else None}
@@ -388,7 +393,7 @@ def _read(path: str) -> str:
 
 
 def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContext | None:
-    """Return what connections are encrypted with; None where neither addresses nor settings ask for it."""
+    """Return the TLS context; None if neither addresses nor settings ask for TLS."""
     if not (settings.ca or settings.certificate or any(server.scheme == "tls" for server in servers)):
         return None
     try:
@@ -403,5 +408,5 @@ def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContex
 
 
 def _shown(text: str) -> str:
-    """Return text without the names of sessions: who knows one can take the session over."""
+    """Return text without the names of sessions: they are secrets, with which a client resumes one."""
     return re.sub(rf"({re.escape(EVENTS)}\.)[^\s\"']+", r"\1...", text)

@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -17,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from streamer import __version__
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
+from streamer.cluster.gateway_session import GatewayContext, GatewaySession, first_frame
 from streamer.cluster.jobs import Jobs
 from streamer.cluster.local import local_nats, usual_port
 from streamer.cluster.log import SessionLog
@@ -31,15 +31,13 @@ from streamer.cluster.messages import (
     Checkpoint,
     GatewayAlive,
     Leave,
-    ToGateway,
-    Told,
+    Update,
     WorkerAlive,
     decoded,
 )
 from streamer.cluster.metrics import register_cluster
 from streamer.cluster.placement import Workers
 from streamer.cluster.recordings import ClusterRecordings
-from streamer.cluster.remote import Cluster, Remote, first_frame
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.engine.eventlog import EventLog
 from streamer.engine.state import SessionState
@@ -56,19 +54,18 @@ from streamer.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.2  # from one look for lost workers to the next
-RESUME_S = 20.0  # that a worker has to go on with the session of a client that has come to another gateway
-SETTLE_S = 1.0  # that a gateway which has just begun waits for workers' signs of life, before it says there are none
+WATCH_S = 0.2  # between two checks of all workers
+RESUME_S = 20.0  # that a worker has to take over the session of a client that has come to another gateway
+SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
 
-# Partials are numbered and not stored: a client may have seen so many behind what is. Who says more is mistaken.
+# Partials have numbers and are not stored: the highest number behind the log's that a client may have seen.
 MAX_UNSTORED = 10_000
 
-# Sessions that were given up, of which a worker may not know yet.
-MAX_LEFT = 10_000
+MAX_LEFT = 10_000  # sessions whose clients have left, and which a worker may still own
 
 
 async def run_gateway(settings: Settings) -> int:
-    """Serve clients until it is told to stop; return the exit code. Raises StreamerError where it cannot start."""
+    """Serve clients until a signal stops it; return the exit code. Raises StreamerError if it cannot start."""
     if settings.server.history:
         raise ConfigError("server.history is set, and a gateway keeps no history: leave it out")
     stop = asyncio.Event()
@@ -76,8 +73,7 @@ async def run_gateway(settings: Settings) -> int:
         async with contextlib.AsyncExitStack() as stack:
             if not settings.cluster.nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
-                cluster = dataclasses.replace(settings.cluster, nats=(url,))
-                settings = dataclasses.replace(settings, cluster=cluster)
+                settings = settings.having({"cluster.nats": (url,)})
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
             name = machine_name(settings.cluster)
             bus = await Bus.connect(settings.cluster, name)
@@ -88,7 +84,7 @@ async def run_gateway(settings: Settings) -> int:
             register_process(registry)
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
-            jobs = Jobs(bus, settings.cluster, streams.workers)
+            jobs = Jobs(bus, streams.workers)
             recordings = ClusterRecordings(jobs)
             services = Services(streams=streams, health=streams.health, recordings=recordings)
             server = Server(settings.server, services, registry, default_token_path())
@@ -108,14 +104,14 @@ async def run_gateway(settings: Settings) -> int:
 
 
 async def _describe(server: Server, streams: "ClusterStreams") -> None:
-    """Serve those who ask first what transcribes, when there is a worker that says so."""
+    """Serve protocols whose clients first ask for the model, once a worker has reported one."""
     while not (workers := streams.workers()):
         await asyncio.sleep(BEAT_S)
     await server.serve_model(workers[0].model.partition(" ")[0], tuple(LANGUAGE_NAMES))
 
 
 class ClusterStreams:
-    """Opens sessions for clients at workers (see `server.interfaces.Streams`), and has them move where that is needed.
+    """Opens clients' sessions at workers (see `server.interfaces.Streams`), and moves them if they must.
 
     All of it runs on the server's loop.
     """
@@ -126,7 +122,7 @@ class ClusterStreams:
         self._log = log
         self._gateway = gateway
         self._workers = Workers()
-        self._cluster = Cluster(
+        self._context = GatewayContext(
             gateway=gateway,
             bus=bus,
             log=log,
@@ -134,36 +130,33 @@ class ClusterStreams:
             on_move=self._count_move,
             on_stall=lambda why, stall_s: self.on_stall(why, stall_s),
         )
-        # Told of each stall: why, and for how many seconds nothing came.
+        # Called with the reason and the seconds of each stall.
         self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
-        self._places = StreamSlots(settings.server)
+        self._slots = StreamSlots(settings.server)
         # Sessions that are open or being opened, by name.
-        self._remotes: dict[str, Remote] = {}
-        # Sessions that nobody wants any more, the newest last, and from when on.
+        self._sessions: dict[str, GatewaySession] = {}
+        # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
         self._left: OrderedDict[str, float] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
-        # Other gateways, and when they were heard.
+        # Other gateways, and when they last reported.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
-        # Since when workers have been heard without a break; None while none is: we may be cut off ourselves.
-        self._whole_since_s: float | None = None
-        # Since when NATS has been there without a break; None while it is not. What was heard last of the workers that
-        # the log says are there.
-        self._connected_since_s: float | None = None
-        self._noted: dict[str, WorkerAlive] = {}
-        # One client at a time that comes back to a session.
-        self._coming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # When NATS was last away, or this process stopped; and when no worker was alive.
+        self._cut_off_s = self._alone_s = time.monotonic()
+        # Workers that were alive when their comings and goings were logged last.
+        self._logged: dict[str, WorkerAlive] = {}
+        # One client at a time resumes a session.
+        self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: list[asyncio.Task[None]] = []
         self._begin_s = time.monotonic()
         self.draining = False
 
     async def start(self) -> None:
-        """Listen to workers and other gateways, and say that this one is there."""
-        self._bus.on_reconnected = self._come_back
-        await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
-        await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._hear_gateway)
-        await self._bus.notice_absence(self._miss)
-        await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._hear)
+        """Subscribe to workers and other gateways, and report that this one is alive."""
+        self._bus.on_reconnected = self._on_reconnected
+        await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker_alive)
+        await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway_alive)
+        await self._bus.notice_absence(self._on_absent)
+        await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._on_update)
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
 
     async def close(self) -> None:
@@ -171,218 +164,195 @@ class ClusterStreams:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        for remote in tuple(self._remotes.values()):
-            remote.close(leave=False)
+        for session in tuple(self._sessions.values()):
+            session.close()
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         """Open a session at a worker.
 
-        Raises BusyError where there is no worker, none has room, or the caller's token has its share; what a worker
-        says of options that its model cannot follow; ConfigError where it asks for a history.
+        Raises BusyError if there is no worker, or none has room; ConfigError for a history, and what a worker answers
+        to options that its model cannot follow.
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
         await self._settle()
-        self._check_share(tenant)
-        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
-        name = secrets.token_urlsafe(SESSION_NAME_BYTES)
+        feed = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), self._settings.server.history_events)
         checkpoint = Checkpoint(
             version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
         )
-        remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint)
-        await self._unless_left(remote, remote.open())
-        if spare is not None:
-            self._places.give_up(spare)
-        return self._serve(remote, pcm)
+        return self._serve(await self._admit(feed, checkpoint, GatewaySession.open), pcm)
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of a session, which another gateway may have had.
 
-        Raises UnknownSessionError if there is none, or it was opened with the token of another name; BusyError if no
+        Raises UnknownSessionError if it is unknown, or was opened with the token of another name; BusyError if no
         worker goes on with it for now.
         """
-        async with self._coming.setdefault(session, asyncio.Lock()):
-            remote = self._remotes.get(session)
-            if remote is not None and self._bus.connected and await remote.is_elsewhere():
-                remote.lose()
-            stream = self._places.come_back(session, tenant)
-            return stream if stream is not None else await self._take_up(session, after, tenant)
+        async with self._resuming.setdefault(session, asyncio.Lock()):
+            known = self._sessions.get(session)
+            if known is not None and self._bus.connected and await known.is_elsewhere():
+                known.lose()
+            stream = self._slots.come_back(session, tenant)
+            return stream if stream is not None else await self._take_over(session, after, tenant)
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        self._places.abandon_unreachable(tenants)
+        self._slots.abandon_unreachable(tenants)
 
-    async def _take_up(self, session: str, after: int, tenant: str) -> ClientStream:
-        """Go on with a session that is not known here, from its log and what its worker knows."""
-        begin_s = self._cluster.now_s()
+    async def _take_over(self, name: str, after: int, tenant: str) -> ClientStream:
+        """Resume a session of another gateway, from its log and its worker's state."""
+        begin_s = self._context.now_s()
         unknown = UnknownSessionError(
             f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its connection"
             f" broke (server.resume_s), its log for {self._settings.cluster.keep_s:g} s (cluster.keep_s); start another"
         )
         await self._settle()
         try:
-            last = await self._log.last(session)
+            last = await self._log.last(name)
         except ClusterMessageError:
             raise unknown from None
         except ClusterError as error:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None or last.record.checkpoint.tenant != tenant:
             raise unknown
-        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
-        feed = EventLog(session, self._settings.server.history_events)
-        remote = self._add(feed, last.record.checkpoint, epoch=last.record.epoch)
-        # Who is told to try again comes back to it: until then it goes on, where a worker has taken it too late.
-        fetching = self._fetch(remote, last.record.worker, after, begin_s)
-        await self._unless_left(remote, fetching, keep_s=self._settings.server.resume_s)
-        if spare is not None:
-            self._places.give_up(spare)
-        checkpoint = remote.checkpoint
-        start, needed_from = checkpoint.start, remote.ring.first
+        worker = last.record.worker
+
+        async def fetch(session: GatewaySession) -> None:
+            if not self._workers.is_lost(worker, self._context.now_s()):
+                await session.release_from(worker)
+            await session.catch_up(after if after <= session.checkpoint.seq + MAX_UNSTORED else 0)
+            feed = session.feed
+            if feed.closed:
+                return
+            known = max(feed.last_seq, session.checkpoint.seq)
+            feed.skip_to(after if known < after <= known + MAX_UNSTORED else known)
+            await session.take_over(begin_s, RESUME_S)
+            if session.closed:
+                raise BusyError("another client has come back to the session: try again in a moment")
+
+        feed = EventLog(name, self._settings.server.history_events)
+        # A client that is refused tries again: for that long a worker keeps the session that it has taken too late.
+        keep_s = self._settings.server.resume_s
+        session = await self._admit(feed, last.record.checkpoint, fetch, epoch=last.record.epoch, keep_s=keep_s)
+        start, needed_from = session.checkpoint.start, session.ring.first
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         pcm.frames_decoded, position = first_frame(needed_from, start)
-        remote.warm_up(needed_from - position)
-        return self._serve(remote, pcm)
+        session.warm_up(needed_from - position)
+        return self._serve(session, pcm)
 
-    async def _fetch(self, remote: Remote, worker: str, after: int, since_s: float) -> None:
-        """Take a session up: from the worker that had it, where that lives, and from the log; and find a worker."""
-        if not self._workers.is_lost(worker, self._cluster.now_s()):
-            await remote.release_from(worker)
-        await remote.catch_up(after if after <= remote.checkpoint.seq + MAX_UNSTORED else 0)
-        feed = remote.feed
-        if feed.closed:
-            return
-        known = max(feed.last_seq, remote.checkpoint.seq)
-        feed.skip_to(after if known < after <= known + MAX_UNSTORED else known)
-        await remote.take_up(since_s, RESUME_S)
-        if remote.closed:
-            raise BusyError("another client has come back to the session: try again in a moment")
+    async def _admit(
+        self,
+        feed: EventLog,
+        checkpoint: Checkpoint,
+        begin: Callable[[GatewaySession], Awaitable[None]],
+        *,
+        epoch: int = 0,
+        keep_s: float = 0.0,
+    ) -> GatewaySession:
+        """Begin a session in a free slot. If that fails, or its client leaves meanwhile, it ends after `keep_s`."""
+        spare = self._slots.spare(n_opening=len(self._sessions) - len(self._slots.streams))
+        session = GatewaySession(self._context, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(session))
+        self._sessions[feed.session] = session
+        self._left.pop(feed.session, None)
+        try:
+            await begin(session)
+        except BaseException:
+            session.close()
+            self._forget(session, keep_s)
+            raise
+        if spare is not None:
+            self._slots.give_up(spare)
+        return session
 
-    def _check_share(self, tenant: str) -> None:
-        """Raise BusyError where a token has all the streams that it may have, in the whole cluster."""
-        most = self._settings.cluster.max_streams_per_token
-        if not most or not tenant:
-            return
-        n_open = sum(other.sessions.get(tenant, 0) for other in self.gateways())
-        if n_open >= most:
-            raise BusyError(
-                f"token {tenant} has {n_open} streams open in all, and may have {most}"
-                " (cluster.max_streams_per_token): end one first"
-            )
-
-    def _add(self, feed: EventLog, checkpoint: Checkpoint, *, epoch: int = 0) -> Remote:
-        name = feed.session
-        remote = Remote(self._cluster, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(name, remote))
-        self._remotes[name] = remote
-        self._left.pop(name, None)
-        return remote
-
-    def _serve(self, remote: Remote, pcm: PcmDecoder) -> ClientStream:
-        name = remote.session
+    def _serve(self, session: GatewaySession, pcm: PcmDecoder) -> ClientStream:
+        name = session.session
 
         def leave() -> None:
-            remote.close(leave=True)
-            self._forget(name, remote)
+            session.close()
+            self._forget(session)
 
         owner = StreamOwner(
-            choose=lambda options: partial(remote.change, options),
-            report=remote.report,
-            keep=lambda: self._places.keep(name),
+            choose=lambda options: partial(session.change, options),
+            report=session.report,
+            keep=lambda: self._slots.keep(name),
             leave=leave,
-            tenant=remote.checkpoint.tenant,
+            tenant=session.checkpoint.tenant,
             outlives=True,
         )
-        stream = ClientStream(remote, remote.feed, pcm, remote.checkpoint.start, owner)
-        remote.on_options = partial(setattr, stream, "options")
-        self._places.add(name, stream)
+        stream = ClientStream(session, session.feed, pcm, session.checkpoint.start, owner)
+        session.on_options = partial(setattr, stream, "options")
+        self._slots.add(name, stream)
         return stream
 
-    async def _unless_left(self, remote: Remote, opening: Coroutine[None, None, None], *, keep_s: float = 0.0) -> None:
-        """Open a session; where nobody waits for it any more, or nobody has it, it is given up after `keep_s`."""
-        try:
-            await opening
-        except BaseException:
-            remote.close(leave=not keep_s)
-            self._forget(remote.session, remote, keep_s)
-            raise
-
-    def _forget(self, name: str, remote: Remote, keep_s: float = 0.0) -> None:
-        if self._remotes.get(name) is not remote:
+    def _forget(self, session: GatewaySession, keep_s: float = 0.0) -> None:
+        name = session.session
+        if self._sessions.get(name) is not session:
             return
-        del self._remotes[name]
-        self._places.remove(name)
-        self._left[name] = self._cluster.now_s() + keep_s
+        del self._sessions[name]
+        self._slots.remove(name)
+        self._left[name] = self._context.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
 
     async def _settle(self) -> None:
-        """Give workers the time to say that they are there, where this gateway has just begun."""
-        while not self._workers.heard_any(self._cluster.now_s()) and time.monotonic() - self._begin_s < SETTLE_S:
+        """Wait for workers' signs of life, if this gateway has just started."""
+        while not self._workers.any_alive(self._context.now_s()) and time.monotonic() - self._begin_s < SETTLE_S:
             await asyncio.sleep(0.05)
 
-    # What is heard.
+    # Messages.
 
-    async def _hear(self, data: bytes, _reply: Reply) -> None:
-        message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
-        remote = self._remotes.get(message.session)
-        if remote is None:
-            left_s = self._left.get(message.session, math.inf)
-            if left_s <= self._cluster.now_s() and isinstance(message, Told):
-                leaving = asyncio.create_task(self._leave(message))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
-        elif isinstance(message, Told):
-            remote.told(message)
-        elif message.epoch == remote.epoch:
-            remote.move(message.why)
+    async def _on_update(self, data: bytes, _reply: Reply) -> None:
+        update = decoded(data, Update)
+        if (session := self._sessions.get(update.session)) is not None:
+            session.take_update(update)
+        elif self._left.get(update.session, math.inf) <= self._context.now_s():
+            await self._bus.publish(f"{WORKERS}.{update.worker}", Leave(session=update.session, epoch=update.epoch))
 
-    async def _leave(self, told: Told) -> None:
-        """Tell whoever has it that nobody wants a session any more: it was being opened as its client left."""
-        with contextlib.suppress(ClusterError):
-            last = await self._log.last(told.session)
-            if last is not None and last.record.epoch == told.epoch:
-                leave = Leave(session=told.session, epoch=told.epoch)
-                await self._bus.publish(f"{WORKERS}.{last.record.worker}", leave)
+    async def _on_worker_alive(self, data: bytes, _reply: Reply) -> None:
+        self._workers.take(decoded(data, WorkerAlive), self._context.now_s())
 
-    async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
-        self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())
+    def _on_absent(self, subject: str) -> None:
+        self._workers.miss(subject.removeprefix(f"{WORKERS}."), self._context.now_s())
 
-    def _miss(self, subject: str) -> None:
-        """Nobody is where something was sent."""
-        self._workers.miss(subject.removeprefix(f"{WORKERS}."), self._cluster.now_s())
-
-    async def _hear_gateway(self, data: bytes, _reply: Reply) -> None:
+    async def _on_gateway_alive(self, data: bytes, _reply: Reply) -> None:
         alive = decoded(data, GatewayAlive)
         if alive.gateway != self._gateway:
-            self._gateways[alive.gateway] = alive, self._cluster.now_s()
+            self._gateways[alive.gateway] = alive, self._context.now_s()
 
-    # What is said and watched.
+    def _on_reconnected(self) -> None:
+        """Send again what may not have arrived while NATS was away."""
+        self._cut_off_s = self._context.now_s()
+        for session in self._sessions.values():
+            session.resend()
+
+    # State of the cluster.
 
     def workers(self) -> Sequence[WorkerAlive]:
-        """Return the newest sign of life of each worker that is not lost. Requests about models ask in threads."""
+        """Return the newest sign of life of each worker that is not lost. Any thread may call it."""
         return self._workers.alive(time.monotonic())  # the loop's clock
 
     def gateways(self) -> Sequence[GatewayAlive]:
         """Return the newest sign of life of each gateway that is not lost, this one's first."""
-        now_s = self._cluster.now_s()
-        self._gateways = {name: heard for name, heard in self._gateways.items() if now_s - heard[1] <= LOST_S}
+        now_s = self._context.now_s()
+        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= LOST_S}
         return [self.alive, *(alive for alive, _ in self._gateways.values())]
 
     @property
     def alive(self) -> GatewayAlive:
-        """What this gateway says of itself."""
+        """This gateway's sign of life."""
         return GatewayAlive(
             gateway=self._gateway,
             version=VERSION,
-            sessions=dict(Counter(remote.checkpoint.tenant for remote in self._remotes.values())),
+            sessions=len(self._sessions),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},
         )
 
     def health(self) -> Mapping[str, object]:
-        """Return what `/healthz` shows."""
+        """Return the body of `/healthz`."""
         workers = self.workers()
         failure = "" if self._bus.connected else "the connection to NATS is lost"
-        failure = failure or ("" if workers else "no worker is heard")
+        failure = failure or ("" if workers else "no worker is alive")
         return {
             "status": "stopping" if self.draining else "failing" if failure else "ok",
             **({"failure": failure} if failure else {}),
@@ -393,7 +363,7 @@ class ClusterStreams:
             "gateway": self._gateway,
             "nats": "connected" if self._bus.connected else "away",
             "workers": len(workers),
-            "streams": len(self._remotes),
+            "streams": len(self._sessions),
             "load": round(sum(worker.load for worker in workers) / len(workers), 3) if workers else 0.0,
             "uptime_s": round(time.monotonic() - self._begin_s, 1),
         }
@@ -404,48 +374,38 @@ class ClusterStreams:
             await asyncio.sleep(BEAT_S)
 
     async def _watch(self) -> None:
-        """Have sessions moved whose worker is lost, unless it may be this gateway that is."""
-        before_s = self._cluster.now_s()
+        """Have sessions of lost workers moved, unless this gateway may be cut off itself."""
+        before_s = self._context.now_s()
         while True:
-            now_s = self._cluster.now_s()
-            stalled = now_s - before_s > BEAT_S + LOOK_S  # this process was stopped: what was said waits to be read
-            if stalled or not (self._bus.connected and self._workers.heard_any(now_s)):
-                self._whole_since_s = None
-            elif self._whole_since_s is None:
-                self._whole_since_s = now_s
-            whole = self._whole_since_s is not None and now_s - self._whole_since_s > LOST_S
+            now_s = self._context.now_s()
+            stalled = now_s - before_s > BEAT_S + WATCH_S  # this process was stopped: messages wait to be read
             if stalled or not self._bus.connected:
-                self._connected_since_s = None
-            elif self._connected_since_s is None:
-                self._connected_since_s = now_s
-            elif now_s - self._connected_since_s > LOST_S:
-                self._note_workers(now_s)
-            for remote in tuple(self._remotes.values()):
-                remote.watch(now_s) if whole else remote.excuse(now_s)
+                self._cut_off_s = now_s
+            if not self._workers.any_alive(now_s):
+                self._alone_s = now_s
+            if now_s - self._cut_off_s > LOST_S:
+                self._log_workers(now_s)
+            whole = now_s - max(self._cut_off_s, self._alone_s) > LOST_S
+            for session in tuple(self._sessions.values()):
+                session.watch(now_s, whole=whole)
                 if not stalled:
-                    remote.tell_wait(now_s)
+                    session.warn_of_wait(now_s)
             before_s = now_s
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(WATCH_S)
 
-    def _note_workers(self, now_s: float) -> None:
-        """Log which workers have come and which have gone, and that none is left."""
+    def _log_workers(self, now_s: float) -> None:
+        """Log which workers have come and gone, and that none is left."""
         alive = {worker.worker: worker for worker in self._workers.alive(now_s)}
-        for name in sorted(alive.keys() - self._noted.keys()):
+        for name in sorted(alive.keys() - self._logged.keys()):
             logger.info("worker %s joins, with %s", name, one_line(alive[name].model)[:80])
-        for name in sorted(self._noted.keys() - alive.keys()):
-            if self._noted[name].draining:
+        for name in sorted(self._logged.keys() - alive.keys()):
+            if self._logged[name].draining:
                 logger.info("worker %s has left", name)
             else:
-                logger.warning("worker %s is lost: it has not been heard for %g s", name, LOST_S)
-        if self._noted and not alive:
+                logger.warning("worker %s is lost: no sign of life for %g s", name, LOST_S)
+        if self._logged and not alive:
             logger.error("no worker is left: sessions wait for one; start it with `streamer worker --nats URL`")
-        self._noted = alive
-
-    def _come_back(self) -> None:
-        """NATS is back: what was sent last may not have come, and what was told may not have been heard."""
-        self._whole_since_s = self._connected_since_s = None
-        for remote in self._remotes.values():
-            remote.resend()
+        self._logged = alive
 
     def _count_move(self, why: str) -> None:
         self._counters[f"moves_{why}"] += 1

@@ -19,15 +19,6 @@ USUAL_PORT = 4222
 START_S = 20.0
 STOP_S = 5.0
 
-# Only this machine reaches it, so that nobody has to log in; -1 picks a free port.
-CONFIG = """\
-server_name: streamer
-listen: "127.0.0.1:{port}"
-ports_file_dir: {folder}
-max_payload: 1MB
-jetstream {{ store_dir: {store} }}
-"""
-
 
 def find_nats_server() -> Path:
     """Return the server's program: beside Python's, where pip puts it, or on PATH. Raises ClusterError."""
@@ -41,9 +32,9 @@ def find_nats_server() -> Path:
 
 
 def usual_port() -> int:
-    """Return the port that NATS has by custom where it is free on loopback, else 0, which picks one."""
+    """Return NATS' usual port if it is free on loopback, else 0, which picks one."""
     try:
-        # As servers bind it: connections of the one before may linger for a minute, which takes nobody's place.
+        # As servers bind it: connections of an earlier server may linger for a minute, and block no new one.
         socket.create_server(("127.0.0.1", USUAL_PORT)).close()
     except OSError:
         return 0
@@ -54,10 +45,10 @@ def usual_port() -> int:
 async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator[str]:
     """Run a server on loopback while in the context, which gets its URL.
 
-    folder : where it keeps what is stored, its configuration and its log; None: a temporary folder
+    folder : for its store and its log; None: a temporary folder
     port : 0 picks a free one
 
-    Raises ClusterError where it does not start.
+    Raises ClusterError if it does not start.
     """
     program = find_nats_server()
     with contextlib.ExitStack() as stack:
@@ -65,17 +56,17 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
             temporary = tempfile.TemporaryDirectory(prefix="streamer-nats-", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(temporary))
         folder.mkdir(parents=True, exist_ok=True)
-        log, config = folder / "nats-server.log", folder / "nats-server.conf"
-        names = {"folder": folder, "store": folder / "store"}
-        quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in names.items()}
-        config.write_text(CONFIG.format(port=port or -1, **quoted), encoding="utf-8")
-        # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
+        log = folder / "nats-server.log"
+        # Only this machine reaches it, so that no login is needed; -1 picks a free port.
+        flags = f"--name streamer --addr 127.0.0.1 --port {port or -1} --jetstream".split()
+        flags += ["--store_dir", str(folder / "store"), "--ports_file_dir", str(folder)]
+        # A process group of its own: Ctrl-C in a terminal stops this process, which stops the server last.
         ports = folder / f"{program.name}_PID.ports"
         for stale in folder.glob(ports.name.replace("PID", "*")):  # of a server that was killed
             stale.unlink()
         with log.open("wb") as written:
             process = subprocess.Popen(  # noqa: S603
-                [program, "-c", config],
+                [program, *flags],
                 stdin=subprocess.DEVNULL,
                 stdout=written,
                 stderr=written,
@@ -89,7 +80,7 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
 
 
 async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
-    """Wait until the server listens, and return where: it writes that into a file."""
+    """Wait until the server listens, and return its URL, which it writes into a file."""
     path, until = ports.with_name(ports.name.replace("PID", str(process.pid))), time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written

@@ -1,6 +1,7 @@
-"""The log of each session: what settled, stored by NATS so that only the session's owner can add to it."""
+"""The log of each session: events and checkpoints, stored by NATS so that only the session's owner can add to it."""
 
 import asyncio
+import logging
 import re
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from streamer.cluster.messages import EVENTS, VERSION, Record, decoded, encoded
 from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
 from streamer.outside import one_line
 from streamer.settings.table import ClusterSettings
+
+logger = logging.getLogger(__name__)
 
 STREAM = "SESSIONS"
 
@@ -37,7 +40,7 @@ class UnreadableRecordError(ClusterMessageError):
     def __init__(self, message: str, *, sequence: int, epoch: int, number: int) -> None:
         super().__init__(message)
 
-        # Where it stands, and what can be read of it (0: nothing): enough to own the session behind it.
+        # Its sequence, epoch and number (0: unreadable), to own the session behind it.
         self.sequence = sequence
         self.epoch = epoch
         self.number = number
@@ -46,7 +49,7 @@ class UnreadableRecordError(ClusterMessageError):
 class SessionLog:
     """The logs of all sessions: a stream of NATS, in which each has a subject.
 
-    Who stores a record says behind which sequence of the subject it belongs. That is the fence: of several writers
+    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers
     that saw the same last record one wins, and the others learn that they own the session no longer.
     """
 
@@ -55,15 +58,15 @@ class SessionLog:
         self._keep_s = settings.keep_s
         self._replicas = settings.replicas or min(3, bus.n_servers)
 
-        # Whether `on_trouble` was told that nothing can be stored.
+        # Whether it was reported that nothing can be stored.
         self._troubled = False
 
     async def prepare(self) -> None:
-        """Make the stream, or take it as it is. Raises ClusterError where NATS can do neither."""
+        """Make the stream, or use it as it is. Raises ClusterError if NATS can do neither."""
         api, what = self._bus.jetstream, f"the stream {STREAM}"
         wanted = StreamConfig(
             name=STREAM,
-            description="what settled in each session (docs/cluster.md)",
+            description="events and checkpoints of each session (docs/cluster.md)",
             subjects=[f"{EVENTS}.*"],
             retention=RetentionPolicy.LIMITS,
             discard=DiscardPolicy.OLD,
@@ -84,34 +87,39 @@ class SessionLog:
             )
 
     async def last(self, session: str) -> Stored | None:
-        """Return a session's newest record, as the stream's leader has it; None where none is stored.
+        """Return a session's newest record, as the stream's leader has it; None if none is stored.
 
-        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError where NATS does not answer.
+        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError if NATS does not answer.
         """
         found = await self._get(session)
         return _stored(found) if found else None
 
-    async def read(self, session: str, *, after: int = 0, seq: int = 0) -> list[Stored]:
-        """Return a session's records with sequences above `after`, oldest first. Raises as `last` does.
+    async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
+        """Return a session's records, oldest first, or those behind one that this version cannot read.
 
-        seq : number of the newest event that is known: records that tell of none behind it are left out
+        seq : number of the newest event that is known: records without one behind it are left out
 
-        It reads backwards: whoever comes back to a long session lacks little of it.
+        Raises ClusterError if NATS does not answer.
+
+        It reads backwards: a client that comes back to a long session lacks little of it.
         """
         records: list[Stored] = []
-        stored = await self.last(session)
-        while stored is not None and stored.sequence > after and (stored.record.checkpoint.seq > seq or not seq):
-            records.append(stored)
-            previous = stored.record.previous
-            found = await self._get(session, previous) if previous > after else None
-            stored = _stored(found) if found is not None else None
+        try:
+            stored = await self.last(session)
+            while stored is not None and (stored.record.checkpoint.seq > seq or not seq):
+                records.append(stored)
+                previous = stored.record.previous
+                found = await self._get(session, previous) if previous else None
+                stored = _stored(found) if found is not None else None
+        except UnreadableRecordError as error:
+            logger.warning("a record of a session is left out: %s", one_line(error))
         return records[::-1]
 
     async def store(self, session: str, record: Record, *, after: int) -> int:
         """Store a record behind the session's record at sequence `after` (0: the first); return its sequence.
 
-        Tries on while NATS is away, full or without a leader. Raises FencedError where another machine has stored
-        something, and ClusterError where the record can never be stored.
+        Retries while NATS is away, full or without a leader. Raises FencedError if another machine has stored a record,
+        and ClusterError if this one can never be stored.
         """
         subject, wait_s = _subject(session), _RETRY_S[0]
         while True:
@@ -144,9 +152,9 @@ class SessionLog:
             wait_s = min(wait_s * 2, _RETRY_S[1])
 
     async def _look_back(self, session: str, record: Record, after: int) -> tuple[int, int]:
-        """Return where a refused record stands, from an earlier try whose answer was lost, or 0, and what is last.
+        """Return the sequence at which an earlier try has stored a record, or 0, and the last sequence.
 
-        Raises FencedError where somebody else wrote behind `after`.
+        Raises FencedError if another machine has stored a record behind `after`.
         """
         try:
             last = await self.last(session)
@@ -178,7 +186,7 @@ class SessionLog:
         return found if found.subject == subject else None
 
     async def _make_again(self) -> None:
-        """Make the stream where NATS came back without it; while NATS has no leader, that fails as well."""
+        """Make the stream if NATS came back without it; while NATS has no leader, that fails as well."""
         try:
             await self._bus.jetstream.stream_info(STREAM)
         except NotFoundError:
@@ -193,7 +201,7 @@ class SessionLog:
             self._bus.on_trouble(f"NATS stores nothing, and is asked again until it does: {reason}")
 
 
-class _Head(msgspec.Struct):
+class _RecordHead(msgspec.Struct):
     epoch: int = 0
     number: int = 0
 
@@ -213,8 +221,8 @@ def _stored(message: RawStreamMsg) -> Stored:
             raise ClusterMessageError(f"a record is of version {record.version}: expected {VERSION}")
     except ClusterMessageError as error:
         try:
-            head = msgspec.msgpack.decode(data, type=_Head)
+            head = msgspec.msgpack.decode(data, type=_RecordHead)
         except (msgspec.DecodeError, ValueError, RecursionError):
-            head = _Head()
+            head = _RecordHead()
         raise UnreadableRecordError(str(error), sequence=sequence, epoch=head.epoch, number=head.number) from None
     return Stored(record, sequence)

@@ -1,12 +1,12 @@
-"""What gateways and workers tell each other, and what is stored of a session, as MessagePack (docs/cluster.md).
+"""What gateways and workers send each other, and what is stored of a session, as MessagePack (docs/cluster.md).
 
 All subjects stand under one prefix:
 
 | Subject | Carries | From | To |
 | --- | --- | --- | --- |
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
-| `worker.ID` | `Open`, `Release` (requests), `Audio`, `Do`, `Leave` | gateways | that worker |
-| `gateway.ID` | `Told`, `Move` | workers | that gateway |
+| `worker.ID` | `Open`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
+| `gateway.ID` | `Update` | workers | that gateway |
 | `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
 Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
@@ -25,7 +25,7 @@ from streamer.errors import ClusterMessageError
 from streamer.protocols.native import SessionOptions, StreamStart
 
 # Of all messages and of what is stored. Machines with another do not understand each other.
-VERSION = 1
+VERSION = 2
 
 PREFIX = "streamer"
 ALIVE_WORKERS = f"{PREFIX}.alive.worker"
@@ -37,7 +37,7 @@ EVENTS = f"{PREFIX}.events"
 BEAT_S = 0.5  # from one sign of life to the next
 LOST_S = 1.6  # without one, a machine counts as lost
 
-# Audio goes in pieces of at most so many samples: as 32-bit floats, well below NATS' limit of 1 MB.
+# Of a message of audio: as 32-bit floats, well below NATS' limit of 1 MB.
 MAX_BLOCK_SAMPLES = 80_000
 
 
@@ -50,26 +50,16 @@ class WorkerAlive(Message, frozen=True, kw_only=True):
 
     worker: str
     version: int
-
-    # Name of the model, and what tells it from others: a session's tokens are those of one model.
-    model: str
-
-    # Share of the machine's time that its sessions take, and sessions that it keeps in real time; 0: not known yet.
-    load: float
-    capacity: int
-
-    # Open sessions, and whether there is room for another.
-    sessions: int
-    room: bool
+    model: str  # its name, and a hash of its vocabulary: a session's tokens are those of one model
+    load: float  # share of the machine's time that its sessions take
+    capacity: int  # sessions that it keeps in real time; 0: not known yet
+    sessions: int  # that are open
+    room: bool  # for another
     draining: bool = False
-
-    # What keeps it from transcribing, in a few words; empty while all is well.
-    failing: str = ""
-
-    # Recordings at work, and how many may be at once; and counters since its start, by name (cluster/metrics.py).
-    recordings: int = 0
+    failing: str = ""  # what keeps it from transcribing, in a few words; empty while all is well
+    recordings: int = 0  # at work
     max_recordings: int = 0
-    counters: dict[str, float] = {}
+    counters: dict[str, float] = {}  # since its start, by name (cluster/metrics.py)
 
 
 class GatewayAlive(Message, frozen=True, kw_only=True):
@@ -77,75 +67,53 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
 
     gateway: str
     version: int
-
-    # Open sessions, by the name of the token that they were opened with; empty: without one.
-    sessions: dict[str, int] = {}
+    sessions: int = 0  # that are open
     draining: bool = False
     counters: dict[str, float] = {}
 
 
 class Checkpoint(Message, frozen=True, kw_only=True):
-    """All that another worker needs to go on with a session, but for its audio from `state.needed_from` on."""
+    """All that another worker needs to go on with a session, except its audio from `state.needed_from` on."""
 
     version: int
     model: str
-
-    # How the client's audio came, and what it has chosen by now.
-    start: StreamStart
-
-    # Name of the token that it was opened with; empty: without one. No other resumes it.
-    tenant: str = ""
-
-    # Number of the newest event that is told in it.
-    seq: int
-
-    # Number of the newest of the client's commands (`Do`) that took effect.
-    command: int
+    start: StreamStart  # how the client's audio came, and what it has chosen by now
+    tenant: str = ""  # name of the token that it was opened with, empty without one; no other resumes it
+    seq: int  # number of the newest event in it
+    command: int  # number of the newest of the client's commands (`SessionCommand`) that took effect
     state: SessionState
 
 
 class Record(Message, frozen=True, kw_only=True):
-    """An entry of a session's log. Who wrote the last one owns the session."""
+    """An entry of a session's log. The worker that wrote the last one owns the session."""
 
     version: int
-
-    # 1 for the first owner, and one more for each that follows; and the gateway that has had it opened there.
-    epoch: int
+    epoch: int  # 1 for the first owner, and one more for each that follows
     worker: str
-    gateway: str
+    gateway: str  # that had it opened at this worker
+    number: int  # 1, 2, 3, ... of the session's records
 
-    # 1, 2, 3, ... of the session's records.
-    number: int
-
-    # As JSON lines, none where the owner only says that it is the owner, or renews what would expire.
+    # As JSON lines; none if the owner only says that it is the owner, or renews what would expire.
     events: tuple[str, ...]
     checkpoint: Checkpoint
 
-    # Where NATS has the record before (0: this is the first); `SessionLog.store` fills it in.
+    # Sequence of the record before (0: this is the first); `SessionLog.store` fills it in.
     previous: int = 0
 
 
 class Open(Message, frozen=True, kw_only=True):
-    """Request: transcribe a session, from its beginning or from where another left it. Answer: Opened, Refused."""
+    """Request: transcribe a session, from its beginning or from a checkpoint. Answer: Opened, Refused."""
 
     session: str
     gateway: str
+    checkpoint: Checkpoint  # the newest that is known of it; of a new session, with an empty state
 
-    # The newest that is known of it; of a new session, with an empty state.
-    checkpoint: Checkpoint
-
-    # Epoch of its owner, so that it is held against what the log has: where that has a higher one, the request is old,
-    # as of a worker that was stopped, and refused. 0: a new session.
+    # Of its owner; 0: a new session. If the log has a higher one, the request is old, and refused.
     epoch: int = 0
 
-    # Events that follow have numbers above this: clients may have seen partials up to it.
-    seen: int
-
-    # End of the audio that the gateway has by now: up to there it was not spoken just now.
-    head: int
-
-    # Whether it is taken in although there is no room: it was going on elsewhere, and nobody else has room.
-    must: bool = False
+    seen: int  # events that follow have numbers above this: clients may have seen partials up to it
+    head: int  # end of the audio that the gateway has by now: up to there it is not live
+    must: bool = False  # take it without room, too: it was going on elsewhere, and no other worker has room
 
 
 class Opened(Message, frozen=True, kw_only=True):
@@ -153,57 +121,49 @@ class Opened(Message, frozen=True, kw_only=True):
 
     epoch: int
     checkpoint: Checkpoint
-
-    # Number of the newest record of the session's log: the one that says so.
-    number: int
+    number: int  # of the newest record of the session's log: the one that says so
 
 
 class Refused(Message, frozen=True, kw_only=True):
-    """The worker does not do it: the code of the error (`busy`, `config`, ...), and why."""
+    """The worker does not do it."""
 
-    code: str
+    code: str  # of the error: `busy`, `config`, ...
     message: str
 
 
 class Release(Message, frozen=True, kw_only=True):
-    """Request: let go of a session, for whoever asks next. Answer: Released, Refused (`unknown_session`)."""
+    """Request: let go of a session, for the worker that is asked next. Answer: Released, Refused."""
 
     session: str
     gateway: str
 
 
 class Released(Message, frozen=True, kw_only=True):
-    """The session as it was when it was let go. Nothing more of it is stored or told."""
+    """The session as it was when it was let go. Nothing more of it is stored or published."""
 
     epoch: int
     number: int
     checkpoint: Checkpoint
 
 
-class Audio(Message, frozen=True, kw_only=True):
+class AudioBlock(Message, frozen=True, kw_only=True):
     """A piece of a session's audio."""
 
     session: str
     epoch: int
-
-    # Of its first sample; number of the newest command before it.
-    position: int
-    command: int
-
-    # Little-endian: 32-bit floats where `wide`, else 16-bit integers.
-    data: bytes
-    wide: bool
+    position: int  # of its first sample
+    command: int  # number of the newest command before it
+    data: bytes  # little-endian
+    wide: bool  # 32-bit floats, else 16-bit integers
 
 
-class Do(Message, frozen=True, kw_only=True):
+class SessionCommand(Message, frozen=True, kw_only=True):
     """A command at its place in a session's audio."""
 
     session: str
     epoch: int
     position: int
-
-    # 1, 2, 3, ...
-    command: int
+    command: int  # 1, 2, 3, ...
 
     # `flush`, `pause`, `resume`, `clear`, `set`, `report` (an `error` event) or `end` (no more audio comes).
     what: str
@@ -214,42 +174,31 @@ class Do(Message, frozen=True, kw_only=True):
 
 
 class Leave(Message, frozen=True, kw_only=True):
-    """Nobody wants the session any more: it is not transcribed further, and its log ends."""
+    """No client wants the session any longer: it is not transcribed further, and its log ends."""
 
     session: str
     epoch: int
 
 
-class Told(Message, frozen=True, kw_only=True):
-    """What a session says: a record that is stored, a partial, or no more than how far it is."""
+class Update(Message, frozen=True, kw_only=True):
+    """Progress of a session: a record that was stored, a partial, or only positions."""
 
     session: str
+    worker: str
     epoch: int
-
-    # Number of the newest record that was stored; whether this is it.
-    number: int
-    stored: bool
+    number: int  # of the newest record that was stored
+    stored: bool  # whether this is it
     events: tuple[str, ...]
     checkpoint: Checkpoint
-
-    # Position behind the audio that has come, and the newest command that has; whether some is missing behind these.
-    head: int
-    command: int
-    missing: bool = False
-
-
-class Move(Message, frozen=True, kw_only=True):
-    """A worker asks for a session to be taken from it, and says why: `drain`, `load`, `failing`."""
-
-    session: str
-    epoch: int
-    why: str
+    head: int  # position behind the audio that has come
+    command: int  # number of the newest command that has come
+    missing: bool = False  # whether some is missing behind these
+    move: str = ""  # why another worker is to take it: `drain`, `load`, `failing`; empty: none is
 
 
 _M = TypeVar("_M", bound=Message)
 
-ToWorker = Open | Release | Audio | Do | Leave
-ToGateway = Told | Move
+ToWorker = Open | Release | AudioBlock | SessionCommand | Leave
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = functools.cache(msgspec.msgpack.Decoder)
@@ -261,23 +210,23 @@ def encoded(message: Message) -> bytes:
 
 
 def decoded(data: bytes, kind: type[_M]) -> _M:
-    """Read a message of a type, or of a union of types. Raises ClusterMessageError where it is none."""
+    """Read a message of a type, or of a union of types. Raises ClusterMessageError if it is malformed."""
     try:
         return cast(_M, _decoder(kind).decode(data))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ClusterMessageError(
-            f"a message of {len(data)} bytes is none that this version knows ({str(error)!r:.200}): expected version"
+            f"unknown or malformed message of {len(data)} bytes ({str(error)!r:.200}): expected version"
             f" {VERSION}, from machines that run the same streamer"
         ) from None
 
 
 def pack_samples(samples: Float32Array, *, wide: bool) -> bytes:
-    """Return samples, shape (n,), as bytes; exact where `wide`, or where they came from 16-bit integers."""
+    """Return samples, shape (n,), as bytes; exact if `wide`, or if they came from 16-bit integers."""
     return samples.astype("<f4").tobytes() if wide else np.rint(samples * 32768).astype("<i2").tobytes()
 
 
 def unpack_samples(data: bytes, *, wide: bool) -> Float32Array:
-    """Return samples, shape (n,). Raises ClusterMessageError where the bytes are no whole number of finite samples."""
+    """Return samples, shape (n,). Raises ClusterMessageError if the bytes are no whole number of finite samples."""
     if len(data) % (4 if wide else 2) or len(data) > MAX_BLOCK_SAMPLES * 4:
         raise ClusterMessageError(f"a piece of audio has {len(data)} bytes: expected whole samples, at most 5 s")
     if not wide:

@@ -1,6 +1,6 @@
 """What `GET /metrics` of a gateway shows of the whole cluster, from the signs of life of its machines.
 
-All gateways show the same but for the stalls, which each knows of its own sessions. Labels are our own words: names of
+All gateways show the same except stalls, which each measures for its own sessions. Labels are our own words: names of
 machines, models and tokens are none. docs/cluster.md has a table of all.
 """
 
@@ -31,11 +31,11 @@ WORKER_COUNTERS = {
     "recordings_done": ("streamer_cluster_recordings_done", "Recordings that were transcribed."),
 }
 
-# Of so many machines it is known what they had counted when last heard: who comes back is not counted twice.
+# Machines whose last counters are kept, so that one that comes back is not counted twice.
 MAX_MACHINES = 20_000
 
 
-class View(Protocol):
+class ClusterView(Protocol):
     """The newest signs of life of the machines that are not lost."""
 
     def workers(self) -> Sequence[WorkerAlive]: ...
@@ -43,8 +43,8 @@ class View(Protocol):
     def gateways(self) -> Sequence[GatewayAlive]: ...
 
 
-def register_cluster(registry: CollectorRegistry, view: View) -> Callable[[str, float], None]:
-    """Let a registry show the cluster. Returns what is to be told of each stall: its reason, and seconds."""
+def register_cluster(registry: CollectorRegistry, view: ClusterView) -> Callable[[str, float], None]:
+    """Add the cluster's metrics to a registry. Returns a function to call with the reason and seconds of each stall."""
     stalls = Histogram(
         "streamer_cluster_stall_seconds",
         "Time from the last sign of a session's old worker to the first of its new one, at this gateway.",
@@ -54,7 +54,7 @@ def register_cluster(registry: CollectorRegistry, view: View) -> Callable[[str, 
     )
     # A worker says why it gives a session away: what is none of our words is `other`.
     by_reason = {reason: stalls.labels(reason) for reason in (*REASONS, "other")}
-    registry.register(_Cluster(view))
+    registry.register(_ClusterCollector(view))
     return lambda reason, stall_s: by_reason.get(reason, by_reason["other"]).observe(stall_s)
 
 
@@ -74,14 +74,14 @@ def demand(workers: Sequence[WorkerAlive]) -> tuple[float, float]:
     return needed, capacity
 
 
-class _Cluster(Collector):
-    """Figures that are looked up when somebody asks for them."""
+class _ClusterCollector(Collector):
+    """Metrics computed when they are collected."""
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: ClusterView) -> None:
         self._view = view
         # Sums of all machines' counters, which go on rising when a machine leaves.
         self._totals: defaultdict[str, float] = defaultdict(float)
-        # What each machine had counted when it was looked up last; who was looked up last stands last.
+        # Counters of each machine at the last collection, the newest last.
         self._before: dict[str, dict[str, float]] = {}
 
     def collect(self) -> Iterable[Metric]:
@@ -91,21 +91,21 @@ class _Cluster(Collector):
         for gateway in gateways:
             self._add_up(f"gateway {gateway.gateway}", gateway.counters, [f"moves_{reason}" for reason in REASONS])
         needed, capacity = demand(workers)
-        streams = sum(max(0, n) for gateway in gateways for n in gateway.sessions.values())
+        streams = sum(max(0, gateway.sessions) for gateway in gateways)
         ratio = needed / capacity if capacity else 1.0
         for name, text, value in (
             ("demand_sessions", "What sessions need now, in sessions that speak all the time.", needed),
             ("capacity_sessions", "Such sessions that workers keep in real time.", capacity),
-            ("load_ratio", "The first over the second, for an autoscaler; 1 where no worker takes sessions.", ratio),
+            ("load_ratio", "The first over the second, for an autoscaler; 1 if no worker takes sessions.", ratio),
             ("sessions", "Sessions at workers.", sum(max(0, worker.sessions) for worker in workers)),
             ("streams", "Clients' streams at gateways.", streams),
             ("recordings", "Recordings at work.", sum(max(0, worker.recordings) for worker in workers)),
         ):
             yield GaugeMetricFamily(f"streamer_cluster_{name}", text, value=value)
         states = Counter(_state_of(worker) for worker in workers)
-        yield _labelled("workers", "Workers that are heard.", "state", ("ready", "full", "draining", "failing"), states)
+        yield _labelled("workers", "Workers that are alive.", "state", ("ready", "full", "draining", "failing"), states)
         states = Counter("draining" if gateway.draining else "ready" for gateway in gateways)
-        yield _labelled("gateways", "Gateways that are heard.", "state", ("ready", "draining"), states)
+        yield _labelled("gateways", "Gateways that are alive.", "state", ("ready", "draining"), states)
         for counter, (name, text) in WORKER_COUNTERS.items():
             yield CounterMetricFamily(name, text, value=self._totals[counter])
         moves = CounterMetricFamily("streamer_cluster_moves", "Sessions that moved, by reason.", labels=["reason"])
@@ -135,5 +135,5 @@ def _labelled(name: str, text: str, label: str, values: Sequence[str], counts: C
 
 
 def _counted(value: float) -> float:
-    """Return a number that another machine told; 0 where nobody counts to it."""
+    """Return a counter of another machine; 0 if it is no possible count."""
     return value if math.isfinite(value) and value >= 0 else 0.0

@@ -14,10 +14,10 @@ UNKNOWN_SHARE = 0.1
 # By so much two workers' loads have to differ, beside the session itself, for one to be moved: loads waver.
 MARGIN = 0.1
 
-# Who is not at NATS counts as lost so much later, unless it is heard until then.
+# After NATS reports that a worker has no subscription, until it counts as lost, unless it is alive.
 MISSED_S = 0.4
 
-# Who is silent for so long is not only lost, but forgotten.
+# Without a sign of life, until a lost worker is forgotten.
 FORGET_S = 60.0
 
 
@@ -26,9 +26,9 @@ class _Known:
     """What is known of one worker."""
 
     alive: WorkerAlive
-    heard_s: float
+    alive_s: float
 
-    # Sessions that were sent there since, of which it has not told yet.
+    # Sessions that were sent there since, which it has not reported yet.
     n_placed: int = 0
 
     @property
@@ -40,34 +40,34 @@ class Workers:
     """What is known of them from their signs of life. Times are seconds of one clock of the caller's."""
 
     def __init__(self, chance: random.Random | None = None) -> None:
-        """Know nobody yet. `chance` decides between workers, so that many gateways do not all ask the same one."""
+        """Begin without workers. `chance` decides between them, so that many gateways do not all ask the same one."""
         self._chance = chance if chance is not None else random.Random()  # noqa: S311 - nothing is secret about it
         self._known: dict[str, _Known] = {}
 
     def take(self, alive: WorkerAlive, now_s: float) -> None:
-        """Take a sign of life; one of another version is left aside, as is one whose name is no part of a subject."""
+        """Take a sign of life, unless its version is another, or its name cannot be part of a subject."""
         if alive.version == VERSION and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", alive.worker):
             self._known[alive.worker] = _Known(alive, now_s)
         for worker, known in list(self._known.items()):
-            if now_s - known.heard_s > FORGET_S:
+            if now_s - known.alive_s > FORGET_S:
                 del self._known[worker]
 
     def miss(self, worker: str, now_s: float) -> None:
-        """Take it that NATS knows a worker no more: it has died, or is on its way to another server."""
+        """Note that NATS no longer knows a worker: it has died, or is reconnecting to another server."""
         if known := self._known.get(worker):
-            known.heard_s = min(known.heard_s, now_s - LOST_S + MISSED_S)
+            known.alive_s = min(known.alive_s, now_s - LOST_S + MISSED_S)
 
     def alive(self, now_s: float) -> list[WorkerAlive]:
         """Return the newest sign of life of each worker that is not lost, by name."""
         return [self._known[worker].alive for worker in sorted(self._known) if not self.is_lost(worker, now_s)]
 
     def is_lost(self, worker: str, now_s: float) -> bool:
-        """Whether nothing has been heard of a worker for too long, or ever."""
+        """Whether a worker has shown no sign of life for too long, or never has."""
         known = self._known.get(worker)
-        return known is None or now_s - known.heard_s > LOST_S
+        return known is None or now_s - known.alive_s > LOST_S
 
     def model(self, worker: str) -> str:
-        """Return the model of a worker, as it is called; empty where the worker is not known."""
+        """Return the identity of a worker's model; empty if the worker is unknown."""
         known = self._known.get(worker)
         return known.alive.model if known is not None else ""
 
@@ -79,8 +79,8 @@ class Workers:
             if worker != than and not self.is_lost(worker, now_s)
         )
 
-    def heard_any(self, now_s: float) -> bool:
-        """Whether any worker is heard: who hears none is cut off itself."""
+    def any_alive(self, now_s: float) -> bool:
+        """Whether any worker is alive: if none is, this machine may be cut off itself."""
         return any(not self.is_lost(worker, now_s) for worker in self._known)
 
     def choose(self, now_s: float, *, model: str | None, avoid: Collection[str] = ()) -> list[str]:

@@ -47,7 +47,7 @@ class ClusterRecordings:
         return self._jobs.submit("the recording", read, identity, options=options)
 
     def _identity(self, model: str) -> str:
-        """Return a model as workers name it. Raises UnknownModelError, and BusyError where nobody lives."""
+        """Return a model as workers name it. Raises UnknownModelError, and BusyError if no worker is alive."""
         if model in OPENAI_MODELS:
             note_model(model)
             model = ""

@@ -1,4 +1,4 @@
-"""How a gateway or worker is told to stop."""
+"""Signals that stop a gateway or worker."""
 
 import asyncio
 import contextlib

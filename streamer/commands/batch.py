@@ -64,7 +64,7 @@ async def transcribe_elsewhere(settings: Settings, files: Files, model: str) -> 
         bus = await Bus.connect(settings.cluster, f"transcribe-{os.urandom(6).hex()}")
         stack.push_async_callback(bus.close)
         await bus.subscribe(f"{ALIVE_WORKERS}.*", note_worker)
-        jobs = Jobs(bus, settings.cluster, lambda: workers.alive(time.monotonic()))
+        jobs = Jobs(bus, lambda: workers.alive(time.monotonic()))
         stack.push_async_callback(jobs.close)
         await jobs.start()
         batch = _Batch(settings, files, jobs, await _wait_for_worker(jobs, model), stack.enter_context(files.shown()))

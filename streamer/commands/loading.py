@@ -4,14 +4,14 @@ import logging
 
 from streamer.commands.auto import choose_model
 from streamer.commands.progress import show_progress
-from streamer.settings.check import check_options_of_model
 from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.graphs.ports import STAGES
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import check_options_of_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)
@@ -27,15 +27,17 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
     with show_progress(settings.name) as progress:
         model = load_model(
             settings.name,
-            device_settings(settings),
-            tokenizer=settings.tokenizer,
-            lora=settings.lora,
-            cache_dir=settings.cache_dir,
-            n_beams=n_beams,
-            live=live,
-            weights=settings.weights,
-            windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
-            adapter=settings.adapter if live else NONE,
+            LoadOptions(
+                device_settings(settings),
+                tokenizer=settings.tokenizer,
+                lora=settings.lora,
+                cache_dir=settings.cache_dir,
+                n_beams=n_beams,
+                live=live,
+                weights=settings.weights,
+                windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
+                adapter=settings.adapter if live else NONE,
+            ),
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )

@@ -9,7 +9,7 @@ from rich.console import Console
 from streamer.commands.terminal import make_table, notice
 from streamer.errors import ConfigError, UsageError
 from streamer.outside import one_line
-from streamer.server.tokens import DEFAULT, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.tokens import DEFAULT, AccessToken, TokenFile, chosen_token, new_token, parse_scopes
 from streamer.server.watched import MAX_FILE_BYTES
 from streamer.settings.load import token_path
 from streamer.settings.table import Settings
@@ -32,7 +32,7 @@ def new(settings: Settings, name: str, *, scopes: str, expires_days: float | Non
     )
     asked_before = bool(settings.server.token) or path.exists()
 
-    def add(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    def add(tokens: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         if any(other.name == name for other in tokens):
             raise ConfigError(f"token {name} is there already: choose another name, or revoke that one first")
         return (*tokens, token)
@@ -69,9 +69,9 @@ def list_tokens(settings: Settings, console: Console) -> int:
 def revoke(settings: Settings, name: str) -> int:
     """Delete a token. Returns the exit code. Raises ConfigError if there is no token of that name."""
     path = token_path(settings.server)
-    left: tuple[Token, ...] = ()
+    left: tuple[AccessToken, ...] = ()
 
-    def remove(tokens: tuple[Token, ...]) -> tuple[Token, ...]:
+    def remove(tokens: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         nonlocal left
         left = tuple(token for token in tokens if token.name != name)
         if len(left) == len(tokens):

@@ -9,7 +9,7 @@ from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table, say
 from streamer.settings.table import Settings
 from streamer.whisper.check import Check
-from streamer.whisper.model import verify_model
+from streamer.whisper.model import LoadOptions, verify_model
 
 
 def verify(settings: Settings, console: Console) -> int:
@@ -23,13 +23,15 @@ def verify(settings: Settings, console: Console) -> int:
         with show_progress(model.name) as progress:
             for check in verify_model(
                 model.name,
-                device_settings(model),
-                tokenizer=model.tokenizer,
-                lora=model.lora,
-                cache_dir=model.cache_dir,
-                weights=model.weights,
-                windows_s=model.windows_s or None,
-                adapter=model.adapter,
+                LoadOptions(
+                    device_settings(model),
+                    tokenizer=model.tokenizer,
+                    lora=model.lora,
+                    cache_dir=model.cache_dir,
+                    weights=model.weights,
+                    windows_s=model.windows_s or None,
+                    adapter=model.adapter,
+                ),
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):

@@ -1,4 +1,4 @@
-"""Terms as they are to be spelled, as a YAML file names them (docs/correction.md)."""
+"""Terms as they are to be spelled, as a YAML file names them (docs/streaming.md)."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ class Form(Enum):
     """What a term is, and so how it is found and written."""
 
     NAME = auto()
-    WORD = auto()  # has a capital where the words that it replaces have one
+    WORD = auto()  # has a capital if the words that it replaces have one
     EXACT = auto()  # only by its very spellings
     REPLACED = auto()  # likewise, and with a capital as a word
     MASKED = auto()

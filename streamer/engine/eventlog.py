@@ -1,5 +1,6 @@
 """A log that numbers a session's events; any number of listeners can follow it without missing one."""
 
+import itertools
 import logging
 import threading
 import zlib
@@ -236,7 +237,8 @@ class EventLog:
         events += [event for event in (self._ready, self._partial) if event is not None and event.seq > after]
         # `end` is repeated to a listener that has it already, which would wait for it otherwise.
         kept_after = min(after, self._end.seq - 1) if self._end is not None else after
-        return [*map(_pack, events), *(packed for packed in self._kept if packed[0] > kept_after)]
+        later = itertools.takewhile(lambda packed: packed[0] > kept_after, reversed(self._kept))
+        return [*map(_pack, events), *later]
 
     def _history_lost(self) -> Error:
         message = (

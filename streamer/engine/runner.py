@@ -25,7 +25,7 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
 from streamer.engine.host import Host
-from streamer.engine.inbox import Command, Inbox
+from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
 from streamer.engine.outage import Outage
 from streamer.engine.publisher import Output, Publisher
@@ -217,7 +217,7 @@ class SessionRunner:
 
     @property
     def failing(self) -> str:
-        """The message of the current failure; empty if there is none."""
+        """The message of the current failure; empty if nothing fails."""
         return self._outage.reason
 
     @property
@@ -265,11 +265,8 @@ class SessionRunner:
             if self.over or (self.recorded and busy and not self._outage.lasting):
                 return False
             begin = session.position
-            command = self._inbox.take(begin)
-            if command is not None:
-                if command.number is not None:
-                    session.mark = command.number
-                self._publish(command.apply() or ())
+            if (apply := self._inbox.take(begin)) is not None:
+                self._publish(apply() or ())
                 return True
             end = self._inbox.next_position
             if end is None:
@@ -305,25 +302,21 @@ class SessionRunner:
 
         It is given to `decode`, `fail` or `withdraw`.
         """
-        samples: Float32Array | None = None
-        with self._recovering():
-            with self._lock:
-                window = None if self.over else self._next_window(now_s)
-                if window is None:
-                    return None
-                self._n_in_flight += 1
-            try:
-                samples = self.ring.read(window.start, window.end)
-                return window, samples
-            except Overrun:
-                with self._lock:
-                    if not self.over:
-                        self._publish(self._session.lose(self.position, "overrun"))
-                        self._note_change(now_s)
-            finally:
-                if samples is None:
-                    self.withdraw()
-        return None
+        window: Window | None = None
+        with self._recovering(), self._lock:
+            window = None if self.over else self._next_window(now_s)
+            self._n_in_flight += window is not None
+        if window is None:
+            return None
+        try:
+            return window, self.ring.read(window.start, window.end)
+        except Overrun:
+            self.withdraw()
+            with self._recovering(), self._lock:
+                if not self.over:
+                    self._publish(self._session.lose(self.position, "overrun"))
+                    self._note_change(now_s)
+            return None
 
     def withdraw(self) -> None:
         """Note that a window is not decoded, since a newer one replaces it."""
@@ -358,10 +351,15 @@ class SessionRunner:
 
     # Commands.
 
-    def _command(self, name: str, apply: Callable[[], Iterable[Event] | None], number: int | None = None) -> None:
+    def _command(self, name: str, apply: Apply, number: int | None = None) -> None:
         """Call `apply` when the audio so far has been processed, and set `number` at the same moment."""
+
+        def apply_numbered() -> Iterable[Event] | None:
+            self._session.mark = number if number is not None else self._session.mark
+            return apply()
+
         if not self.over:
-            self._inbox.put(Command(name, self.ring.head, apply, number))
+            self._inbox.put(name, self.ring.head, apply_numbered)
             self._host.wake()
 
     def _end(self) -> Iterable[Event]:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.offline.segments import Segment, Window
+from streamer.offline.segments import RecordingWindow, Segment
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.result import TimedWord
 
@@ -20,9 +20,9 @@ _NEAR_END_SAMPLES = 2 * SAMPLE_RATE  # from the window's ends, text counts as be
 
 
 def first_hallucination(
-    segments: Sequence[Segment], window: Window, last_speech: int, threshold_samples: int
+    segments: Sequence[Segment], window: RecordingWindow, last_speech: int, threshold_samples: int
 ) -> int | None:
-    """Return the index of the first segment of a window that may be hallucinated, in silence; None if there is none.
+    """Return the index of the first segment of a window that may be hallucinated, in silence; else None.
 
     last_speech : end of the last word before the window
     threshold_samples : shortest silence

@@ -12,15 +12,15 @@ from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.offline.batches import Decoded, decode_batch
 from streamer.offline.features import Features
-from streamer.offline.segments import Segment, Window
+from streamer.offline.segments import RecordingWindow, Segment
 from streamer.offline.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.offline.speech import SpeechFinder
 from streamer.offline.texts import TaskText
-from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -132,7 +132,7 @@ class _Windows:
         features = self._features
         for begin, end in features.clips:
             while begin < end:
-                window = Window(begin, min(N_FRAMES, end - begin))
+                window = RecordingWindow(begin, min(N_FRAMES, end - begin))
                 encoded = _encode(self._model, features.window(window.begin, window.length))
                 segments, advance = _decode_texts(self._texts, window, encoded)
                 begin += advance
@@ -145,7 +145,7 @@ class _Windows:
         if not self._model.runtime.decoder.takes_batches:
             device = self._model.runtime.devices["decoder"]
             logger.info("%s on %s takes one window at a time", self._model.name, device)
-        windows = [Window(begin, end - begin) for begin, end in features.speech.windows()]
+        windows = [RecordingWindow(begin, end - begin) for begin, end in features.speech.windows()]
         for i in range(0, len(windows), n_windows):
             together = windows[i : i + n_windows]
             mels = [features.padded(window.begin, window.end) for window in together]
@@ -154,7 +154,7 @@ class _Windows:
                 segments = self._decode_alone(window, first)
                 yield self._fill(segments, window, window.end), window.end
 
-    def _decode_alone(self, window: Window, first: Decoded | None = None) -> list[Segment]:
+    def _decode_alone(self, window: RecordingWindow, first: Decoded | None = None) -> list[Segment]:
         """Return the segments of a window that is decoded without the text before it.
 
         first : the window, encoded, and what the first temperature gave, if it was tried
@@ -162,7 +162,7 @@ class _Windows:
         encoded, decoded = first or (_encode(self._model, self._features.padded(window.begin, window.end)), None)
         return _decode_texts(self._alone, window, encoded, decoded)[0]
 
-    def _fill(self, segments: list[Segment], window: Window, seek: int) -> list[Segment]:
+    def _fill(self, segments: list[Segment], window: RecordingWindow, seek: int) -> list[Segment]:
         """Transcribe again, alone, the speech that the segments of a window skip; return all segments.
 
         seek : first frame of the next window
@@ -179,7 +179,7 @@ class _Windows:
             kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
             # In a long passage Whisper would skip again.
             pieces = speech.cut(passage.begin, passage.end, LONGEST_PIECE_FRAMES)
-            found = [s for begin, end in pieces for s in self._decode_alone(Window(begin, end - begin))]
+            found = [s for begin, end in pieces for s in self._decode_alone(RecordingWindow(begin, end - begin))]
             found = [s for s in found if is_trusted(s, self._settings)]
             others = " ".join(s.text for s in main if s not in passage.sparse)
             if repeats(" ".join(s.text for s in found if s.task == task), others):
@@ -193,7 +193,7 @@ class _Windows:
 
 def _decode_texts(
     texts: Sequence[TaskText],
-    window: Window,
+    window: RecordingWindow,
     encoded: EncodedWindow,
     decoded: Sequence[DecodedWindow | None] | None = None,
 ) -> Transcribed:

@@ -10,7 +10,7 @@ from streamer.whisper.tokens.special import N_TIMESTAMPS
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RecordingWindow:
     """Frames of the recording that are decoded at once."""
 
     begin: int

@@ -23,7 +23,7 @@ LONGEST_PIECE_FRAMES = 10 * FRAMES_PER_SECOND  # of a passage that is transcribe
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class SkippedPassage:
     """Frames with speech that Whisper skipped, and the segments in it that say too little."""
 
     begin: int
@@ -31,7 +31,7 @@ class Passage:
     sparse: tuple[Segment, ...] = ()
 
 
-def skipped(segments: Sequence[Segment], speech: BoolArray, begin: int, end_of_text: int) -> list[Passage]:
+def skipped(segments: Sequence[Segment], speech: BoolArray, begin: int, end_of_text: int) -> list[SkippedPassage]:
     """Return the passages between segments that hold a second or more of speech.
 
     A segment with less than a token a second of speech counts as part of the passage.
@@ -57,7 +57,7 @@ def skipped(segments: Sequence[Segment], speech: BoolArray, begin: int, end_of_t
         frames = np.flatnonzero(speech[seek:first])
         if len(frames) >= LEAST_FRAMES:
             passages.append(
-                Passage(
+                SkippedPassage(
                     begin + max(seek, seek + int(frames[0]) - PAD_FRAMES),
                     begin + min(first, seek + int(frames[-1]) + 1 + PAD_FRAMES),
                     tuple(sparse),

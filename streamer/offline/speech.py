@@ -14,8 +14,9 @@ import numpy as np
 from streamer.arrays import BoolArray, Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.engine.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
+from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.offline.segments import Segment
+from streamer.settings.table import SpeechSettings
 
 # First frame, and the one behind the last.
 Span = tuple[int, int]
@@ -27,7 +28,7 @@ QUIET_FRAMES = 16
 class SpeechFinder:
     """Finds the speech in a recording, block by block."""
 
-    def __init__(self, settings: GateSettings) -> None:
+    def __init__(self, settings: SpeechSettings) -> None:
         self._detector = SpeechDetector()
         self._gate = SpeechGate(settings)
         # Probability of speech in each 512 samples; where speech begins, ends, begins, ...
@@ -56,21 +57,21 @@ class SpeechFinder:
             self.process(block)
             yield block
 
-    def finish(self, n_frames: int, clips: Sequence[Span]) -> "Speech":
+    def finish(self, n_frames: int, clips: Sequence[Span]) -> "JoinedSpeech":
         """Return the speech in some clips of a recording of `n_frames`, after the last block."""
         if (end := self._gate.close(n_frames * HOP_LENGTH)) is not None:
             self._bounds.append(end.position)
         bounds = zip(self._bounds[::2], self._bounds[1::2], strict=True)
         spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in bounds]
         both = [[(max(a, c), min(b, d)) for c, d in spoken] for a, b in clips]
-        return Speech(
+        return JoinedSpeech(
             [[span for span in clip if span[0] < span[1]] for clip in both],
             self._probabilities,
             self._gate.settings.threshold,
         )
 
 
-class Speech:
+class JoinedSpeech:
     """The speech of a recording, joined: its frames are counted without the silence between them."""
 
     def __init__(self, clips: Sequence[Sequence[Span]], probabilities: Sequence[float], threshold: float) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterable, Sequence
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.offline.hallucinations import first_hallucination, is_anomalous
-from streamer.offline.segments import Segment, Window, ends_with_one_time, last_end, split_segments, to_frames
-from streamer.settings.apply import ResolvedDecoding
+from streamer.offline.segments import RecordingWindow, Segment, ends_with_one_time, last_end, split_segments, to_frames
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_windows
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.result import has_words
 
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
@@ -36,7 +36,7 @@ class TaskText:
         self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
         self._draw = drawer(decoding.settings.seed)
         self._alone = alone
-        self._history = History(
+        self._history = PromptHistory(
             decoding.initial_prompt,
             model.dims.n_text_ctx,
             carried=decoding.settings.carry_initial_prompt or self._alone,
@@ -53,7 +53,11 @@ class TaskText:
         return decode_windows(decoder, self._model.tokenizer, self._decoding.generation, options)
 
     def decode(
-        self, window: Window, encoded: EncodedWindow, until: int | None = None, decoded: DecodedWindow | None = None
+        self,
+        window: RecordingWindow,
+        encoded: EncodedWindow,
+        until: int | None = None,
+        decoded: DecodedWindow | None = None,
     ) -> tuple[list[Segment], int]:
         """Decode a window.
 
@@ -112,7 +116,7 @@ class TaskText:
         likely = least is not None and decoded.avg_logprob > least
         return threshold is not None and decoded.no_speech_prob > threshold and not likely
 
-    def _describe(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
+    def _describe(self, segments: Sequence[Segment], decoded: DecodedWindow, window: RecordingWindow) -> None:
         """Move segments from the window's clock to the recording's, and fill in their text."""
         tokenizer = self._model.tokenizer
         ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
@@ -129,7 +133,7 @@ class TaskText:
             segment.no_speech_prob = decoded.no_speech_prob
 
     def _find_words(
-        self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window, encoded: EncodedWindow
+        self, segments: Sequence[Segment], decoded: DecodedWindow, window: RecordingWindow, encoded: EncodedWindow
     ) -> None:
         """Give the segments their words, and the times of these if they are asked for."""
         spoken = self._model.run(
@@ -158,7 +162,7 @@ class TaskText:
                 segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
 
     def _follow_words(
-        self, segments: list[Segment], window: Window, seek: int, *, ended: bool
+        self, segments: list[Segment], window: RecordingWindow, seek: int, *, ended: bool
     ) -> tuple[list[Segment], int, bool]:
         """Go on from the last word instead of the last timestamp, and leave out what may be hallucinated.
 
@@ -189,7 +193,7 @@ class TaskText:
         return segments[:index], seek, True
 
 
-class History:
+class PromptHistory:
     """The text so far, as the prompt of the next window."""
 
     def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:

@@ -95,8 +95,9 @@ class ChatEndpoint:
                         raise PeerError("the reply has no words: expected choices[0].message.content")
                     yield _halved(content)[0]
                     return
-                async for piece in _pieces(response, self._max_reply_chars):
-                    yield piece
+                async with contextlib.aclosing(_pieces(response, self._max_reply_chars)) as pieces:
+                    async for piece in pieces:
+                        yield piece
         except httpx.TimeoutException as error:
             fault = "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "is silent for too long"
             raise PeerError(f"{self.name} {fault}: is the model loaded? See {self._names.timeout}") from None
@@ -132,19 +133,26 @@ def completions_url(url: str) -> httpx.URL:
         parsed = web_url(url)
     except ValueError as error:
         raise ConfigError(
-            f"chat endpoint {url!r:.80} is no web address ({one_line(error):.80}): expected http://HOST:PORT/v1"
+            f"chat endpoint {url!r:.80} is not a web address ({one_line(error):.80}): expected http://HOST:PORT/v1"
         ) from None
     path = parsed.path.rstrip("/")
     return parsed if path.endswith("/chat/completions") else parsed.copy_with(path=f"{path}/chat/completions")
 
 
 async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[str, None]:
-    """Yield the pieces of a streamed reply. Raises PeerError if it is malformed, too long, or ends too early."""
-    n_chars = 0
+    """Yield the pieces of a streamed reply. Raises PeerError if it is malformed, too long, or ends too early.
+
+    Of server-sent events (WHATWG HTML, 9.2.6) only lines of `data` are read; chat endpoints send a message in each.
+    """
+    n_bytes = n_chars = 0
+    rest, half = b"", ""
     finished = False
-    half = ""
-    async with contextlib.aclosing(_messages(response, MAX_BYTES_PER_CHAR * max_chars)) as messages:
-        async for message in messages:
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")  # httpx's own lines also end at U+2028, which JSON may contain
+        n_bytes += len(data)
+        if n_bytes > MAX_BYTES_PER_CHAR * max_chars or len(rest) > MAX_MESSAGE_BYTES:
+            raise PeerError(f"the reply is too long ({n_bytes} bytes so far): expected a few words a message")
+        for message in (line[5:].decode("utf-8", "replace").strip() for line in lines if line.startswith(b"data:")):
             if message == "[DONE]":
                 return
             content, ended = _content(message)
@@ -157,20 +165,6 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
                 yield content
     if not finished:
         raise PeerError("the reply was cut off before its end: the text so far is kept; ask again")
-
-
-async def _messages(response: httpx.Response, max_bytes: int) -> AsyncGenerator[str, None]:
-    """Yield the `data` of server-sent events (WHATWG HTML, 9.2.6), of which chat endpoints send one line each."""
-    rest = b""
-    n_bytes = 0
-    async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).split(b"\n")  # httpx's own lines also end at U+2028, which JSON may contain
-        n_bytes += len(data)
-        if n_bytes > max_bytes or len(rest) > MAX_MESSAGE_BYTES:
-            raise PeerError(f"the reply has more than {min(n_bytes, max_bytes)} bytes: expected a few words a message")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].decode("utf-8", "replace").strip()
 
 
 def _halved(text: str) -> tuple[str, str]:

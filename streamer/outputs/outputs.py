@@ -1,5 +1,7 @@
 """`--to`: outputs with a bounded queue and a thread each, so that none delays captions."""
 
+import functools
+import itertools
 import logging
 import random
 import threading
@@ -158,61 +160,57 @@ class Output:
             with self._changed:
                 self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), TICK_S if tick else None)
                 event = self._waiting.popleft() if self._waiting else None
-            if event is None:
-                if self._ending.is_set():
-                    break
-                if tick:
-                    try:
-                        tick()
-                    except Exception as error:  # noqa: BLE001 - it is retried
-                        self._failed(error)
-            elif self._deliver(event):
-                self._accepted(event)
-            else:
-                with self._changed:
-                    self._drop(event)
+            if event is not None:
+                self._deliver(event)
+            elif self._ending.is_set():
+                break
+            elif tick:
+                self._attempt(tick)
         try:
             self._sink.close()
         except Exception as error:  # noqa: BLE001 - the other outputs must be closed, too
             logger.warning("output %s: %s", self.name, one_line(error))
 
-    def _deliver(self, event: Event) -> bool:
-        """Try an event until the sink accepts it; return whether it did."""
+    def _deliver(self, event: Event) -> None:
+        """Try an event until the sink accepts it or it has to be dropped."""
         delay_s = self._first_delay_s
-        n_attempts = 0
-        while True:
-            n_attempts += 1
-            try:
-                self._sink.handle(event)
-            except (StreamerError, OSError) as error:
-                self._failed(error)
-                if isinstance(error, RefusalError) and (self._refusing or n_attempts == MAX_REFUSALS):
-                    # The following events are tried once each, so that refused ones do not pile up.
-                    self._refusing = True
-                    return False
-            except Exception as error:  # noqa: BLE001 - a bug; the next event may succeed
-                self._failed(error)
-                return False
-            else:
-                return True
-            # Jitter, so that clients of one server do not all reconnect at the same moment.
-            wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
-            if self._ending.wait(wait_s):
-                left_s = self._deadline - time.monotonic()
-                if left_s <= 0:
-                    return False
-                time.sleep(min(wait_s, left_s))
+        for n_attempts in itertools.count(1):
+            error = self._attempt(functools.partial(self._sink.handle, event))
+            if error is None:
+                self._accepted(event)
+                return
+            if isinstance(error, RefusalError) and n_attempts == MAX_REFUSALS:
+                self._refusing = True  # the following events are tried once each, so that refused ones do not pile up
+            may_succeed = isinstance(error, StreamerError | OSError)  # others are bugs
+            if not may_succeed or (self._refusing and isinstance(error, RefusalError)) or not self._wait(delay_s):
+                break
             delay_s = min(2 * delay_s, MAX_DELAY_S)
+        with self._changed:
+            self._drop(event)
 
-    def _failed(self, error: Exception) -> None:
-        self.n_failures += 1
-        if self._failing:
-            return
-        self._failing = True
-        if isinstance(error, StreamerError | OSError):
-            logger.warning("output %s: %.300s; captions go on, and it is tried again", self.name, one_line(error))
-        else:
-            logger.exception("output %s failed", self.name)
+    def _attempt(self, step: Callable[[], None]) -> Exception | None:
+        """Return the error of a step, which is logged unless the one before failed, too."""
+        try:
+            step()
+        except Exception as error:
+            self.n_failures += 1
+            if not self._failing and isinstance(error, StreamerError | OSError):
+                logger.warning("output %s: %.300s; captions go on, and it is tried again", self.name, one_line(error))
+            elif not self._failing:
+                logger.exception("output %s failed", self.name)
+            self._failing = True
+            return error
+        return None
+
+    def _wait(self, delay_s: float) -> bool:
+        """Wait before another attempt; return False if there is no time for one."""
+        # Jitter, so that clients of one server do not all reconnect at the same moment.
+        wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        if self._ending.wait(wait_s):
+            left_s = self._deadline - time.monotonic()
+            time.sleep(max(0.0, min(wait_s, left_s)))
+            return left_s > 0
+        return True
 
     def _accepted(self, event: Event) -> None:
         self._refusing = False

@@ -120,9 +120,9 @@ class SessionConfig(msgspec.Struct, frozen=True):
     def updated(self, patch: dict[str, Any]) -> "SessionConfig":
         """Return the configuration with a client's changes. Raises InvalidRequestError."""
         try:
-            return msgspec.convert({"session": _merge(msgspec.to_builtins(self), patch)}, _Whole).session
+            return msgspec.convert(_merge(msgspec.to_builtins(self), patch), SessionConfig)
         except msgspec.ValidationError as error:
-            raise _invalid(error) from None
+            raise _invalid(error, "session") from None
 
     def flat(self) -> dict[str, Any]:
         """Return the configuration in its older shape."""
@@ -149,12 +149,6 @@ class SessionConfig(msgspec.Struct, frozen=True):
             vad_threshold=threshold,
             min_silence_s=silence_s,
         )
-
-
-class _Whole(msgspec.Struct):
-    """A message with a configuration, so that errors name the field by its path in the message."""
-
-    session: SessionConfig
 
 
 def _merge(old: object, new: object) -> object:
@@ -244,14 +238,14 @@ def read_message(text: str | bytes) -> ClientMessage:
         raise InvalidRequestError("invalid_json", what) from None
 
 
-def _invalid(error: msgspec.ValidationError) -> InvalidRequestError:
-    """Parse an error of msgspec such as "Expected `int`, got `str` - at `$.session.audio`"."""
+def _invalid(error: msgspec.ValidationError, field: str = "") -> InvalidRequestError:
+    """Parse an error of msgspec such as "Expected `int`, got `str` - at `$.audio`", in a field of a message."""
     what, at, place = str(error).rpartition(" - at `$")
     if not at:
         what, place = place, ""
     what = one_line(what[:200])  # it may contain text of the client
     missing = re.search(r"missing required field `(\w+)`", what)
-    param = place.strip(".`") if missing is None else f"{place.strip('.`')}.{missing[1]}".strip(".")
+    param = ".".join(filter(None, (field, place.strip(".`"), missing and missing[1])))
     reason = "missing_required_parameter" if missing else "invalid_type" if ", got `" in what else "invalid_value"
     remedy = f": expected one of {', '.join(_TYPES)}" if param == "type" else ""
     return InvalidRequestError(reason, what + remedy, param[:100] or None)

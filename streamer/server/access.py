@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from streamer.errors import ConfigError
 from streamer.outside import is_loopback, parse_address, printable
 from streamer.server.limits import Guesses, Refusal
-from streamer.server.tokens import ANYBODY, Scope, Token, Tokens
+from streamer.server.tokens import ANYBODY, AccessToken, Scope, Tokens
 from streamer.settings.table import ServerSettings
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -201,7 +201,7 @@ class Access:
             return Refusal(403, "another web site asks for this: open it by its address", "origin")
         return None
 
-    def check_token(self, shown: str | None, scope: Scope, address: str, now: float) -> Token | Refusal:
+    def check_token(self, shown: str | None, scope: Scope, address: str, now: float) -> AccessToken | Refusal:
         """Check a request's token (see `shown_token`); return it, or `ANYBODY` if none is required.
 
         scope : that the request needs

@@ -21,7 +21,7 @@ from websockets.frames import Frame
 
 from streamer.outside import one_line
 from streamer.server.interfaces import Context
-from streamer.server.tokens import Token
+from streamer.server.tokens import AccessToken
 from streamer.server.ws import GONE_EVENT
 
 logger = logging.getLogger(__name__)
@@ -93,7 +93,7 @@ class HttpProtocol(H11Protocol):
             self._context.limits.leave(self._counted)
 
     @property
-    def caller(self) -> Token | None:
+    def caller(self) -> AccessToken | None:
         """The token of the request that is being answered, if any."""
         is_answering = self.cycle is not None and not self.cycle.response_complete
         return self.scope.get("state", {}).get("caller") if is_answering else None

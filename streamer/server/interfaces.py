@@ -16,12 +16,12 @@ from streamer.server.access import Access
 from streamer.server.history import History
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
-from streamer.server.tokens import Token
+from streamer.server.tokens import AccessToken
 from streamer.server.ws import Connection
 from streamer.settings.table import ServerSettings
 
 
-class Input(Protocol):
+class InputControls(Protocol):
     """The daemon's own input, as clients control it. Nothing here waits; to repeat a command is harmless."""
 
     @property
@@ -38,7 +38,7 @@ class Input(Protocol):
         """Discard speech that is not final."""
 
 
-class ClientStream(Protocol):
+class StreamSession(Protocol):
     """One client's session.
 
     Audio and commands take effect in the order of the calls, also if a caller's wait is cancelled.
@@ -89,10 +89,10 @@ class ClientStream(Protocol):
 class Streams(Protocol):
     """Opens clients' sessions. `tenant` is the name of the client's token, empty without one."""
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> StreamSession:
         """Open a session. Raises BusyError if all slots are taken, UsageError if the model does not support it."""
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> StreamSession:
         """Return a kept session to its client, which has events up to number `after`.
 
         Raises UnknownSessionError if the tenant has no such session, BusyError if it cannot be resumed now.
@@ -132,7 +132,7 @@ class Transcription(Protocol):
     def __exit__(self, *error: object) -> None: ...
 
 
-class Recordings(Protocol):
+class RecordingQueue(Protocol):
     """Transcribes whole recordings, one after another, with lower priority than live sessions."""
 
     def models(self) -> Sequence[ModelInfo]:
@@ -153,7 +153,7 @@ class OpenSocket:
     """An open WebSocket."""
 
     path: str
-    caller: Token
+    caller: AccessToken
     connection: Connection
 
 
@@ -176,8 +176,8 @@ class Services:
 
     # Events of the daemon's own input, None without one; and the input, None before it begins.
     feed: EventLog | None = None
-    input_now: Callable[[], Input | None] = lambda: None
-    recordings: Recordings | None = None
+    input_now: Callable[[], InputControls | None] = lambda: None
+    recordings: RecordingQueue | None = None
     history: History | None = None
 
 

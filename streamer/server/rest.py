@@ -17,7 +17,7 @@ from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
 from streamer.protocols.adapter import read_query
 from streamer.protocols.recordings import RecordedSegment
-from streamer.server.interfaces import Recordings, Transcription
+from streamer.server.interfaces import RecordingQueue, Transcription
 from streamer.server.responses import HEADERS, respond, respond_json
 from streamer.server.uploads import Uploads, unless_gone
 
@@ -25,7 +25,7 @@ from streamer.server.uploads import Uploads, unless_gone
 class Rest:
     """Answers requests that bring a recording, or ask for models."""
 
-    def __init__(self, recordings: Recordings, uploads: Uploads) -> None:
+    def __init__(self, recordings: RecordingQueue, uploads: Uploads) -> None:
         self._recordings = recordings
         self._uploads = uploads
 

@@ -176,7 +176,7 @@ async def _open_socket(context: Context, socket: Socket, websocket: WebSocket) -
         await respond_refusal(refusal, path)(websocket.scope, websocket.receive, websocket.send)
         return
     await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
-    caller: tokens.Token = websocket.state.caller
+    caller: tokens.AccessToken = websocket.state.caller
     connection, most = Connection(websocket), context.settings.max_subscribers
     if sum(other.path == path for other in context.sockets.values()) >= most:
         context.metrics.refused("subscribers")

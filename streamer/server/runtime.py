@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from typing import Protocol
 
+import msgspec
 from prometheus_client import Gauge
 from websockets.frames import CloseCode
 
@@ -29,7 +29,7 @@ from streamer.protocols.adapter import (
     Write,
 )
 from streamer.server.follower import Follower
-from streamer.server.interfaces import ClientStream, Context, Holder
+from streamer.server.interfaces import Context, Holder, StreamSession
 from streamer.server.replay import earlier_events
 from streamer.server.ws import GONE, Close, GoneError
 
@@ -85,7 +85,7 @@ class _Runtime:
         # How to close the connection, once that is known; and how instead of normally, when the daemon stops.
         self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._stopped: Close | None = None
-        self._stream: ClientStream | None = None
+        self._stream: StreamSession | None = None
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
@@ -243,7 +243,7 @@ class _Runtime:
             case Follow(after, session):
                 self._follow_input(after, session)
 
-    async def _perform(self, stream: ClientStream, action: Action) -> None:
+    async def _perform(self, stream: StreamSession, action: Action) -> None:
         match action:
             case Write(audio):
                 await stream.write(audio)
@@ -251,7 +251,7 @@ class _Runtime:
                 await stream.command(command)
             case Change(options):
                 try:
-                    await stream.change(dataclasses.replace(stream.options, **options))  # type: ignore[arg-type]
+                    await stream.change(msgspec.structs.replace(stream.options, **options))
                 except UsageError as error:
                     await self._take(self._adapter.unchanged(error))
             case Report(error):
@@ -261,7 +261,7 @@ class _Runtime:
 
     # The session.
 
-    async def _open(self, opening: Awaitable[ClientStream]) -> ClientStream | None:
+    async def _open(self, opening: Awaitable[StreamSession]) -> StreamSession | None:
         self._drop()
         try:
             stream = self._stream = await opening
@@ -275,7 +275,7 @@ class _Runtime:
             await self._before.give_way()
         return stream
 
-    async def _resume(self, stream: ClientStream, after: int) -> None:
+    async def _resume(self, stream: StreamSession, after: int) -> None:
         """Report how much of the client's audio arrived, and follow the session after the client's last event."""
         feed = stream.feed
         resumed = Resumed(heard_samples=stream.go_on())
@@ -325,12 +325,12 @@ class _Runtime:
             self._context.metrics.too_slow.inc()
             self._close(Close(CloseCode.TRY_AGAIN_LATER, reason))
 
-    def _finish(self, stream: ClientStream) -> None:
+    def _finish(self, stream: StreamSession) -> None:
         """Finish the session in a separate task: its last events are passed on meanwhile."""
         if self._finishing is None:
             self._finishing = self._start(stream.finish())
 
-    def _fail(self, stream: ClientStream, error: Exception) -> None:
+    def _fail(self, stream: StreamSession, error: Exception) -> None:
         """End the session with an error of the daemon."""
         code, text = "internal", "the daemon failed: see its log, and report it as a bug"
         if isinstance(error, StreamerError):

@@ -42,7 +42,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = msgspec.Meta(tz=True)
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class AccessToken(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A token as it is kept: without its secret."""
 
     # Unique, and safe in a log or a label of a metric; empty for `ANYBODY`.
@@ -53,7 +53,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     expires: Annotated[datetime, _TIME] | None = None  # None: never
 
     def __repr__(self) -> str:
-        return f"Token({self.name})"
+        return f"AccessToken({self.name})"
 
     def is_expired(self, now: float) -> bool:
         """Return whether it has expired at `now`, in seconds since 1970."""
@@ -61,11 +61,11 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 # Stands for the token of each request if none is required.
-ANYBODY = Token(name="", sha256=64 * "0")
+ANYBODY = AccessToken(name="", sha256=64 * "0")
 
 
 class _Contents(msgspec.Struct, forbid_unknown_fields=True):
-    tokens: tuple[Token, ...]
+    tokens: tuple[AccessToken, ...]
     version: Literal[1] = 1
 
 
@@ -74,7 +74,7 @@ def hashed(token: str) -> str:
     return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-def new_token(name: str, **known: Any) -> tuple[str, Token]:  # noqa: ANN401 - the fields of Token
+def new_token(name: str, **known: Any) -> tuple[str, AccessToken]:  # noqa: ANN401 - the fields of AccessToken
     """Return a new token's secret, and the token. Raises ConfigError for a bad name."""
     if _NAME.fullmatch(name) is None or name == DEFAULT:
         raise ConfigError(
@@ -82,10 +82,10 @@ def new_token(name: str, **known: Any) -> tuple[str, Token]:  # noqa: ANN401 - t
             f" such as kitchen-display, and not {DEFAULT}, which server.token is called"
         )
     secret = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
-    return secret, Token(name=name, sha256=hashed(secret), **known)
+    return secret, AccessToken(name=name, sha256=hashed(secret), **known)
 
 
-def chosen_token(text: str, where: str = "server.token") -> Token:
+def chosen_token(text: str, where: str = "server.token") -> AccessToken:
     """Return the token of a secret that a user chose. Raises ConfigError, which does not repeat it."""
     if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not (text.isascii() and text.isprintable()) or text != text.strip():
         fact = f"has {len(text)} characters" if text.isascii() and text.isprintable() else "has other characters"
@@ -93,7 +93,7 @@ def chosen_token(text: str, where: str = "server.token") -> Token:
             f"{where} {fact}: expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters without spaces around"
             " them; `streamer token new NAME` makes one"
         )
-    return Token(name=DEFAULT, sha256=hashed(text))
+    return AccessToken(name=DEFAULT, sha256=hashed(text))
 
 
 class TokenFile:
@@ -102,7 +102,7 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def read(self) -> tuple[Token, ...]:
+    def read(self) -> tuple[AccessToken, ...]:
         """Return the tokens. Raises ConfigError if the file cannot be read or is something else."""
         data = read_file(self.path, f"token file {self.path}", "a file of `streamer token new` that this user may read")
         if not data.lstrip().startswith(b"{"):
@@ -122,7 +122,7 @@ class TokenFile:
             )
         return tokens
 
-    def change(self, change: Callable[[tuple[Token, ...]], tuple[Token, ...]]) -> None:
+    def change(self, change: Callable[[tuple[AccessToken, ...]], tuple[AccessToken, ...]]) -> None:
         """Replace the tokens by what `change` returns for them, in one step.
 
         Raises ConfigError if the file cannot be read or written, or contains a token alone, and what `change` raises.
@@ -181,7 +181,7 @@ class Tokens:
         # The file's state when it was read last; and whether it has ever existed.
         self._stamp = stamp(self._file.path) if self._file is not None else None
         self._has_file = must_exist or self._stamp is not None
-        self._filed: tuple[Token, ...] = ()
+        self._filed: tuple[AccessToken, ...] = ()
         self._warned = False  # that other users may read the file
         if self._file is not None and self._has_file:
             self._filed = self._read(self._file)
@@ -214,7 +214,7 @@ class Tokens:
         logger.info("tokens read again: %d in %s", len(self._filed), self._file.path)
         return True
 
-    def find(self, shown: str, now: float) -> Token | None:
+    def find(self, shown: str, now: float) -> AccessToken | None:
         """Return the token with a secret; None if it is wrong, or expired at `now` (seconds since 1970).
 
         All are compared, each in constant time, so that the time taken does not reveal how close a guess was.
@@ -229,7 +229,7 @@ class Tokens:
                 found = token
         return found
 
-    def holds(self, caller: Token, now: float) -> bool:
+    def holds(self, caller: AccessToken, now: float) -> bool:
         """Return whether a token that was valid still is: neither revoked, nor changed, nor expired."""
         if caller is ANYBODY:
             return not self.required
@@ -242,7 +242,7 @@ class Tokens:
         known = (*self._chosen, *self._filed)
         return frozenset(token.name for token in known if scope in token.scopes and not token.is_expired(now))
 
-    def _read(self, file: TokenFile) -> tuple[Token, ...]:
+    def _read(self, file: TokenFile) -> tuple[AccessToken, ...]:
         tokens = file.read()
         if file.is_open() and not self._warned:
             self._warned = True

@@ -2,13 +2,11 @@
 
 import contextlib
 import logging
-import threading
 from collections.abc import Iterator
 
-from streamer.engine.eventlog import EventLog, Subscription
+from streamer.engine.eventlog import EventLog
 from streamer.events import Event
 from streamer.outputs.base import Sink
-from streamer.server.outbox import Outbox
 from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -18,71 +16,56 @@ CLOSE_TIMEOUT_S = 2.0
 
 
 @contextlib.contextmanager
-def drawn_captions(log: EventLog, sink: Sink, *, limit: int) -> Iterator[None]:
+def drawn_captions(log: EventLog, sink: Sink) -> Iterator[None]:
     """Pass the events that a log publishes meanwhile to a sink, in a thread of their own: a terminal may be slow.
 
-    For a slow terminal, outdated partials are dropped. If more than `limit` other events wait, they are dropped with a
-    line in the log. A sink that fails is closed and gets no further events.
+    A slow terminal gets no outdated partials. A sink that fails is closed and gets no further events.
     """
-    drawing = _Drawing(sink, limit)
-    drawing.subscription = log.subscribe(drawing.put)
+    drawing = _Drawing(log, sink)
+    # One call that waits is enough: it draws everything that is new.
+    worker = WorkQueue("captions", limit=1)
+    subscription = log.subscribe(lambda event: worker.put(drawing, drawing.draw))
     try:
         yield
     finally:
-        drawing.subscription.cancel()
-        drawing.close()
+        subscription.cancel()
+        worker.put(drawing, lambda: drawing.draw(last=True))
+        worker.close(CLOSE_TIMEOUT_S)
 
 
 class _Drawing:
-    """An outbox between the thread that publishes, which never waits, and the one that draws."""
+    """Draws what a log has published since the last call."""
 
-    def __init__(self, sink: Sink, limit: int) -> None:
+    def __init__(self, log: EventLog, sink: Sink) -> None:
+        self._log = log
         self._sink: Sink | None = sink  # None once it has failed
-        self._limit = limit
-        # Events that wait to be drawn, guarded by the lock.
-        self._outbox = Outbox(limit)
-        self._lock = threading.Lock()
-        # Draws all that waits: one call behind the present one is enough, and the last closes the sink.
-        self._worker = WorkQueue("captions", limit=1)
-        # Cancelled if the sink fails.
-        self.subscription: Subscription | None = None
+        # Number of the newest event that was drawn.
+        self._after = log.last_seq
 
-    def put(self, event: Event) -> None:
-        with self._lock:
-            self._outbox.put(event)
-        self._worker.put(self, self._draw)
-
-    def close(self) -> None:
-        """Draw what waits, then close the sink; wait for that, but not forever."""
-        self._worker.put(self, lambda: self._draw(last=True))
-        self._worker.close(CLOSE_TIMEOUT_S)
-
-    def _draw(self, *, last: bool = False) -> None:
-        if self._sink is None:
+    def draw(self, *, last: bool = False) -> None:
+        """Draw the new events; close the sink if these are the last."""
+        sink = self._sink
+        if sink is None:
             return
         try:
-            while (event := self._next()) is not None:
-                self._sink.handle(event)
+            for event in self._new():
+                sink.handle(event)
             if last:
-                self._sink.close()
+                sink.close()
         except Exception as error:  # the terminal, or the program that reads our output, is gone
-            if self.subscription is not None:
-                self.subscription.cancel()
+            self._sink = None
             if isinstance(error, OSError):
                 logger.info("captions are no longer drawn (%s)", error)
             else:
                 logger.exception("captions are no longer drawn")
             with contextlib.suppress(Exception):
-                self._sink.close()
-            self._sink = None
+                sink.close()
 
-    def _next(self) -> Event | None:
-        """Return the oldest event that waits; drop all of them if there are too many."""
-        with self._lock:
-            if not self._outbox.overflowed:
-                return self._outbox.take()
-            n_missed = len(self._outbox)
-            self._outbox = Outbox(self._limit)
-        # Outside the lock: the log may go to the same terminal, and the publishing thread must not wait for it.
-        logger.warning("the terminal does not keep up: more than %d events were not drawn", n_missed - 1)
-        return None
+    def _new(self) -> Iterator[Event]:
+        """Yield the new events. Outdated partials are not among them: the log drops them."""
+        missed = self._log.subscribe(lambda event: None, after=self._after)
+        missed.cancel()
+        for event in missed.backlog:
+            if event.seq > self._after:  # a log that has ended repeats `end`
+                self._after = event.seq
+                yield event

@@ -3,20 +3,17 @@
 import dataclasses
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
 from streamer.engine.language import choose_language, is_doubtful, language_outside, only_among
-from streamer.engine.settings import DecodeOptions
 from streamer.engine.window import Request
-from streamer.settings.apply import decode_options, initial_prompt, resolve_decoding, temperatures, text_tokens
-from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
-from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
@@ -24,6 +21,13 @@ from streamer.whisper.decode.window import WindowOptions, detect_language, max_t
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import (
+    check_decode_options,
+    initial_prompt,
+    resolve_decoding,
+    temperatures,
+    text_tokens,
+)
 from streamer.whisper.result import Hypothesis
 
 # How many sessions' options are kept ready for decoding; a thousand hot words take about 10 MB.
@@ -44,10 +48,10 @@ class WhisperDecoder:
         self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = resolve_decoding(dataclasses.replace(decoding, hotwords=()), model)
+        chosen = resolve_decoding(msgspec.structs.replace(decoding, hotwords=()), model)
         self._config = chosen.generation
         # Options of sessions that chose none.
-        self._own = check_decode_options(decode_options(decoding, model), model)
+        self._own = check_decode_options(decoding, model)
         # Whether the model sees the initial prompt before every window.
         self._carried = decoding.carry_initial_prompt
         # Temperatures of further attempts; the first is at 0.
@@ -79,18 +83,17 @@ class WhisperDecoder:
     def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, sure, outside = self._language(decoder, request)
-        prepared = self._prepared(request.options or self._own)
+        own = request.options or self._own
+        initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
         options = dataclasses.replace(
-            self._options,
+            options,
             language=language,
             task=request.task,
-            prompt=self._prompt(request, prepared.initial),
+            prompt=self._prompt(request, initial),
             begins_with=request.prefix,
             # A guess that has to be checked token by token saves nothing.
             draft=request.draft if decoder.block_tokens > 1 else (),
             max_tokens=max_tokens_for(request.n_samples),
-            n_beams=prepared.n_beams,
-            filters=prepared.filters,
         )
         tokenizer, config = self._model.tokenizer, self._config
         window = decode_with_fallback(decoder, tokenizer, config, options, self._once)
@@ -137,13 +140,14 @@ class WhisperDecoder:
             sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
         return language, sure, outside
 
-    def _prepare(self, options: DecodeOptions) -> "_Prepared":
+    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> tuple[tuple[int, ...], WindowOptions]:
+        """Return the tokens of the initial prompt, and how to decode the windows of a session."""
         tokenizer = self._model.tokenizer
         filters = self._options.filters
-        if options.hotwords:
-            filters = (HotWords(tokenizer, options.hotwords, self._decoding.hotwords_boost), *filters)
-        initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
-        return _Prepared(initial, filters, options.beam_size)
+        if hotwords:
+            filters = (HotWords(tokenizer, hotwords, self._decoding.hotwords_boost), *filters)
+        initial = tuple(text_tokens(initial_prompt(prompt, hotwords, self._model), tokenizer))
+        return initial, dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
 
     def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""
@@ -153,15 +157,6 @@ class WhisperDecoder:
             room = self._model.runtime.decoder.capacity // 2 - 1 - len(initial)
             return (*initial, *said[max(0, len(said) - room) :])
         return (*initial, *said) if said or request.first else ()
-
-
-@dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A session's options, ready for decoding: tokens of the initial prompt, rules on the next token, beams."""
-
-    initial: tuple[int, ...]
-    filters: tuple[LogitFilter | HotWords, ...]
-    n_beams: int
 
 
 class WhisperEncoder:

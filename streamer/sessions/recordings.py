@@ -5,11 +5,13 @@ One thread takes them from a bounded queue. Before each call of a graph it lets 
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Self
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -21,10 +23,9 @@ from streamer.offline.recording import OnLanguage
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.sessions.models import Known, Models
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
-from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
 from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -40,9 +41,9 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
         "temperature": options.temperature,
         "beam_size": options.beam_size,
     }
-    chosen = dataclasses.replace(decoding, **{name: value for name, value in given.items() if value is not None})
+    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
     # The model sees the end of a prompt that is too long.
-    check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
+    check_decode_options(msgspec.structs.replace(chosen, initial_prompt=""), model)
     return chosen
 
 
@@ -126,7 +127,7 @@ class Recordings:
         try:
             self._check(job)
             self._transcribe(job, wait_idle)
-        except _ClosedError:
+        except CancelledError:
             logger.debug("a recording was closed by its client")
         except AudioFileError as error:
             return AudioFileError(str(error).replace(str(job.path), "the recording"))
@@ -157,9 +158,9 @@ class Recordings:
         logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
 
     def _check(self, job: "Job") -> None:
-        """Raise what ends the job."""
+        """Raise CancelledError if the client has closed the job, StoppingError if the daemon stops."""
         if job.closed:
-            raise _ClosedError
+            raise CancelledError
         if self._stopping:
             raise _stopping()
 
@@ -227,10 +228,6 @@ class Job:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-class _ClosedError(Exception):
-    """The client has closed the job."""
 
 
 def _stopping() -> StoppingError:

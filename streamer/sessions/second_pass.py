@@ -1,6 +1,5 @@
-"""The model behind the second pass: the daemon's own, or another one."""
+"""The model of the second pass: the daemon's own, or another one."""
 
-import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -14,17 +13,17 @@ from streamer.health import Health
 from streamer.offline import transcribe
 from streamer.sessions.models import Known, Models, in_thread
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
     """Return whether finals are transcribed again.
 
-    By default they are not if a model was trained on short windows: live it reads them as well, and long ones worse.
+    By default they are not if a model was trained on short windows: it transcribes long ones worse than live ones.
     """
     name = settings.correction.model
     return not own.generation.windows_s if name == AUTO else bool(name)
@@ -58,14 +57,17 @@ class SecondPass:
         self.model.add_done_callback(note)
 
     def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
-        """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
+        """Transcribe a passage again (see `ReadAgain`).
+
+        Returns no words while the model is being loaded, or if it does not know the language.
+        """
         if not self.model.done():
             return ()
         if error := self.model.exception():
             raise StreamerError(str(error))  # a new one each time: its traceback would grow
         model, session = self.model.result(), passage.settings
         language = passage.finals[0].language
-        decoding = dataclasses.replace(
+        decoding = msgspec.structs.replace(
             self._settings.decoding,
             language=language,
             task="translate" if session is not None and session.task == "translate" else "transcribe",
@@ -81,7 +83,7 @@ class SecondPass:
             return ()
         if session is not None and session.options is not None:
             chosen = session.options
-            decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
+            decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
         self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start
@@ -103,7 +105,7 @@ class SecondPass:
         cache_dir, n_beams = settings.model.cache_dir, correction.beam_size
 
         def load(name: str) -> WhisperModel:
-            return load_model(name, devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto")
+            return load_model(name, LoadOptions(devices, cache_dir=cache_dir, n_beams=n_beams, weights="auto"))
 
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))

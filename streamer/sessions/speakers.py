@@ -17,9 +17,8 @@ from streamer.engine.gate import SpeechStart
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.health import Health
 from streamer.offline.speech import SpeechFinder
-from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
-from streamer.speakers.clusters import ClusterSettings
+from streamer.speakers.clusters import ClusteringSettings
 from streamer.speakers.diarization import Diarization
 from streamer.speakers.encoder import SpeakerEncoder
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
@@ -66,17 +65,17 @@ def label_word(word: Word, diarization: Diarization) -> Word:
 
 
 class SpeakersOfSessions:
-    """What the sessions share: the model, its worker, and the people who are enrolled."""
+    """The model of speakers, its worker, and the enrolled people, shared by all sessions."""
 
     def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], health: Health) -> None:
         self._vector_of = vector_of
         self.known = known
         self._health = health
-        # Computes a window of each session in turn. A step that waits does what another would: one is enough.
+        # Computes a window of each session in turn. One waiting step of a session is enough: it does all there is.
         self.worker = WorkQueue("speakers", limit=1)
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of what is said; None if that is nothing, or the model fails."""
+        """Return the vector of the speaker; None if no one speaks, or the model fails."""
         try:
             vector = self._vector_of(samples)
         except Exception as error:  # noqa: BLE001 - reported there
@@ -197,13 +196,13 @@ class RecordedSpeakers:
 
     def __init__(self, settings: Settings) -> None:
         """Load the model. Raises ConfigError if it, or a file of the people who are enrolled, is damaged."""
-        self._gate = gate_settings(settings.speech)
+        self._gate = settings.speech
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 
     def recognize(self, blocks: Iterable[Float32Array]) -> tuple[Iterator[Float32Array], Diarization]:
         """Return the blocks of a recording, 16 kHz mono, shape (n,), and who speaks in those that were read."""
-        diarization = Diarization(self._known, ClusterSettings(keep_s=math.inf))
+        diarization = Diarization(self._known, ClusteringSettings(keep_s=math.inf))
         return self._passing(blocks, diarization), diarization
 
     def _passing(self, blocks: Iterable[Float32Array], diarization: Diarization) -> Iterator[Float32Array]:

@@ -1,13 +1,14 @@
-"""Finals translated into English beside the transcript, in the time that captions leave.
+"""Translates finals into English, in the time that captions leave.
 
-What is translated is a passage: finals up to the end of a sentence, or of speech. Its audio is encoded by itself, in
-buffers of its own, so that windows of captions wait for one call of a graph at most.
+The unit is a passage: finals up to the end of a sentence, or of speech. Its audio is encoded on its own, in buffers of
+its own, so that windows of captions wait for one call of a graph at most.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
@@ -22,21 +23,21 @@ from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import is_conditioned
 from streamer.worker import WorkQueue, once
 
-# What Whisper translates into.
+# The language that Whisper translates into.
 ENGLISH = "en"
 
-# Passages of all sessions that wait, each with its audio; beyond that some are given up.
+# Most passages of all sessions that wait, each with its audio; beyond that the oldest are dropped.
 MAX_WAITING = 50
 
-# Of the translation before, what the model sees.
+# Characters of the previous translation for the prompt.
 PROMPT_CHARACTERS = 200
 
-# How long after its final a live translation may come: captions leave little time during speech, and more in
+# How long after its final a live translation may be published: captions leave little time during speech, and more in
 # the next pause.
 PATIENCE_S = 300.0
 
@@ -49,23 +50,23 @@ LOOP = StreamerError("the model repeats itself: that text is left out; a larger 
 
 
 class Translations:
-    """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
+    """Translates for all sessions, one passage after another; the model is forked for the first."""
 
     def __init__(self, settings: Settings, model: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
-        """Translate in the time that captions leave; `health` is given why the newest passage was not translated."""
+        """Translate in the time that `wait_idle` leaves; report failures to `health`."""
         self.health = health
-        # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
-        # audio; the first thread does, before the audio is overwritten.
+        # The two steps of a passage, each in a thread. The thread that publishes a final holds the lock of its session
+        # and must not copy audio; the first of these does, before the audio is overwritten.
         self.copying = WorkQueue("copy for translation", MAX_WAITING, self.note_late)
         self.translating = WorkQueue("translate", MAX_WAITING, self.note_late)
-        # Grammar, words and prompt are of the language that is spoken. Translations are less probable than transcripts:
-        # only a loop is decoded again, and left out if it stays one.
-        self._decoding = dataclasses.replace(
+        # Grammar, hot words and prompt are for the spoken language. Translations are less probable than transcripts:
+        # only a loop is decoded again, and dropped if it stays one.
+        self._decoding = msgspec.structs.replace(
             settings.decoding, grammar="", hotwords=(), initial_prompt="", logprob_threshold=None
         )
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        # The thread's own: what lets captions go first, and what encodes and decodes.
+        # Used by the thread `translate`: lets captions go first; encodes and decodes.
         self._yield = YieldToLive(wait_idle)
         self._fork: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
@@ -74,10 +75,10 @@ class Translations:
         self.health.failed(NAME, LATE)
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
-        """Return what is said in English, empty if it is late, loops or fails. Called by the thread.
+        """Return the English translation; empty if it is late, loops or fails. Called by the thread `translate`.
 
         samples : shape (n,), 30 s at most
-        before : the translation before
+        before : the previous translation
         until_s : deadline by the monotonic clock; infinity for a recording
         """
         self._yield.begin(until_s)
@@ -97,7 +98,7 @@ class Translations:
             encoder, decoder = self._fork
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
-        except Exception as error:  # noqa: BLE001 - reported there
+        except Exception as error:  # noqa: BLE001 - reported to `health`
             self.health.failed(NAME, LATE if isinstance(error, TimeoutError) else error)
             return ""
         if hypothesis.failed:
@@ -108,27 +109,27 @@ class Translations:
 
 
 class TranslatedSession:
-    """The finals of one session on their way to `translation` events."""
+    """Collects the finals of one session in passages, and publishes `translation` events."""
 
     def __init__(
         self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
     ) -> None:
-        """Follow a session; `patience_s` says for how long a translation is waited for, 0 if none is wanted."""
+        """Follow a session; `patience_s` returns how long a translation may take, 0 for no translation."""
         self._translations = translations
         self._log = log
         self._audio = audio
         self._patience_s = patience_s
-        # Finals of the passage that is open, and where speech ended of which no final has come.
+        # Finals of the open passage, and times at which speech ended that is not final yet.
         self._open: list[Final] = []
         self._ends_s: list[float] = []
-        # Until when what was handed on is waited for.
+        # Deadline of the newest passage.
         self._until_s = -math.inf
-        # The thread's own: what was translated last.
+        # Used by the thread `translate`: the previous translation.
         self._said = ""
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all finals so far are translated, or given up."""
+        """Call `then`, once, when all finals so far are translated, or too late."""
         self._close()
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
@@ -155,7 +156,7 @@ class TranslatedSession:
             self._ends_s = [end_s for end_s in self._ends_s if end_s > event.end]
 
     def _close(self) -> None:
-        """The passage that is open is complete: hand it on."""
+        """Complete the open passage: translate it."""
         finals, self._open = self._open, []
         patience_s = self._patience_s()
         if not finals or not patience_s:

@@ -1,11 +1,11 @@
-"""Work beside live sessions: each call of a graph waits until captions leave time for it."""
+"""Lets live sessions go first: other work waits before each call of a graph until captions leave time for it."""
 
 import math
 import time
 from collections.abc import Callable
 
-# Work without a deadline waits no longer than this, plus this many times the time that it has worked: at least a fifth
-# of the time is its own, however busy captions are.
+# Work without a deadline waits no longer than this, plus this many times the time that it has computed: it gets at
+# least a fifth of the time, however busy captions are.
 PATIENCE_S = 2.0
 PATIENCE = 4.0
 
@@ -19,13 +19,13 @@ WaitIdle = Callable[[float, float], bool]
 
 
 class YieldToLive:
-    """Lets captions go before the work of one thread, which encodes a window and decodes it, again and again."""
+    """Lets captions go before the work of one thread, which encodes a window and decodes it, over and over."""
 
     def __init__(self, wait_idle: WaitIdle, check: Callable[[], None] = lambda: None) -> None:
-        """`check` raises what ends the work while it waits."""
+        """`check` is called while the work waits; what it raises ends the work."""
         self._wait_idle = wait_idle
         self._check = check
-        # What a call of the encoder, and one of cross-KV or decoder, took last.
+        # Duration of the last call of the encoder, and of cross-KV or the decoder.
         self._took_s = [0.0, 0.0]
         self.begin()
 

@@ -35,7 +35,7 @@ _middle = attrgetter("middle_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
+class ClusteringSettings:
     """When two voices are one person's. Similarities are cosines; those to a speaker are shares of their `clarity`."""
 
     # A window that is less similar to all speakers is of a new one, if this much of it is speech and the next such
@@ -59,7 +59,7 @@ class ClusterSettings:
 
 
 @dataclass(slots=True, eq=False)
-class Window:
+class VoiceWindow:
     """A span of audio within speech, and the vector of who speaks in it, of length 1."""
 
     start_s: float
@@ -96,20 +96,20 @@ class Speaker:
 class Clusters:
     """The speakers of one session. Windows come in order, region by region; a region is speech between two silences."""
 
-    def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
+    def __init__(self, known: Mapping[str, Float32Array], settings: ClusteringSettings | None = None) -> None:
         """Begin with people who are known by name, from their vectors, each of length 1."""
-        self._settings = settings or ClusterSettings()
+        self._settings = settings or ClusteringSettings()
         n = _ENROLLED_WINDOWS
         # The enrolled come first.
         self.speakers = [Speaker(name, n * vector, n, enrolled=True) for name, vector in known.items()]
         # Newest windows, in order; those from `_open` on are of the region that goes on.
-        self.windows: list[Window] = []
+        self.windows: list[VoiceWindow] = []
         self._open = 0
         self._n_labels = 0
         # A window of a new speaker that no second one has confirmed yet.
-        self._unconfirmed: Window | None = None
+        self._unconfirmed: VoiceWindow | None = None
 
-    def add(self, window: Window, speech_s: float) -> None:
+    def add(self, window: VoiceWindow, speech_s: float) -> None:
         """Add the next window of the open region, of which `speech_s` seconds are speech."""
         settings = self._settings
         self.windows.append(window)
@@ -160,7 +160,7 @@ class Clusters:
         best = int(np.argmax(means))
         return self.speakers[best].label if means[best] >= _UNSURE_BELOW else None
 
-    def _similarities(self, windows: Sequence[Window]) -> Float32Array:
+    def _similarities(self, windows: Sequence[VoiceWindow]) -> Float32Array:
         """Return how similar windows are to the speakers, in their order: shape (n_windows, n_speakers)."""
         if not windows or not self.speakers:
             return np.zeros((len(windows), len(self.speakers)), dtype=np.float32)
@@ -169,7 +169,7 @@ class Clusters:
     def _voices(self) -> Float32Array:
         return _unit_rows(speaker.total for speaker in self.speakers)
 
-    def _assign(self, windows: Sequence[Window]) -> None:
+    def _assign(self, windows: Sequence[VoiceWindow]) -> None:
         """Make windows part of the voice that each is surely of, and of no other."""
         if not self.speakers:
             return
@@ -229,7 +229,7 @@ class Clusters:
         return gone.label, kept.label
 
 
-def _move(window: Window, speaker: Speaker | None) -> None:
+def _move(window: VoiceWindow, speaker: Speaker | None) -> None:
     """Make a window part of a voice, or of none, and no longer of the one that it was part of."""
     for each, sign in ((window.speaker, -1), (speaker, 1)):
         if each is not None and window.speaker is not speaker:

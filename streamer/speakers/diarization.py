@@ -9,7 +9,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.speakers.clusters import Clusters, ClusterSettings, Window
+from streamer.speakers.clusters import ClusteringSettings, Clusters, VoiceWindow
 from streamer.speakers.fbank import WINDOW_SAMPLES
 
 # From one window to the next.
@@ -44,7 +44,7 @@ class _Region:
 class Diarization:
     """What is known of who speaks in a session. Any thread may call any method."""
 
-    def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
+    def __init__(self, known: Mapping[str, Float32Array], settings: ClusteringSettings | None = None) -> None:
         """Begin with people who are known by name."""
         self._clusters = Clusters(known, settings)
         # Regions with windows that are due, in order; only the last may be open.
@@ -73,7 +73,7 @@ class Diarization:
                 self._regions[-1].end = max(position, self._regions[-1].start)
 
     def next_window(self, head: int) -> tuple[int, int] | None:
-        """Return the next window of the audio up to `head`, first sample and end; None if there is none yet."""
+        """Return the next window of the audio up to `head`, first sample and end; None if it is not complete."""
         with self._lock:
             while self._regions:
                 region = self._regions[0]
@@ -94,13 +94,13 @@ class Diarization:
             return None
 
     def take(self, window: tuple[int, int], samples: Float32Array | None, vector: Float32Array | None) -> None:
-        """Take the audio and the vector of the window that was due; None if there is none."""
+        """Take the audio and the vector of the window that was due; None if it has none."""
         start, end = window
         with self._lock:
             region = self._regions[0]
             region.next, region.done = start + HOP_SAMPLES, end
             if samples is not None and vector is not None:
-                self._clusters.add(Window(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
+                self._clusters.add(VoiceWindow(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
 
     def speaker(self, start_s: float, end_s: float) -> str | None:
         """Return who speaks from one second of the session to another; None if that is not sure."""

@@ -32,7 +32,7 @@ AUTO, NONE = "auto", "none"
 KEY = "streamer"
 
 
-class Description(msgspec.Struct, frozen=True):
+class AdapterDescription(msgspec.Struct, frozen=True):
     """What an adapter is for."""
 
     # Lengths of audio in seconds that it was trained for, such as the shortest, one between, and the longest.
@@ -47,7 +47,7 @@ class Description(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class WindowAdapter:
     """An adapter that belongs to a model's weights."""
 
     path: Path
@@ -57,12 +57,12 @@ class Adapter:
     checkpoint: Checkpoint
 
 
-def find(checkpoint: Checkpoint, wanted: str) -> Adapter | None:
+def find(checkpoint: Checkpoint, wanted: str) -> WindowAdapter | None:
     """Return the adapter of a model's weights.
 
     wanted : auto: one that comes with the program; none; or a directory, which has to be for these weights
 
-    Returns None if there is none. Raises ModelError if the directory holds none, or one for other weights.
+    Returns None if none is found. Raises ModelError if the directory holds none, or one for other weights.
     """
     if wanted == NONE:
         return None
@@ -92,11 +92,11 @@ def encoder_digest(checkpoint: Checkpoint) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, checkpoint: Checkpoint, digest: Callable[[], str]) -> Adapter | None:
-    """Return an adapter; None if it is for other weights. Raises ModelError if there is none, or it is damaged."""
+def _read(path: Path, checkpoint: Checkpoint, digest: Callable[[], str]) -> WindowAdapter | None:
+    """Return an adapter; None if it is for other weights. Raises ModelError if it is missing or damaged."""
     config = path / lora.CONFIG
     try:
-        description = msgspec.convert(read_json(config).get(KEY), Description)
+        description = msgspec.convert(read_json(config).get(KEY), AdapterDescription)
     except msgspec.ValidationError as error:
         raise ModelError(
             f"{config} does not say which weights and windows it is for ({one_line(error)}): expected an adapter made"
@@ -107,4 +107,4 @@ def _read(path: Path, checkpoint: Checkpoint, digest: Callable[[], str]) -> Adap
         return None
     if description.encoder_sha256 != digest():
         return None
-    return Adapter(path, description.windows_s, lora.merged(checkpoint, path))
+    return WindowAdapter(path, description.windows_s, lora.merged(checkpoint, path))

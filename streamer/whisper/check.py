@@ -18,7 +18,7 @@ class Check:
     stage: str = ""  # stage whose device is to blame; empty: the files are
 
     def error(self) -> ModelError | InferenceError:
-        """Return what to raise where the check did not pass."""
+        """Return what to raise if the check did not pass."""
         if self.stage:
             remedy = "update the device's driver, or choose another device with --device CPU"
             return InferenceError(f"{self.problem}; {remedy}", self.stage)

@@ -22,6 +22,10 @@ _SIZES = {
     "n_text_layer": ("decoder_layers", 1, 64),
 }
 
+# Sequences that a search follows at once, at most: each takes memory and time, and more have gained nothing. A call of
+# the decoder takes one token of each, so that this is no more than `BLOCK_TOKENS`.
+MAX_BEAMS = 16
+
 # Decoder heads, each by its layer and its place there.
 Heads = Sequence[tuple[int, int]]
 
@@ -56,7 +60,7 @@ class ModelDimensions:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, object], path: Path) -> "ModelDimensions":
-        """Read a Hugging Face `config.json`. Raises ModelError where a size is missing, or not a Whisper model's."""
+        """Read a Hugging Face `config.json`. Raises ModelError if a size is missing, or not a Whisper model's."""
         return cls._read(config, {name: published for name, (published, _, _) in _SIZES.items()}, path)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Small files of a model, of which no more is read than such a file can have."""
+"""Small files of a model, read up to the size that such a file can have."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from streamer.errors import ModelError
 
 T = TypeVar("T")
 
-# Largest JSON file that is read but for a tokenizer's: those of a Whisper have a few kilobytes.
+# Largest JSON file that is read, except a tokenizer's: those of a Whisper have a few kilobytes.
 MAX_JSON_BYTES = 4 << 20
 
 _EXPECTED = (
@@ -46,9 +46,9 @@ def format_size(n_bytes: int) -> str:
 def read_text(path: Path, max_bytes: int, expected: str) -> str:
     """Read a file of UTF-8 text of up to `max_bytes`.
 
-    expected : what was looked for and what to do, for the message where it is missing
+    expected : what was looked for and what to do, for the message if it is missing
 
-    Raises ModelError where it is missing, larger, no text, or may not be read.
+    Raises ModelError if it is missing, larger, no text, or may not be read.
     """
     shown = f"{path!s:.500}"
     with readable(path):
@@ -68,12 +68,12 @@ def read_text(path: Path, max_bytes: int, expected: str) -> str:
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, expected: str = _EXPECTED) -> dict[str, Any]:
-    """Read a JSON object; raises ModelError as `read_text`, and where the file holds something else."""
+    """Read a JSON object; raises ModelError as `read_text`, and if the file holds something else."""
     return parse_json(read_text(path, max_bytes, expected), path)
 
 
 def parse_json(text: str, path: Path) -> dict[str, Any]:
-    """Parse a JSON object, which `path` holds; raise ModelError where it is none."""
+    """Parse a JSON object, which `path` holds; raise ModelError if it is not one."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -84,7 +84,7 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
 
 
 def converted(data: Mapping[str, Any], kind: type[T], path: Path, remedy: str = "fetch it again") -> T:
-    """Return what the object in a file says as a type of msgspec's; raise ModelError where a value is none of that."""
+    """Return what the object in a file says as a type of msgspec's; raise ModelError if a value is of another type."""
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:

@@ -1,4 +1,4 @@
-"""Generation settings: those of a model's `generation_config.json`, or openai-whisper's where a model brings none.
+"""Generation settings: those of a model's `generation_config.json`, or openai-whisper's if a model brings none.
 
 Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are suppressed, the latest first time).
 """
@@ -13,7 +13,7 @@ import msgspec
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
-from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.dims import MAX_BEAMS, Heads, ModelDimensions
 from streamer.whisper.files import converted, read_json
 from streamer.whisper.heads import known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -23,9 +23,8 @@ logger = logging.getLogger(__name__)
 MAX_INITIAL_TIMESTAMP_INDEX = 50  # steps of 20 ms: text begins within the first second
 MIN_WINDOW_S = 2  # shortest window that graphs are made for
 MAX_HEAD_INDEX = 64  # beyond all layers and heads of any Whisper
-MAX_BEAMS = 16  # each takes memory and time; nobody has gained from more
 
-# What is written but not spoken. Suppressed where it is one token, alone or behind a space.
+# What is written but not spoken. Suppressed if it is one token, alone or behind a space.
 _SYMBOLS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     *("<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))", "[[", "]]", "{{", "}}"),
@@ -40,8 +39,8 @@ _MUSIC = "♩♪♫♬♭♮♯"
 _INSIDE_WORDS = (" -", " '")
 
 
-# Windows of live captions, in seconds, of a model that names none (docs/tuning.md): the shortest and the longest if one
-# graph computes all lengths between, else the longest alone.
+# Windows of live captions, in seconds, of a model that names none (docs/streaming.md): the shortest and the longest if
+# one graph computes all lengths between, else the longest alone.
 DEFAULT_WINDOWS_S = (5, 15)
 
 
@@ -66,7 +65,7 @@ class GenerationConfig:
     # Lengths of audio, in seconds, that it can be given instead of 30 s without loss, in live captions.
     windows_s: tuple[int, ...] = ()
 
-    # Beams that live captions follow at temperature 0, unless somebody wants another number of them.
+    # Beams that live captions follow at temperature 0, unless the settings give another number.
     stream_beams: int = 1
 
 
@@ -92,9 +91,9 @@ class _File(msgspec.Struct):
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
     """Read `generation_config.json` from a model directory. A model that has none gets the default settings.
 
-    name : what the model is called, which may say what its alignment heads are where the file does not
+    name : what the model is called, which may identify its alignment heads if the file does not
 
-    Raises ModelError where the file is broken, or of another model than the dimensions or the tokenizer.
+    Raises ModelError if the file is broken, or of another model than the dimensions or the tokenizer.
     """
     path = directory / "generation_config.json"
     if path.exists():
@@ -176,7 +175,7 @@ def _unspoken(tokenizer: Tokenizer) -> set[int]:
 
 
 def _alignment_heads(heads: Heads, dims: ModelDimensions, path: Path, name: str) -> Heads:
-    """Return the heads that a file lists, each once; where it lists none of this model's, those that are known."""
+    """Return the heads that a file lists, each once; if it lists none of this model's, those that are known."""
     if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
         # Some distilled models are published with the list of their teacher.
         logger.warning("%s lists alignment heads that this model does not have: words are timed by other heads", path)

@@ -30,7 +30,7 @@ PRESETS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), 
 def known_heads(dims: ModelDimensions, name: str = "") -> Heads:
     """Return the heads of the published model of these sizes; for others all of the upper half of the layers.
 
-    name : what the model is called, by which large-v1 and large-v2 are told apart; where it does not say, the heads of
+    name : what the model is called, by which large-v1 and large-v2 are distinguished; if it does not say, the heads of
         both are taken: those that follow are among them
     """
     # Fine-tuning hardly moves what a head does.

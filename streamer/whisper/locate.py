@@ -1,4 +1,4 @@
-"""From the name of a model to where it lies: a path, a model that came with the program, or one on the Hub."""
+"""From the name of a model to its path: a path, a model that came with the program, or one on the Hub."""
 
 import contextlib
 import difflib
@@ -18,7 +18,7 @@ _MOST_BESIDE = 1000
 
 
 def find_model(name: str) -> Path | None:
-    """Find a model, a directory or file, by its path, or among those shipped or downloaded; None: there is none."""
+    """Find a model, a directory or file, by its path, or among those shipped or downloaded; else None."""
     if not name:
         return None  # as a path it would be the working directory
     try:
@@ -58,7 +58,7 @@ def _nearest(name: str, names: Sequence[str]) -> str:
 
 
 def _beside(name: str) -> list[str]:
-    """Return the paths of models that may lie where `name` would, as a path."""
+    """Return the paths of models in the directory that `name`, as a path, would be in."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # as in `find_model`
         found = itertools.islice(Path(name).expanduser().parent.iterdir(), _MOST_BESIDE)
         return [str(path) for path in found if path.is_dir() or path.suffix in (".bin", ".pt")]

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -37,7 +38,7 @@ T = TypeVar("T")
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
-# Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/tuning.md).
+# Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/streaming.md).
 SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
 
 # Width and numbers of layers of the published sizes that `auto` computes in int8: tiny and base, of which int8 was
@@ -93,21 +94,21 @@ class WhisperModel:
     def choose_language(self, wanted: str, task: str) -> str:
         """Return the language to decode in (see `Tokenizer.choose_language`); warn of a task it was not trained for.
 
-        Raises ConfigError where the model does not know the language, or cannot translate.
+        Raises ConfigError if the model does not know the language, or cannot translate.
         """
         if task == "both" and self.tokenizer.known_languages == ["en"]:
-            raise ConfigError(f"task is both, and {self.name} hears English only: choose a multilingual model")
+            raise ConfigError(f"task is both, and {self.name} knows English only: choose a multilingual model")
         language = self.tokenizer.choose_language(wanted, "translate" if task == "both" else task)
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
         if task != "transcribe" and dims.n_text_layer < dims.n_audio_layer // 2:
-            _warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
+            warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
     def start(self) -> None:
         """Compile the graphs and try them out, on the next device if one fails.
 
-        Raises ModelError or InferenceError if there is none on which they pass all checks.
+        Raises ModelError or InferenceError if they pass all checks on no device.
         """
         while True:
             self._compilation.compile()
@@ -142,7 +143,7 @@ class WhisperModel:
         """
         with self._lock:
             if self.runtime is not failed:
-                return  # another thread has seen to it
+                return  # another thread has started it again
             self.recovering = True
             try:
                 self._restart(error)
@@ -200,7 +201,7 @@ class _Fork(WhisperModel):
 
 
 @functools.cache  # said once, however many sessions and recordings ask for it
-def _warn_of_translation(name: str, n_text_layer: int, n_audio_layer: int) -> None:
+def warn_of_translation(name: str, n_text_layer: int, n_audio_layer: int) -> None:
     logger.warning(
         "%s has %d layers in its decoder, %d in its encoder, as turbo has, which was not trained to translate:"
         " the text may be in the language that is spoken; choose medium or large-v3 for English",
@@ -210,46 +211,62 @@ def _warn_of_translation(name: str, n_text_layer: int, n_audio_layer: int) -> No
     )
 
 
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How a model is read, and what it is compiled for."""
+
+    devices: DeviceSettings = field(default_factory=DeviceSettings)
+
+    # File of a tokenizer that replaces the model's own; empty: its own.
+    tokenizer: str = ""
+
+    # LoRA adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none.
+    lora: str = ""
+
+    # Directory of compiled graphs; empty: the usual one.
+    cache_dir: str = ""
+
+    # Beams of live captions. None: as many as the model names, or five if it is not for `live` captions. One if the
+    # decoder takes one token a call.
+    n_beams: int | None = 1
+    live: bool = True
+
+    # What a checkpoint's weights become: f32, f16 or int8; auto: int8 for INT8_SIZES on CPUs and GPUs; empty, and auto
+    # otherwise: as they are.
+    weights: str = ""
+
+    # Lengths of audio, in seconds, to make graphs for besides 30 s. None: those of the model or its adapter, else 15.
+    windows_s: Sequence[int] | None = WHOLE_WINDOW
+
+    # Adapter of windows of less than 30 s; see `adapters.find`.
+    adapter: str = adapters.NONE
+
+
 def load_model(
     name: str,
-    devices: DeviceSettings | None = None,
+    options: LoadOptions | None = None,
     *,
-    tokenizer: str = "",
-    lora: str = "",
-    cache_dir: str = "",
-    n_beams: int | None = 1,
-    live: bool = True,
-    weights: str = "",
-    windows_s: Sequence[int] | None = WHOLE_WINDOW,
-    adapter: str = adapters.NONE,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> WhisperModel:
     """Find a model or fetch it, check that its parts belong together, compile it, and try it out.
 
     name : a path, the name of a model that is here, or one of the Hub's
-    tokenizer : file of a tokenizer that replaces the model's own; empty: none
-    lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
-    n_beams : that captions follow; None: as many as the model names, or five if it is not for `live` captions; one if
-        the decoder takes one token a call
-    weights : f32, f16 or int8, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
-        empty, and auto otherwise: as they are
-    windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
-        the model names, or its adapter, or else 15
-    adapter : that of windows of less than 30 s; see `adapters.find`
 
-    Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
-    fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
+    Raises ModelError if there is no such model, or a part is missing or does not fit; PeerError if it cannot be
+    fetched; ConfigError if a device is not there; InferenceError if it cannot compile or run the graphs.
     """
-    plans = plan_stages(devices or DeviceSettings(), available_devices())
-    path = find_or_pull(name, on_download)
+    options = options or LoadOptions()
     begin = time.monotonic()
-    cache = open_cache(cache_dir)
-    source = _read(path, name, tokenizer, lora, on_download)
+    plans = plan_stages(options.devices, available_devices())
+    cache = open_cache(options.cache_dir)
+    source = _read(name, options, on_download)
     require(source.checks)
-    source, why = _with_weights(source.with_adapter(adapter), weights, plans)
-    n_beams = _n_beams(source, n_beams, live=live)
-    compilation = _compilation(source, plans, n_beams, _windows(source, plans, windows_s), cache, on_compiled)
+    source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
+    n_beams = _n_beams(source, options.n_beams, live=options.live)
+    compilation = _compilation(
+        source, plans, n_beams, window_lengths(source, plans, options.windows_s), cache, on_compiled
+    )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
@@ -257,42 +274,32 @@ def load_model(
     model.weights = why
     model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
-    told = _told(model.runtime, compilation.plans)
+    devices = _where(model.runtime, compilation.plans)
     lengths = ", ".join(map(str, model.runtime.windows_s))
     logger.info(
         "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
-        *(model.name, told, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
+        *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
     return model
 
 
 def verify_model(
     name: str,
-    devices: DeviceSettings,
+    options: LoadOptions,
     *,
-    tokenizer: str = "",
-    lora: str = "",
-    cache_dir: str = "",
-    weights: str = "",
-    windows_s: Sequence[int] | None = WHOLE_WINDOW,
-    adapter: str = adapters.NONE,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Iterator[Check]:
-    """Yield every check of a model on the devices that it would run on.
-
-    Takes and raises what `load_model` does.
-    """
-    plans = plan_stages(devices, available_devices())
-    cache = open_cache(cache_dir)
-    path = find_or_pull(name, on_download)
-    source = _read(path, name, tokenizer, lora, on_download)
-    source, _ = _with_weights(source.with_adapter(adapter), weights, plans)
+    """Yield every check of a model on the devices that it would run on. Raises what `load_model` does."""
+    plans = plan_stages(options.devices, available_devices())
+    cache = open_cache(options.cache_dir)
+    source = _read(name, options, on_download)
+    source, _ = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, plans, 1, _windows(source, plans, windows_s), cache, on_compiled)
+    compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache, on_compiled)
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
@@ -301,7 +308,7 @@ def verify_model(
     yield from _device_checks(source, compilation, runtime, everywhere=True)
 
 
-def _with_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
+def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
     """Return a model with the weights that the settings want, and say what they are and why."""
     if weights not in ("", "auto"):
         return source.with_weights(weights), f"{weights} (as asked for)"
@@ -313,9 +320,11 @@ def _with_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePl
     return source, "as they are"
 
 
-def _read(path: Path, name: str, tokenizer: str, lora: str, on_download: OnProgress) -> ModelSource:
-    chosen = Path(tokenizer).expanduser() if tokenizer else None
-    return read_model(path, name_of(path, name), chosen, find_or_pull(lora, on_download) if lora else None)
+def _read(name: str, options: LoadOptions, on_download: OnProgress) -> ModelSource:
+    path = find_or_pull(name, on_download)
+    tokenizer = Path(options.tokenizer).expanduser() if options.tokenizer else None
+    lora = find_or_pull(options.lora, on_download) if options.lora else None
+    return read_model(path, name_of(path, name), tokenizer, lora)
 
 
 def _compilation(
@@ -324,7 +333,7 @@ def _compilation(
     n_beams: int,
     windows_s: Sequence[int],
     cache: Path | None,
-    on_compiled: OnCompiled = lambda done, total: None,
+    on_compiled: OnCompiled,
 ) -> Compilation:
     adapter = str(source.adapter.path) if source.adapter else ""
     return Compilation(
@@ -353,13 +362,13 @@ def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
     return 1
 
 
-def _windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequence[int] | None) -> Sequence[int]:
+def window_lengths(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequence[int] | None) -> Sequence[int]:
     """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
     if source.foreign_decoder is None:
         if wanted is not None or source.generation.windows_s:
             return source.generation.windows_s if wanted is None else wanted
         windows_s = source.adapter.windows_s if source.adapter else DEFAULT_WINDOWS_S
-        # Where each length has graphs of its own, with a copy of the weights, one has to do.
+        # If each length has graphs of its own, with a copy of the weights, one has to do.
         return windows_s if all(plan.candidates[0] == "CPU" for plan in plans.values()) else windows_s[-1:]
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
@@ -370,7 +379,7 @@ def _windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequen
 
 
 def _start(source: ModelSource, compilation: Compilation) -> Runtime:
-    """Start compiled graphs. Raises ModelError where a decoder of others obeys no known mask."""
+    """Start compiled graphs. Raises ModelError if a decoder of others obeys no known mask."""
     runtime = Runtime(compilation)
     if source.foreign_decoder is not None:
         token = source.tokenizer.special.start_of_transcript
@@ -397,8 +406,8 @@ def _device_checks(
             yield from check_freshness(runtime, fresh, token, window_s)
 
 
-def _told(runtime: Runtime, plans: Mapping[str, StagePlan]) -> str:
-    """Say where the stages run and why: once, where it is the same for all."""
+def _where(runtime: Runtime, plans: Mapping[str, StagePlan]) -> str:
+    """Return the devices of the stages and why they were chosen; one if it is the same for all."""
     available = available_devices()
     reasons = {stage: f"{device} ({plans[stage].why(device, available)})" for stage, device in runtime.devices.items()}
     if len(set(reasons.values())) == 1:

@@ -40,10 +40,10 @@ class TimedWord:
     # Arithmetic mean of its tokens' probabilities, 0 to 1.
     probability: float
 
-    # How far the decoder had to look for it (see `timing.attended_samples`); where that is not known, its end.
+    # How far the decoder had to look for it (see `timing.attended_samples`); if unknown, its end.
     attended_samples: int = -1
 
-    # Sum of its tokens' log-probabilities, 0 at most; where nobody has added them up, as if all were equally probable.
+    # Sum of its tokens' log-probabilities, 0 at most; if unknown, as if all were equally probable.
     log_prob: float = math.nan
 
     def __post_init__(self) -> None:
@@ -83,10 +83,10 @@ class Hypothesis:
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
 
-    # Whether it is in that language, as far as the audio tells: no longer if another speaker goes on in another one.
+    # Whether it is in that language, as far as the audio shows: no longer if another speaker goes on in another one.
     language_sure: bool = True
 
-    # A language that is spoken, as far as the audio tells, and that the session does not allow; empty: none.
+    # A language that is spoken, as far as the audio shows, and that the session does not allow; empty: none.
     language_outside: str = ""
 
     # That the text was decoded at; above 0 its tokens were drawn.
@@ -107,5 +107,5 @@ class Hypothesis:
     n_begins_with: int = 0
 
     def is_silence(self, no_speech_threshold: float, logprob_threshold: float) -> bool:
-        """Whether nobody spoke, by openai-whisper's rule: no speech is likely, and what was decoded is not."""
+        """Whether it has no speech, by openai-whisper's rule: no speech is likely, and what was decoded is not."""
         return self.no_speech_prob > no_speech_threshold and self.avg_logprob < logprob_threshold

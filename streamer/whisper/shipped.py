@@ -28,7 +28,7 @@ def _folders_in(where: str) -> list[Path]:
 
 
 def limits(origin: str) -> str:
-    """Return what people should know before they speak to a model of this origin; empty where it is any other."""
+    """Return what people should know before they speak to a model of this origin; empty for any other."""
     if origin != EMBEDDED_ORIGIN:
         return ""
     return (

@@ -8,7 +8,7 @@ from pathlib import Path
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ConfigError, ModelError, PeerError
 from streamer.whisper import adapters
-from streamer.whisper.adapters import Adapter
+from streamer.whisper.adapters import WindowAdapter
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json, readable
@@ -29,16 +29,16 @@ _MIXED = "the files are from different models; fetch both again from one place"
 
 @dataclass(frozen=True, slots=True)
 class ModelSource:
-    """A model as it lies on disk, and what was read of it; nothing is compiled."""
+    """A model on disk, and what was read of it; nothing is compiled."""
 
-    # Where it lies, a directory or a file.
+    # A directory or a file.
     path: Path
 
     # Name of the format, for people.
     format: str
     name: str
 
-    # What it is published as, such as openai/whisper-base.en; empty where it does not say.
+    # What it is published as, such as openai/whisper-base.en; empty if it does not say.
     origin: str
     graphs: ModelGraphs
     tokenizer: Tokenizer
@@ -47,14 +47,14 @@ class ModelSource:
     # What the files say of each other. The model is used only if all have passed.
     checks: tuple[Check, ...] = ()
 
-    # None where the format holds graphs.
+    # None if the format holds graphs.
     checkpoint: Checkpoint | None = None
 
     # The LoRA adapter that is in the checkpoint.
     lora: Path | None = None
 
     # The adapter for windows of less than 30 s.
-    adapter: Adapter | None = None
+    adapter: WindowAdapter | None = None
 
     # More of them, which read all of the files.
     slow_checks: Callable[[], list[Check]] = list
@@ -66,7 +66,7 @@ class ModelSource:
     weights: str = ""
 
     def with_weights(self, weights: str) -> "ModelSource":
-        """Return the model with all weights as f32, f16 or int8. Raises ConfigError where it holds graphs."""
+        """Return the model with all weights as f32, f16 or int8. Raises ConfigError if it holds graphs."""
         if self.checkpoint is None:
             raise ConfigError(
                 f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"
@@ -108,7 +108,7 @@ def read_model(
     tokenizer_path : a tokenizer that replaces the model's own
     lora_path : the directory of an adapter that goes into its weights
 
-    Raises ModelError where it is of no known format, or something is missing or broken.
+    Raises ModelError if it is of no known format, or something is missing or broken.
     """
     with readable(path, _EXPECTED):
         if lora_path is not None and holds_graphs(path):
@@ -132,7 +132,7 @@ def holds_graphs(path: Path) -> bool:
 
 
 def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Checkpoint]:
-    """Load a checkpoint, with an adapter in it; return its format, too. Raises ModelError where one is unfit."""
+    """Load a checkpoint, with an adapter in it; return its format, too. Raises ModelError if one is unfit."""
     with readable(path, _EXPECTED):
         format_, where = formats.find(path)
         checkpoint = format_.load(where)
@@ -216,7 +216,7 @@ def _load_tokenizer(chosen: Path | None, path: Path, dims: ModelDimensions, tabl
         found = vocabulary.find(directory)
     except ModelError as error:
         if dims.n_vocab not in PUBLISHED or any(directory.glob("*.tiktoken")):
-            raise  # it is not that there is none
+            raise  # a file that was found does not fit
         _, repository = PUBLISHED[dims.n_vocab]
         try:
             found = fetch_tokenizer(repository)

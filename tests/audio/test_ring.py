@@ -139,11 +139,13 @@ def test_wake_ends_a_wait() -> None:
     ring = RingBuffer(10)
     ring.write(numbered(0, 10))
     results: list[bool] = []
-    waiter = threading.Thread(target=lambda: results.append(ring.wait_for_room(1, LONG_S)))
+    waiter = threading.Thread(target=lambda: results.append(ring.wait_for_room(1, 10 * LONG_S)), daemon=True)
     waiter.start()
-    while waiter.is_alive():
+    for _ in range(int(LONG_S / 0.01)):
         ring.wake()
         waiter.join(0.01)
+        if results:
+            break
     assert results == [False]
 
 

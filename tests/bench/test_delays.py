@@ -3,30 +3,22 @@
 import pytest
 
 from streamer.bench.delays import word_delays
-from streamer.events import Event, Final, Partial, Word
+from streamer.events import Event, Final
+from tests.builders import final, partial, timed_words
 
 
-def timed(*words: tuple[str, float, float]) -> tuple[Word, ...]:
-    return tuple(Word(word=f" {word}", start=a, end=b, probability=1.0, stable=True) for word, a, b in words)
-
-
-def partial(text: str, stable: int) -> Partial:
-    return Partial(segment=1, start=0.0, end=5.0, text=text, stable=stable, words=())
-
-
-def final(*words: tuple[str, float, float]) -> Final:
-    text = " ".join(word for word, _, _ in words)
-    about = {"segment": 1, "start": 0.0, "end": 5.0, "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
-    return Final(text=text, words=timed(*words), **about)  # type: ignore[arg-type]
+def final_of(*spoken: tuple[str, float, float]) -> Final:
+    words = timed_words(*((f" {word}", start, end) for word, start, end in spoken))
+    return final(" ".join(word for word, _, _ in spoken), end=5.0, words=words)
 
 
 GREETING: list[tuple[float, Event]] = [
     (1.6, partial("God", 0)),
     (2.1, partial("Good moaning", 4)),
     (2.9, partial("Good morning. Bye", 13)),
-    (4.0, final(("Good", 1.0, 1.4), ("morning.", 1.4, 2.0))),
+    (4.0, final_of(("Good", 1.0, 1.4), ("morning.", 1.4, 2.0))),
     (4.9, partial("Bye", 0)),
-    (5.6, final(("Bye!", 4.0, 4.5))),
+    (5.6, final_of(("Bye!", 4.0, 4.5))),
 ]
 
 
@@ -42,12 +34,12 @@ def test_words_before_a_pause_and_the_last_say_how_soon_speech_that_ended_is_sta
 
 
 def test_characters_are_the_words_of_scripts_without_spaces() -> None:
-    events: list[tuple[float, Event]] = [(1.0, partial("漢", 1)), (2.0, final(("漢字", 0.5, 1.0)))]
+    events: list[tuple[float, Event]] = [(1.0, partial("漢", 1)), (2.0, final_of(("漢字", 0.5, 1.0)))]
     assert word_delays(events)["stable"] == pytest.approx([0.0, 1.0])
 
 
 def test_without_words_there_are_no_delays() -> None:
-    assert word_delays([(1.0, partial("Uh", 0)), (2.0, final())]) == {
+    assert word_delays([(1.0, partial("Uh", 0)), (2.0, final_of())]) == {
         "first_seen": [],
         "stable": [],
         "finalisation": [],

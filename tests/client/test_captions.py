@@ -91,7 +91,7 @@ def test_addresses(text: str, url: str, token: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "::1", "ftp://h", "h:port", "h:99999", "a b", "ws://", "h\n:1", "://", "unix://x", "unix:///a\x1b"]
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_invalid_addresses_are_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         parse_address(text)
 
@@ -158,7 +158,7 @@ async def test_a_daemon_that_goes_away_is_asked_for_what_was_missed(close: int |
     assert "is back" in notices[1]
 
 
-async def test_a_daemon_that_is_away_for_long_is_told_once() -> None:
+async def test_a_daemon_that_is_away_for_long_is_reported_once() -> None:
     away = asyncio.Event()
 
     async def leave(connection: ServerConnection) -> None:
@@ -291,14 +291,14 @@ async def test_a_daemon_is_known_by_the_fingerprint_of_its_certificate(certifica
             assert await received(found) == (sent, [])
 
 
-async def test_nothing_is_said_to_who_shows_another_certificate(certificate: Tls) -> None:
+async def test_nothing_is_sent_to_a_server_with_another_certificate(certificate: Tls) -> None:
     async with daemon(ssl=certificate.context) as (address, paths):
         with pytest.raises(PeerError, match=f"another certificate, SHA-256 [0-9a-f]{{64}}: expected {'ab' * 32}"):
             await received(parse_address(address, "secret", "AB" * 32))
         assert paths == []
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_refused_with_a_remedy(certificate: Tls) -> None:
+async def test_an_untrusted_certificate_is_refused_with_a_remedy(certificate: Tls) -> None:
     async with daemon(ssl=certificate.context) as (address, paths):
         with pytest.raises(PeerError, match=r"is not trusted \(.*\).*--fingerprint"):
             await received(f"wss://{address}")

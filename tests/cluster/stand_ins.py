@@ -20,25 +20,23 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     WORKERS,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    Do,
     Message,
-    Move,
     Open,
     Opened,
     Record,
     Refused,
     Release,
     Released,
-    ToGateway,
-    Told,
+    SessionCommand,
+    Update,
     decoded,
     encoded,
     pack_samples,
 )
-from streamer.cluster.owned import Workplace
-from streamer.cluster.worker import Worker, identity_of
+from streamer.cluster.worker import ClusterWorker, identity_of
+from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.engine import Engine
 from streamer.engine.runner import SessionRunner
 from streamer.engine.state import SessionState
@@ -80,6 +78,7 @@ MODEL = cast(
         ),
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
+        fork=lambda: None,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],
@@ -111,7 +110,7 @@ class LocalBus:
 
     async def request(self, subject: str, message: Message, kind: type[M] | UnionType, *, timeout_s: float) -> Any:  # noqa: ANN401
         if subject not in self._handlers:
-            raise ClusterError("nobody is there")
+            raise ClusterError("it has no subscriber")
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._queue(subject).put_nowait((encoded(message), answer))
         async with asyncio.timeout(timeout_s):
@@ -180,7 +179,7 @@ class LocalLog:
 
 
 class Gateway:
-    """One session as a gateway sees it: all of its audio and commands, what it was told, and who owns it."""
+    """One session as a gateway sees it: all of its audio and commands, the updates it received, and its owner."""
 
     def __init__(
         self, bus: LocalBus | Bus, log: LocalLog | SessionLog, model: str, session: str = "s1", name: str = "g1"
@@ -188,9 +187,9 @@ class Gateway:
         self.bus, self.log, self.session, self.name = bus, log, session, name
         self.events: list[Event] = []
         self.audio = np.zeros(0, dtype=np.float32)
-        self.commands: list[Do] = []
-        self.told: list[Told] = []
-        self.moves: list[Move] = []
+        self.commands: list[SessionCommand] = []
+        self.updates: list[Update] = []
+        self.moves: list[Update] = []
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
@@ -199,7 +198,7 @@ class Gateway:
         )
 
     async def listen(self) -> None:
-        await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._hear)
+        await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._on_update)
 
     async def open(self, worker: str, *, must: bool = False) -> Opened | Refused:
         request = Open(
@@ -223,6 +222,16 @@ class Gateway:
             await self.send_from(answer.checkpoint.state.needed_from, answer.checkpoint.command)
         return answer
 
+    async def opened(self, worker: str, *, must: bool = False) -> Opened:
+        answer = await self.open(worker, must=must)
+        assert isinstance(answer, Opened)
+        return answer
+
+    async def refused(self, worker: str, *, must: bool = False) -> Refused:
+        answer = await self.open(worker, must=must)
+        assert isinstance(answer, Refused)
+        return answer
+
     async def release(self) -> Released | Refused:
         answer: Released | Refused = await self.bus.request(
             f"{WORKERS}.{self.worker}",
@@ -243,7 +252,7 @@ class Gateway:
 
     async def do(self, what: str, **options: Any) -> None:  # noqa: ANN401 - of a command
         number, options_of = len(self.commands) + 1, options.pop("options", None)
-        do = Do(
+        do = SessionCommand(
             session=self.session,
             epoch=0,
             position=len(self.audio),
@@ -259,16 +268,16 @@ class Gateway:
         """Send audio from a position on, and the commands behind one, again."""
         await self._send(position, command)
 
-    async def heard(self, position: int) -> None:
-        """Wait until it was told that audio up to a position was heard."""
+    async def processed(self, position: int) -> None:
+        """Wait until audio up to a position is known to be processed."""
         await until(lambda: self.checkpoint.state.heard >= position)
 
     async def asked_to_move(self) -> None:
         """Wait until its worker asks for it to be taken elsewhere."""
         await until(lambda: bool(self.moves))
 
-    async def settled(self) -> None:
-        """Wait until `end` was told."""
+    async def ended(self) -> None:
+        """Wait until `end` was received."""
         await until(lambda: bool(self.events) and self.events[-1].type == "end")
 
     @property
@@ -286,7 +295,7 @@ class Gateway:
                 piece = self.audio[position : min(end, position + BLOCK_SAMPLES)]
                 await self.bus.publish(
                     f"{WORKERS}.{self.worker}",
-                    Audio(
+                    AudioBlock(
                         session=self.session,
                         epoch=self.epoch,
                         position=position,
@@ -298,10 +307,12 @@ class Gateway:
                 position += len(piece)
             if do is not None:
                 command = do.command
-                await self.bus.publish(f"{WORKERS}.{self.worker}", Do(**{**_fields(do), "epoch": self.epoch}))
+                await self.bus.publish(
+                    f"{WORKERS}.{self.worker}", SessionCommand(**{**_fields(do), "epoch": self.epoch})
+                )
 
     async def _fill_in(self) -> None:
-        """Take from the log what was stored, and not told."""
+        """Read from the log what was stored and not received."""
         for stored in await self.log.read(self.session):
             self._take(stored.record.events)
 
@@ -314,16 +325,15 @@ class Gateway:
             else:
                 assert known.get(event.seq, event) == event, "two events have one number"
 
-    async def _hear(self, data: bytes, _reply: object) -> None:
-        message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
+    async def _on_update(self, data: bytes, _reply: object) -> None:
+        message = decoded(data, Update)
         if message.session != self.session or message.epoch < self.epoch:
             return
-        if isinstance(message, Move):
+        if message.move:
             self.moves.append(message)
-            return
         if self.opening:
             return
-        self.told.append(message)
+        self.updates.append(message)
         self.checkpoint = message.checkpoint
         self._take(message.events)
         if message.missing:
@@ -355,7 +365,7 @@ class Speech:
 
 @contextmanager
 def engine_for(speech: Speech, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine[FakeEncoded]]:
-    """Run an engine that hears a speech."""
+    """Run an engine that transcribes a speech."""
     monkeypatch.setattr("streamer.sessions.sessions.SessionRunner", HearingRunner)
     encoder = FakeEncoder()
     engine: Engine[FakeEncoded] = Engine(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
@@ -373,8 +383,8 @@ def workplace(
     *,
     worker: str = "w1",
     settings: Settings = Settings(),  # noqa: B008
-) -> Workplace:
-    return Workplace(
+) -> WorkerContext:
+    return WorkerContext(
         worker=worker,
         bus=cast(Bus, bus),
         log=cast(SessionLog, log),
@@ -388,8 +398,8 @@ def workplace(
 class Workers:
     """Workers that run until the block is left."""
 
-    def __init__(self, *places: Workplace) -> None:
-        self.workers = [Worker(place) for place in places]
+    def __init__(self, *places: WorkerContext) -> None:
+        self.workers = [ClusterWorker(place) for place in places]
         self._bus = places[0].bus
         self.stops = [asyncio.Event() for _ in places]
         self.tasks: list[asyncio.Task[None]] = []

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +16,7 @@ from streamer.cluster.bus import Bus
 from streamer.cluster.local import find_nats_server
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import VERSION, Checkpoint, Record
-from streamer.cluster.owned import Workplace
+from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
@@ -70,6 +70,16 @@ class NatsServer:
         self._process.send_signal(number)
 
 
+@contextlib.contextmanager
+def running(server: NatsServer) -> Iterator[NatsServer]:
+    """Run a server until the block is left."""
+    try:
+        server.start()
+        yield server
+    finally:
+        server.kill()
+
+
 class NatsCluster:
     """NATS servers that know each other."""
 
@@ -121,6 +131,15 @@ async def bus_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
         yield bus
     finally:
         await bus.close()
+
+
+@contextlib.asynccontextmanager
+async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncIterator[tuple[Bus, SessionLog]]:  # noqa: ANN401
+    """Yield a machine's connection to NATS and the sessions' log, whose stream is there."""
+    async with bus_on(*urls, name=name, **others) as bus:
+        log = SessionLog(bus, settings_for(*urls, **others))
+        await log.prepare()
+        yield bus, log
 
 
 async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float = WAIT_S) -> None:
@@ -210,8 +229,10 @@ class Line:
         raise ConnectionError
 
 
-def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> Workplace:
+def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
     """Return that of a worker without sessions."""
     engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
     log = SessionLog(bus, settings.cluster)
-    return Workplace(worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine)
+    return WorkerContext(
+        worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine
+    )

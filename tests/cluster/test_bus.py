@@ -1,37 +1,37 @@
 """A machine's connection to NATS."""
 
 import asyncio
-import dataclasses
 import logging
 import re
 import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.messages import Leave, Opened, Refused, decoded
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError
-from tests.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, settings_for, until
+from tests.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, running, settings_for, until
 
 
 async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
     nats: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[int] = []
+    received: list[int] = []
 
     async def handle(data: bytes, reply: Reply) -> None:
-        heard.append(decoded(data, Leave).epoch)
-        if heard[-1] == 2:
+        received.append(decoded(data, Leave).epoch)
+        if received[-1] == 2:
             raise RuntimeError("a fault of the handler")
 
     async with bus_on(nats) as bus:
         await bus.subscribe("streamer.worker.a", handle)
         for epoch in range(100):
             await bus.publish("streamer.worker.a", Leave(session="s", epoch=epoch))
-        await until(lambda: len(heard) == 100)
-    assert heard == list(range(100))
+        await until(lambda: len(received) == 100)
+    assert received == list(range(100))
     assert "a fault of the handler" in caplog.text
 
 
@@ -52,20 +52,20 @@ async def test_what_is_published_right_after_a_subscription_arrives(nats: str) -
     assert (received, absent) == (subjects, [])
 
 
-async def test_who_is_not_there_is_told_of_at_once(nats: str) -> None:
-    heard: list[int] = []
+async def test_a_subject_without_a_subscriber_is_reported_at_once(nats: str) -> None:
+    received: list[int] = []
     absent: list[str] = []
 
     async def handle(data: bytes, reply: Reply) -> None:
-        heard.append(decoded(data, Leave).epoch)
+        received.append(decoded(data, Leave).epoch)
 
     async with bus_on(nats) as bus, bus_on(nats, name="m2") as other:
         await other.subscribe("streamer.worker.a", handle)
         await bus.notice_absence(absent.append)
-        await bus.publish("streamer.worker.nobody", Leave(session="s", epoch=1))
+        await bus.publish("streamer.worker.absent", Leave(session="s", epoch=1))
         await bus.publish("streamer.worker.a", Leave(session="s", epoch=2))
-        await until(lambda: bool(heard and absent))
-    assert (heard, absent) == ([2], ["streamer.worker.nobody"])
+        await until(lambda: bool(received and absent))
+    assert (received, absent) == ([2], ["streamer.worker.absent"])
 
 
 async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
@@ -80,20 +80,20 @@ async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
         assert refused == Refused(code="busy", message="full")
         with pytest.raises(ClusterMessageError):
             await asks.request("streamer.worker.b", leave, Opened, timeout_s=5)
-        with pytest.raises(ClusterError, match=r"streamer\.worker\.c cannot be asked: nobody is there"):
+        with pytest.raises(ClusterError, match=r"streamer\.worker\.c cannot be asked: it has no subscriber"):
             await asks.request("streamer.worker.c", leave, Opened, timeout_s=5)
         with pytest.raises(ClusterError, match=r"did not answer within 0\.1 s"):
             await asks.request("streamer.worker.b", Leave(session="s", epoch=0), Opened, timeout_s=0.1)
 
 
-async def test_a_lost_connection_comes_back_with_its_subscriptions_and_is_told_once_each(
+async def test_a_lost_connection_comes_back_with_its_subscriptions_and_is_logged_once_each(
     nats: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    heard: list[int] = []
+    received: list[int] = []
     back: list[bool] = []
 
     async def handle(data: bytes, reply: Reply) -> None:
-        heard.append(decoded(data, Leave).epoch)
+        received.append(decoded(data, Leave).epoch)
 
     async with Line(nats) as line, bus_on(line.url) as bus:
         bus.on_reconnected = lambda: back.append(bus.connected)
@@ -103,7 +103,7 @@ async def test_a_lost_connection_comes_back_with_its_subscriptions_and_is_told_o
         await bus.publish("streamer.worker.lost", Leave(session="s", epoch=1))
         await until(lambda: back == [True])
         await bus.publish("streamer.worker.lost", Leave(session="s", epoch=2))
-        await until(lambda: 2 in heard)
+        await until(lambda: 2 in received)
     lines = [record.getMessage() for record in caplog.records if record.name == "streamer.cluster.bus"]
     assert lines[0] == "the connection to NATS is lost: trying until it is back"
     assert lines[1].startswith("connected to NATS again, to 127.0.0.1:")
@@ -186,27 +186,23 @@ def test_a_machine_without_a_name_gets_one_that_subjects_can_have(monkeypatch: p
     assert machine_name(settings_for(name="w1")) == "w1"
 
 
-async def test_where_nobody_listens_it_ends_with_one_line() -> None:
+async def test_without_a_server_it_ends_with_one_line() -> None:
     port = free_port()
     with pytest.raises(ClusterError, match=f"NATS at 127.0.0.1:{port} cannot be used: .+; expected nats-server"):
         await Bus.connect(settings_for(f"nats://me:secret@127.0.0.1:{port}"), "a")
 
 
 async def test_without_jetstream_it_ends_with_one_line(tmp_path: Path) -> None:
-    server = NatsServer(tmp_path, store=None)
-    server.start()
-    try:
-        with pytest.raises(ClusterError, match=r"does not answer about JetStream.*expected `jetstream` in its"):
-            await Bus.connect(settings_for(server.url), "a")
-    finally:
-        server.kill()
+    with (
+        running(NatsServer(tmp_path, store=None)) as server,
+        pytest.raises(ClusterError, match=r"does not answer about JetStream.*expected `jetstream` in its"),
+    ):
+        await Bus.connect(settings_for(server.url), "a")
 
 
-async def test_passwords_are_used_and_told_to_nobody(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_passwords_are_used_and_never_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    server = NatsServer(tmp_path, more='authorization { user: me, password: "p@ss/word" }')
-    server.start()
-    try:
+    with running(NatsServer(tmp_path, more='authorization { user: me, password: "p@ss/word" }')) as server:
         async with Line(server.url) as line:
             async with bus_on(line.url.replace("://", "://me:p%40ss%2Fword@")) as bus:
                 line.cut()
@@ -216,8 +212,6 @@ async def test_passwords_are_used_and_told_to_nobody(tmp_path: Path, caplog: pyt
         assert "p@ss" not in caplog.text
         assert "p%40ss" not in caplog.text
         assert "wrong-one" not in caplog.text
-    finally:
-        server.kill()
 
 
 @pytest.mark.parametrize(
@@ -237,8 +231,8 @@ async def test_passwords_are_used_and_told_to_nobody(tmp_path: Path, caplog: pyt
         {"credentials": __file__, "nkey_file": __file__},
     ],
 )
-async def test_wrong_settings_are_told_in_one_line(nats: str, given: dict[str, Any]) -> None:
-    settings = dataclasses.replace(settings_for(nats), **given)
+async def test_wrong_settings_are_refused_in_one_line(nats: str, given: dict[str, Any]) -> None:
+    settings = msgspec.structs.replace(settings_for(nats), **given)
     with pytest.raises(ConfigError) as raised:
         await Bus.connect(settings, settings.name or "a")
     assert "\n" not in str(raised.value)

@@ -104,7 +104,7 @@ def test_a_first_try_needs_no_nats(tmp_path: Path) -> None:
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30)
         assert refused.value.code == 503
-        assert b"no worker is heard" in refused.value.read()
+        assert b"no worker is alive" in refused.value.read()
         metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
         assert b"streamer_cluster_gateways" in metrics
     finally:

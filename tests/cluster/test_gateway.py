@@ -1,11 +1,11 @@
-"""A gateway before workers that only keep to the protocol: nothing is lost or doubled, whoever is."""
+"""A gateway before workers that only keep to the protocol: nothing is lost or doubled, whatever fails."""
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,21 +13,19 @@ from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus
 from streamer.cluster.gateway import ClusterStreams
-from streamer.cluster.kept import WAITING_SAMPLES
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
-    ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     GATEWAYS,
     VERSION,
-    Audio,
+    AudioBlock,
     Checkpoint,
-    GatewayAlive,
     Message,
     Open,
     Refused,
-    Told,
+    Update,
 )
+from streamer.cluster.replay import WAITING_SAMPLES
 from streamer.engine.state import SessionState
 from streamer.errors import BusyError, ClusterError, ConfigError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Ready
@@ -43,12 +41,43 @@ BLOCK = 800  # samples
 class Lossy(Bus):
     """A connection on which a test can lose messages."""
 
-    # Says which messages do not come.
+    # Returns whether a message is lost.
     lose: Callable[[Message], bool] = staticmethod(lambda message: False)
 
     async def publish(self, subject: str, message: Message) -> None:
         if not self.lose(message):
             await super().publish(subject, message)
+
+
+class Client:
+    """A client's stream: its audio, and the events that it has received."""
+
+    def __init__(self, stream: ClientStream, n_samples: int, said: int = 0) -> None:
+        self.stream = stream
+        self.name = stream.feed.session
+        self.data, self.samples = speech(n_samples)
+        self.said = said
+        self.events = events_of(stream)
+
+    async def speak(self, until_sample: int | None = None) -> None:
+        """Send audio up to a sample, by default all of it."""
+        end = len(self.samples) if until_sample is None else until_sample
+        for first in range(self.said, end, BLOCK):
+            await self.stream.write(self.data[2 * first : 2 * min(end, first + BLOCK)])
+        self.said = end
+
+    async def processed(self) -> None:
+        """Wait until a worker has processed what was sent."""
+        await until(lambda: self.stream._session.checkpoint.state.heard >= self.said)  # type: ignore[attr-defined]
+
+    async def finish(self, before: tuple[Event, ...] = ()) -> None:
+        """End, and hold that each piece of the audio has its text once, in order, with the events before."""
+        await self.speak()
+        await self.stream.finish()
+        assert finals([*before, *self.events]) == texts_of(self.samples)
+        numbers = [event.seq for event in self.events if event.seq]
+        assert numbers == sorted(set(numbers))
+        assert isinstance(self.events[-1], End)
 
 
 class Places:
@@ -67,26 +96,28 @@ class Places:
         await log.prepare()
         return bus, log  # type: ignore[return-value]
 
-    async def worker(self, name: str, **more: Any) -> FakeWorker:  # noqa: ANN401 - passed on
+    async def worker(self, name: str = "w1", **more: Any) -> FakeWorker:  # noqa: ANN401 - passed on
         worker = self.workers[name] = await FakeWorker(*await self.bus(name), name, **more).start()
         self._stack.push_async_callback(worker.close)
         return worker
 
-    async def gateway(self, name: str = "g1", server: ServerSettings | None = None, **more: Any) -> ClusterStreams:  # noqa: ANN401
-        bus, log = await self.bus(name)
-        cluster = dataclasses.replace(self.settings, **more)
-        streams = ClusterStreams(Settings(cluster=cluster, server=server or ServerSettings()), bus, log, name)
+    async def gateway(self, name: str = "g1", **server: Any) -> ClusterStreams:  # noqa: ANN401 - settings
+        settings = Settings(cluster=self.settings, server=ServerSettings(**server))
+        streams = ClusterStreams(settings, *await self.bus(name), name)
         streams.on_stall = lambda why, stall_s: self.stalls.append(why)
         await streams.start()
         self._stack.push_async_callback(streams.close)
         return streams
 
-    async def owner(self, stream: ClientStream, but: FakeWorker | None = None) -> FakeWorker:
+    async def client(self, n_samples: int, streams: ClusterStreams | None = None) -> Client:
+        """Open a stream, by default at a gateway of its own."""
+        return Client(await (streams or await self.gateway()).open(StreamStart()), n_samples)
+
+    async def owner(self, client: Client, but: FakeWorker | None = None) -> FakeWorker:
         """Wait until a worker, other than one, has a session."""
-        name = stream.feed.session
 
         def found() -> list[FakeWorker]:
-            return [w for w in self.workers.values() if name in w.sessions and w is not but and not w.stopped]
+            return [w for w in self.workers.values() if client.name in w.sessions and w is not but and not w.stopped]
 
         await until(lambda: bool(found()))
         return found()[0]
@@ -98,9 +129,9 @@ async def places(nats: str) -> AsyncIterator[Places]:
         yield Places(nats, stack)
 
 
-def speech(n_samples: int, seed: int = 1) -> tuple[bytes, Float32Array]:
+def speech(n_samples: int) -> tuple[bytes, Float32Array]:
     """Return audio as a client sends it, and as samples."""
-    audio = np.random.default_rng(seed).integers(-20_000, 20_000, n_samples).astype("<i2")
+    audio = np.random.default_rng(1).integers(-20_000, 20_000, n_samples).astype("<i2")
     return audio.tobytes(), audio.astype(np.float32) / np.float32(32_768)
 
 
@@ -115,89 +146,56 @@ def finals(events: list[Event]) -> list[str]:
     return [event.text for event in events if isinstance(event, Final)]
 
 
-async def speak(stream: ClientStream, data: bytes) -> None:
-    for first in range(0, len(data), 2 * BLOCK):
-        await stream.write(data[first : first + 2 * BLOCK])
-
-
-async def heard(stream: ClientStream, n_samples: int) -> None:
-    """Wait until a worker has heard so much."""
-    remote = stream._session
-    await until(lambda: remote.checkpoint.state.heard >= n_samples)  # type: ignore[attr-defined]
-
-
 async def test_a_session_is_transcribed_by_a_worker(places: Places) -> None:
-    await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart(language="en"))
-    events = events_of(stream)
-    data, samples = speech(8000)
-    await speak(stream, data[:8000])
-    await stream.command("flush")
-    await stream.change(dataclasses.replace(stream.options, language="de"))
-    await speak(stream, data[8000:])
-    await stream.finish()
-    assert isinstance(events[0], Ready)
-    assert finals(events) == texts_of(samples)
-    assert [event.time for event in events if isinstance(event, Flushed)] == [0.25]
-    assert [event.seq for event in events] == sorted({event.seq for event in events})
-    assert isinstance(events[-1], End)
-    assert stream.options.language == "de"
-    assert [(do.what, do.position) for do in places.workers["w1"].done] == [
-        ("flush", 4000),
-        ("set", 4000),
-        ("end", 8000),
-    ]
+    worker = await places.worker()
+    client = await places.client(8000)
+    await client.speak(4000)
+    await client.stream.command("flush")
+    await client.stream.change(msgspec.structs.replace(client.stream.options, language="de"))
+    await client.finish()
+    assert isinstance(client.events[0], Ready)
+    assert [event.time for event in client.events if isinstance(event, Flushed)] == [0.25]
+    assert client.stream.options.language == "de"
+    assert [(do.what, do.position) for do in worker.done] == [("flush", 4000), ("set", 4000), ("end", 8000)]
 
 
-async def test_without_a_worker_nobody_is_let_in(places: Places) -> None:
+async def test_without_a_worker_no_client_is_admitted(places: Places) -> None:
     streams = await places.gateway()
     with pytest.raises(BusyError, match="start one with `streamer worker"):
         await streams.open(StreamStart())
     assert streams.health()["status"] == "failing"
 
 
-async def test_where_one_is_full_the_next_is_asked(places: Places) -> None:
+async def test_if_one_worker_refuses_the_next_is_asked_and_the_last_refusal_raised(places: Places) -> None:
     full, free = await places.worker("full"), await places.worker("free")
     full.refusal = "busy"
     streams = await places.gateway()
     await until(lambda: len(streams.workers()) == 2)
     for _ in range(4):
         await streams.open(StreamStart())
-    assert (len(full.sessions), len(free.sessions)) == (0, 4)
+    assert (len(full.sessions), len(free.sessions), streams.alive.sessions) == (0, 4, 4)
     free.refusal = "busy"
     with pytest.raises(BusyError, match="does not want to"):
         await streams.open(StreamStart())
-    assert len(streams.alive.sessions) == 1
-    assert streams.alive.sessions[""] == 4
-
-
-async def test_what_a_model_cannot_do_is_told(places: Places) -> None:
-    worker = await places.worker("w1")
-    worker.refusal = ConfigError.code
-    streams = await places.gateway()
+    full.refusal = free.refusal = ConfigError.code
     with pytest.raises(ConfigError, match="does not want to"):
         await streams.open(StreamStart())
     with pytest.raises(ConfigError, match="keeps no history"):
         await streams.open(StreamStart(keep=True))
+    assert streams.alive.sessions == 4
 
 
-async def test_nothing_is_lost_when_a_worker_is(places: Places) -> None:
+async def test_nothing_is_lost_with_a_worker(places: Places) -> None:
     await places.worker("w1")
     await places.worker("w2")
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(32_000)
-    first = await places.owner(stream)
-    await speak(stream, data[:32_100])
-    await stream.command("flush")
+    client = await places.client(32_000, streams)
+    first = await places.owner(client)
+    await client.speak(16_050)
+    await client.stream.command("flush")
     first.kill()
-    await speak(stream, data[32_100:])
-    second = await places.owner(stream, but=first)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
-    assert sum(isinstance(event, Flushed) for event in events) == 1
-    assert second.name != first.name
+    await client.finish()
+    assert sum(isinstance(event, Flushed) for event in client.events) == 1
     assert places.stalls == ["lost"]
     assert streams.alive.counters == {"moves_lost": 1.0}
 
@@ -205,309 +203,277 @@ async def test_nothing_is_lost_when_a_worker_is(places: Places) -> None:
 async def test_a_worker_that_was_stopped_and_comes_back_doubles_nothing(places: Places) -> None:
     await places.worker("w1")
     await places.worker("w2")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    first = await places.owner(stream)
-    await speak(stream, data[:8000])
+    client = await places.client(16_000)
+    first = await places.owner(client)
+    await client.speak(4000)
     first.stopped = True
-    await speak(stream, data[8000:20_000])
-    await places.owner(stream, but=first)
+    await client.speak(10_000)
+    await places.owner(client, but=first)
     await first.go_on()
     await until(lambda: first.n_fenced == 1)
-    await speak(stream, data[20_000:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.finish()
 
 
-async def test_a_worker_that_was_asked_before_it_stopped_steals_nothing_when_it_goes_on(places: Places) -> None:
+async def test_a_worker_that_was_asked_before_it_stopped_takes_nothing_when_it_continues(places: Places) -> None:
     first = await places.worker("w1")
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    await speak(stream, data[:8000])
+    client = await places.client(16_000, streams)
+    await client.speak(4000)
     second = await places.worker("w2")
     await until(lambda: len(streams.workers()) == 2)
     second.stopped = True
-    await first.ask_to_move(stream.feed.session, "load")
+    await first.ask_to_move(client.name, "load")
     await until(lambda: bool(second._waiting))
-    await speak(stream, data[8000:16_000])
-    await until(lambda: stream.feed.session in first.sessions)
+    await client.speak(8000)
+    await until(lambda: client.name in first.sessions)
     await second.go_on()
-    await speak(stream, data[16_000:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.finish()
     assert second.sessions == {}
     assert first.n_fenced == 0
 
 
 @pytest.mark.parametrize("why", ["drain", "load"])
-async def test_a_session_moves_where_its_worker_asks_for_it(places: Places, why: str) -> None:
+async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: str) -> None:
     await places.worker("w1")
     await places.worker("w2")
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    first = await places.owner(stream)
-    await speak(stream, data[:16_100])
+    await until(lambda: len(streams.workers()) == 2)
+    client = await places.client(16_000, streams)
+    first = await places.owner(client)
+    await client.speak(8050)
     first.draining = why == "drain"
-    await first.ask_to_move(stream.feed.session, why)
-    second = await places.owner(stream, but=first)
-    await speak(stream, data[16_100:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await first.ask_to_move(client.name, why)
+    second = await places.owner(client, but=first)
+    await client.finish()
     assert first.sessions == second.sessions == {}
     assert places.stalls == [why]
 
 
 async def test_a_worker_that_drains_alone_keeps_its_session_until_there_is_another(places: Places) -> None:
     first = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
+    client = await places.client(8000)
     first.draining = True
-    await first.ask_to_move(stream.feed.session, "drain")
-    data, samples = speech(8000)
-    await speak(stream, data)
-    await until(lambda: len(finals(events)) == 5)
+    await first.ask_to_move(client.name, "drain")
+    await client.speak()
+    await until(lambda: len(finals(client.events)) == 5)
     assert first.sessions
     await places.worker("w2")
-    await places.owner(stream, but=first)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await places.owner(client, but=first)
+    await client.finish()
 
 
-async def test_a_full_worker_takes_what_went_on_elsewhere_and_has_no_other_place(places: Places) -> None:
+async def test_a_full_worker_takes_over_what_no_other_has_room_for(places: Places) -> None:
     first = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
+    client = await places.client(0)
     second = await places.worker("w2", room=False)
     first.kill()
-    assert await places.owner(stream, but=first) is second
+    assert await places.owner(client, but=first) is second
 
 
-async def test_a_worker_that_does_not_get_on_is_left(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.cluster.remote.STUCK_S", 0.5)
-    monkeypatch.setattr("streamer.cluster.remote.SLOW_SAMPLES", 8000)
+async def test_a_slow_worker_is_left(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.cluster.gateway_session.STUCK_S", 0.5)
+    monkeypatch.setattr("streamer.cluster.gateway_session.SLOW_SAMPLES", 8000)
     await places.worker("w1")
     await places.worker("w2")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
-    first = await places.owner(stream)
+    client = await places.client(20_000)
+    first = await places.owner(client)
     first.idle = True
-    data, samples = speech(20_000)
-    await speak(stream, data)
-    await places.owner(stream, but=first)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.speak()
+    await places.owner(client, but=first)
+    await client.finish()
     assert places.stalls == ["slow"]
 
 
 async def test_a_worker_that_forgot_a_session_is_given_it_again(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.cluster.remote.SILENT_S", 0.8)
-    worker = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(8000)
-    await speak(stream, data[:8000])
+    monkeypatch.setattr("streamer.cluster.gateway_session.SILENT_S", 0.8)
+    worker = await places.worker()
+    client = await places.client(8000)
+    await client.speak(4000)
     worker.sessions.clear()
-    await speak(stream, data[8000:])
-    await places.owner(stream)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.speak()
+    await places.owner(client)
+    await client.finish()
     assert places.stalls == ["silent"]
 
 
-@pytest.mark.parametrize("kind", [Audio, Told], ids=["to the worker", "from the worker"])
-async def test_messages_that_do_not_come_are_made_good(places: Places, kind: type[Message]) -> None:
-    worker = await places.worker("w1")
+@pytest.mark.parametrize("kind", [AudioBlock, Update], ids=["to the worker", "from the worker"])
+async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) -> None:
+    worker = await places.worker()
     streams = await places.gateway()
-    bus = streams._bus if kind is Audio else worker.bus
+    bus = streams._bus if kind is AudioBlock else worker.bus
     chance = np.random.default_rng(3)
     bus.lose = lambda message: isinstance(message, kind) and chance.random() < 0.3  # type: ignore[attr-defined]
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    await speak(stream, data)
-    finishing = asyncio.create_task(stream.finish())
+    client = await places.client(16_000, streams)
+    await client.speak()
+    finishing = asyncio.create_task(client.finish())
     await until(lambda: not worker.sessions)
     bus.lose = lambda message: False  # type: ignore[attr-defined]
-    if kind is Told:  # `end` may be among what did not come
-        remote = stream._session
-        await remote._read_log(stream.feed.last_seq)  # type: ignore[attr-defined]
+    if kind is Update:  # `end` may be among those lost
+        await client.stream._session._read_log(client.stream.feed.last_seq)  # type: ignore[attr-defined]
     await finishing
-    assert finals(events) == texts_of(samples)
-    assert [event.seq for event in events] == sorted({event.seq for event in events})
 
 
 async def test_a_client_is_held_back_while_too_much_waits(places: Places) -> None:
-    worker = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
+    worker = await places.worker()
+    client = await places.client(WAITING_SAMPLES + 16_000)
     worker.idle = True
-    data, samples = speech(WAITING_SAMPLES + 16_000)
-    writing = asyncio.create_task(speak(stream, data))
-    remote = stream._session
-    await until(lambda: remote.ring.free < 8000)
+    speaking = asyncio.create_task(client.speak())
+    await until(lambda: client.stream._session.ring.free < 8000)
     await asyncio.sleep(0.1)
-    assert not writing.done()
+    assert not speaking.done()
     worker.idle = False
-    await writing
-    await heard(stream, len(samples))
-    await stream.finish()
+    await speaking
+    await client.processed()
 
 
-async def test_a_session_that_nobody_wants_is_left(places: Places) -> None:
-    worker = await places.worker("w1")
+async def test_a_session_whose_client_has_left_ends(places: Places) -> None:
+    worker = await places.worker()
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    stream.abandon()
-    await until(lambda: worker.left == [stream.feed.session])
-    assert streams.alive.sessions == {}
+    client = await places.client(0, streams)
+    client.stream.abandon()
+    await until(lambda: worker.left == [client.name])
+    assert streams.alive.sessions == 0
 
 
-async def test_a_session_that_was_being_opened_as_its_client_left_is_left(places: Places) -> None:
-    worker = await places.worker("w1")
+async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_owner(places: Places) -> None:
+    worker = await places.worker()
     streams = await places.gateway()
     await until(lambda: len(streams.workers()) == 1)
     worker.stopped = True
     opening = asyncio.create_task(streams.open(StreamStart()))
     await until(lambda: bool(worker._waiting))
+    (name,) = streams._sessions
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
+    # An update of a former owner does not count for the session as a whole.
+    checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState())
+    old = Update(
+        session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
+    )
+    await worker.bus.publish(f"{GATEWAYS}.g1", old)
+    await asyncio.sleep(0.2)
     await worker.go_on()
-    await until(lambda: len(worker.left) == 1)
-
-
-async def test_a_client_comes_back_to_its_gateway(places: Places) -> None:
-    await places.worker("w1")
-    streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    data, samples = speech(8000)
-    await speak(stream, data)
-    stream.keep()
-    assert await streams.resume(stream.feed.session, after=3) is stream
-    assert stream.go_on() == len(samples)
+    await until(lambda: worker.left == [name])
 
 
 async def test_a_session_is_resumed_with_the_token_that_began_it_and_with_no_other(places: Places) -> None:
-    await places.worker("w1")
+    await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart(), tenant="anna")
-    name = stream.feed.session
-    data, _ = speech(8000)
-    await speak(stream, data)
-    await heard(stream, 8000)
-    stream.keep()
+    client = Client(await g1.open(StreamStart(), tenant="anna"), 8000)
+    await client.speak()
+    await client.processed()
+    client.stream.keep()
     for gateway in (g1, g2):
         for tenant in ("berta", ""):
             with pytest.raises(UnknownSessionError):
-                await gateway.resume(name, tenant=tenant)
-    assert await g1.resume(name, after=3, tenant="anna") is stream
+                await gateway.resume(client.name, tenant=tenant)
+    assert await g1.resume(client.name, after=3, tenant="anna") is client.stream
+    assert client.stream.go_on() == 8000
     await g1.close()
-    again = await g2.resume(name, after=stream.feed.last_seq, tenant="anna")
-    assert g2.alive.sessions == {"anna": 1}
+    again = await g2.resume(client.name, after=client.stream.feed.last_seq, tenant="anna")
+    assert g2.alive.sessions == 1
     await again.finish()
 
 
 @pytest.mark.parametrize("lost", ["gateway", "gateway and worker"])
-async def test_a_client_goes_on_at_another_gateway(places: Places, lost: str) -> None:
+async def test_a_client_continues_at_another_gateway(places: Places, lost: str) -> None:
     await places.worker("w1")
     await places.worker("w2")
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart(), tenant="somebody")
-    name = stream.feed.session
-    data, samples = speech(32_000)
-    first = await places.owner(stream)
-    await stream.command("pause")
-    await stream.command("resume")
-    await speak(stream, data[:30_100])
-    await stream.command("flush")
-    await speak(stream, data[30_100:35_000])
-    await heard(stream, 17_500)
-    before, seen = events_of(stream), stream.feed.last_seq
+    client = Client(await g1.open(StreamStart(), tenant="anna"), 32_000)
+    first = await places.owner(client)
+    await client.stream.command("pause")
+    await client.stream.command("resume")
+    await client.speak(15_050)
+    await client.stream.command("flush")
+    await client.speak(17_500)
+    await client.processed()
+    before, seen = tuple(client.events), client.stream.feed.last_seq
     await g1.close()
     if lost != "gateway":
         first.kill()
 
-    again = await g2.resume(name, after=seen, tenant="somebody")
-    events = events_of(again)
-    assert g2.alive.sessions == {"somebody": 1}
-    assert again.feed.last_seq >= seen
-    assert again.options == stream.options
-    position = again.go_on()
+    stream = await g2.resume(client.name, after=seen, tenant="anna")
+    assert g2.alive.sessions == 1
+    assert stream.feed.last_seq >= seen
+    assert stream.options == client.stream.options
+    position = stream.go_on()
     assert position == 16_000  # where the open segment begins
-    await speak(again, data[2 * position :])
-    await again.finish()
-    assert finals(before + events) == texts_of(samples)
-    assert min(event.seq for event in events) > seen  # what the client has is not read again
-    assert [event.seq for event in events] == sorted({event.seq for event in events})
+    again = Client(stream, 32_000, said=position)
+    await again.finish(before)
+    assert min(event.seq for event in again.events) > seen  # what the client has is not read again
     whats = [do.what for worker in places.workers.values() for do in worker.done]
     assert whats.count("pause") == whats.count("flush") == 1
 
 
-async def test_what_was_told_before_and_stood_there_is_not_done_again(places: Places) -> None:
-    await places.worker("w1")
+async def test_a_command_that_took_effect_is_not_repeated_with_its_audio(places: Places) -> None:
+    worker = await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart())
-    data, _ = speech(3000)
-    await speak(stream, data[:4000])  # 2000 samples: the open segment begins at 1600
-    await stream.command("flush")
-    await speak(stream, data[4000:])
-    await heard(stream, 3000)
+    client = await places.client(3000, g1)
+    await client.speak(2000)  # the open segment begins at 1600
+    await client.stream.command("flush")
+    await client.speak()
+    await client.processed()
     await g1.close()
-    again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
-    assert again.go_on() == 1600
-    await speak(again, data[3200:4000])
-    await again.command("flush")
-    await speak(again, data[4000:])
-    await again.finish()
-    assert [do.what for do in places.workers["w1"].done] == ["flush", "end"]
+    stream = await g2.resume(client.name, after=client.stream.feed.last_seq)
+    assert stream.go_on() == 1600
+    again = Client(stream, 3000, said=1600)
+    await again.speak(2000)
+    await stream.command("flush")
+    await again.speak()
+    await stream.finish()
+    assert [do.what for do in worker.done] == ["flush", "end"]
+
+
+async def test_a_client_that_does_not_send_audio_again_comes_to_an_end(places: Places) -> None:
+    worker = await places.worker()
+    g1, g2 = await places.gateway("g1"), await places.gateway("g2")
+    client = await places.client(3000, g1)
+    await client.speak()
+    await client.processed()
+    await g1.close()
+    stream = await g2.resume(client.name, after=client.stream.feed.last_seq)
+    assert stream.go_on() == 1600
+    await stream.finish()
+    assert worker.done[-1].position == 3000  # a worker waits for all audio that was processed before
 
 
 async def test_a_session_that_went_elsewhere_is_lost_here(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.cluster.remote.SILENT_S", 0.8)
-    await places.worker("w1")
+    monkeypatch.setattr("streamer.cluster.gateway_session.SILENT_S", 0.8)
+    await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(8000)
-    await speak(stream, data[:4000])
-    await heard(stream, 2000)
-    again = await g2.resume(stream.feed.session, after=0)
-    await until(lambda: isinstance(events[-1], End))
-    assert isinstance(events[-2], Error)
-    assert (events[-2].code, events[-2].fatal) == (UnknownSessionError.code, True)
-    assert g1.alive.sessions == {}
-    await speak(again, data[2 * again.go_on() :])
-    told = events_of(again)
-    await again.finish()
-    assert finals(told) == texts_of(samples)
+    client = await places.client(8000, g1)
+    await client.speak(2000)
+    await client.processed()
+    stream = await g2.resume(client.name, after=0)
+    await until(lambda: isinstance(client.events[-1], End))
+    lost = client.events[-2]
+    assert isinstance(lost, Error)
+    assert (lost.code, lost.fatal) == (UnknownSessionError.code, True)
+    assert g1.alive.sessions == 0
+    await Client(stream, 8000, said=stream.go_on()).finish()
 
 
-async def test_who_comes_back_for_the_last_words_gets_them(places: Places) -> None:
-    await places.worker("w1")
+async def test_a_client_that_comes_back_for_the_last_words_gets_them(places: Places) -> None:
+    await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart())
-    data, samples = speech(4000)
-    await speak(stream, data)
-    await stream.finish()
+    client = await places.client(4000, g1)
+    await client.finish()
     await g1.close()
-    again = await g2.resume(stream.feed.session, after=0)
-    events = list(again.feed.subscribe(lambda event: None, after=0).backlog)
-    assert finals(events) == texts_of(samples)
-    assert isinstance(events[-1], End)
-    assert again.complete
-    await again.finish()
+    stream = await g2.resume(client.name, after=0)
+    assert stream.complete
+    await Client(stream, 4000, said=4000).finish()
 
 
-@pytest.mark.parametrize("name", ["nobody", "a.b", "*", ">", "", "x" * 2000])
-async def test_a_session_that_nobody_knows(places: Places, name: str) -> None:
-    await places.worker("w1")
-    with pytest.raises(UnknownSessionError):
-        await (await places.gateway()).resume(name, after=0)
+async def test_unknown_and_malformed_sessions_are_refused(places: Places) -> None:
+    await places.worker()
+    streams = await places.gateway()
+    for name in ("unknown", "a.b", "*", ">", "", "x" * 2000):
+        with pytest.raises(UnknownSessionError):
+            await streams.resume(name, after=0)
 
 
 @pytest.mark.parametrize(
@@ -517,136 +483,92 @@ async def test_a_session_that_nobody_knows(places: Places, name: str) -> None:
 async def test_other_rates_sound_the_same_at_another_gateway(
     places: Places, rate: int, channels: int, format: str
 ) -> None:
-    worker = await places.worker("w1")
+    worker = await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
     noise = np.random.default_rng(7).normal(0, 0.1, 3 * rate * channels)
     data = noise.astype("<f4").tobytes() if format == "f32le" else (noise * 32_768).astype("<i2").tobytes()
     frame_bytes = channels * (4 if format == "f32le" else 2)
     expected = PcmDecoder(format, rate, channels).decode(data)
 
-    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))  # type: ignore[arg-type]
-    middle = 2 * rate * frame_bytes
-    await stream.write(data[:middle])
-    await heard(stream, 30_000)
+    def at(stream: ClientStream, position: int) -> bool:
+        return stream._session.checkpoint.state.heard >= position  # type: ignore[attr-defined, no-any-return]
+
+    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
+    await stream.write(data[: 2 * rate * frame_bytes])
+    await until(lambda: at(stream, 30_000))
     await g1.close()
     again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
     frame = again.go_on()
     needed_from = again._session.ring.first  # type: ignore[attr-defined]
     assert 0 < frame * 16_000 / rate <= needed_from
-    worker.heard.clear()
+    worker.received.clear()
     await again.write(data[frame * frame_bytes :])
-    await heard(again, len(expected) - 1600)
-    (pieces,) = worker.heard.values()
+    await until(lambda: at(again, len(expected) - 1600))
+    (pieces,) = worker.received.values()
     assert min(pieces) == needed_from
     found = np.concatenate([pieces[position] for position in sorted(pieces)])
     assert np.allclose(found, expected[needed_from : needed_from + len(found)], atol=1e-5)
     assert len(found) >= 14_000
 
 
-async def test_a_token_has_its_share_in_the_whole_cluster(places: Places) -> None:
-    await places.worker("w1")
-    streams = await places.gateway(max_streams_per_token=3)
-    bus, _ = await places.bus("g9")
-    other = GatewayAlive(gateway="g9", version=VERSION, sessions={"anna": 1, "": 50})
-    await bus.publish(f"{ALIVE_GATEWAYS}.g9", other)
-    await until(lambda: len(streams.gateways()) == 2)
-    for _ in range(2):
-        await streams.open(StreamStart(), tenant="anna")
-    with pytest.raises(BusyError, match="token anna has 3 streams"):
-        await streams.open(StreamStart(), tenant="anna")
-    await streams.open(StreamStart(), tenant="berta")
-    await streams.open(StreamStart())
-
-
-async def test_places_are_those_of_one_gateway(places: Places) -> None:
-    await places.worker("w1")
-    streams = await places.gateway(server=ServerSettings(max_streams=1, resume_s=30.0))
-    first = await streams.open(StreamStart())
-    with pytest.raises(BusyError, match="all 1 places"):
-        await streams.open(StreamStart())
+async def test_slots_are_those_of_one_gateway_and_taken_while_sessions_are_opened(places: Places) -> None:
+    await places.worker()
+    streams = await places.gateway(max_streams=2, resume_s=30.0)
+    await until(lambda: len(streams.workers()) == 1)
+    opened = await asyncio.gather(*(streams.open(StreamStart()) for _ in range(5)), return_exceptions=True)
+    refused = [each for each in opened if isinstance(each, BusyError)]
+    assert len(refused) == 3
+    assert "all 2 places" in str(refused[0])
+    first = next(each for each in opened if isinstance(each, ClientStream))
     first.keep()
     await streams.open(StreamStart())
     assert first.feed.closed
 
 
-async def test_another_model_goes_on_behind_a_gap(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.cluster.remote.OTHER_MODEL_S", 0.3)
+async def test_another_model_continues_behind_a_gap(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.cluster.gateway_session.OTHER_MODEL_S", 0.3)
     first = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
-    data, _ = speech(8000)
-    await speak(stream, data[:6000])
-    await heard(stream, 3000)
+    client = await places.client(8000)
+    await client.speak(3000)
+    await client.processed()
     second = await places.worker("w2", model="base.en 2")
     first.kill()
-    assert await places.owner(stream, but=first) is second
-    known = second.sessions[stream.feed.session].checkpoint
+    assert await places.owner(client, but=first) is second
+    known = second.sessions[client.name].checkpoint
     assert known.model == "base.en 2"
-    assert known.state.needed_from == 3040  # behind what was heard
+    assert known.state.needed_from == 3040  # behind what was processed
     assert known.state.losses[0].start == 1600
     known.state.check()
-    await speak(stream, data[6000:])
-    await stream.finish()
+    await client.speak()
+    await client.stream.finish()
 
 
-async def test_nobody_is_moved_while_this_gateway_is_cut_off_and_all_goes_on_when_nats_is_back(
+async def test_no_session_moves_while_this_gateway_is_cut_off_and_all_continue_when_nats_is_back(
     nats_server: NatsServer, places: Places
 ) -> None:
     await places.worker("w1")
     await places.worker("w2")
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    owner = await places.owner(stream)
-    await speak(stream, data[:16_000])
+    client = await places.client(16_000, streams)
+    owner = await places.owner(client)
+    await client.speak(8000)
     nats_server.kill()
     await until(lambda: not streams._bus.connected)
     assert streams.health()["status"] == "failing"
-    await speak(stream, data[16_000:24_000])
+    await client.speak(12_000)
     await asyncio.sleep(2.5)
     nats_server.start()
     await until(lambda: streams._bus.connected and len(streams.workers()) == 2)
-    await speak(stream, data[24_000:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.finish()
     assert streams.alive.counters == {}
     assert owner.done[-1].what == "end"
 
 
-async def test_what_is_no_message_disturbs_nobody(places: Places) -> None:
-    worker = await places.worker("w1")
-    streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    for data in (b"", b"\xff", b"\x81\xa4type\xa4told", b"\xc1" * 1000):
-        for subject in ("streamer.gateway.g1", "streamer.alive.worker.w9", "streamer.alive.gateway.g9"):
-            await worker.bus._send(subject, data)
-    data, samples = speech(4000)
-    events = events_of(stream)
-    await speak(stream, data)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
-
-
-async def test_a_client_that_does_not_send_again_what_was_heard_comes_to_an_end(places: Places) -> None:
-    worker = await places.worker("w1")
-    g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart())
-    data, _ = speech(3000)
-    await speak(stream, data)
-    await heard(stream, 3000)
-    await g1.close()
-    again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
-    assert again.go_on() == 1600
-    await again.finish()
-    assert worker.done[-1].position == 3000  # a worker waits for all that was heard before
-
-
-async def test_who_owns_a_session_and_refuses_it_does_not_take_it_from_its_gateway(
+async def test_a_worker_that_owns_a_session_and_refuses_it_does_not_take_it_from_its_gateway(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
+    client = await places.client(8000)
     second = await places.worker("w2")
     open_there, n_asked = second._open, 0
 
@@ -662,29 +584,16 @@ async def test_who_owns_a_session_and_refuses_it_does_not_take_it_from_its_gatew
 
     monkeypatch.setattr(second, "_open", too_late)
     first.kill()
-    assert await places.owner(stream, but=first) is second
-    data, samples = speech(8000)
-    await speak(stream, data)
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
-
-
-async def test_sessions_that_are_being_opened_take_places(places: Places) -> None:
-    await places.worker("w1")
-    streams = await places.gateway(server=ServerSettings(max_streams=2))
-    await until(lambda: len(streams.workers()) == 1)
-    opened = await asyncio.gather(*(streams.open(StreamStart()) for _ in range(5)), return_exceptions=True)
-    assert sum(isinstance(each, BusyError) for each in opened) == 3
+    assert await places.owner(client, but=first) is second
+    await client.finish()
 
 
 async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker = await places.worker("w1")
+    worker = await places.worker()
     streams = await places.gateway()
-    stream = await streams.open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(32_000)
-    await speak(stream, data[:60_000])
-    await until(lambda: len(finals(events)) == 18)
+    client = await places.client(32_000, streams)
+    await client.speak(30_000)
+    await until(lambda: len(finals(client.events)) == 18)
     read: list[int | None] = []
     get = streams._log._get
 
@@ -693,49 +602,31 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
         return await get(session, sequence)
 
     monkeypatch.setattr(streams._log, "_get", counted)
-    worker.bus.lose = lambda message: isinstance(message, Told)  # type: ignore[attr-defined]
-    await speak(stream, data[60_000:62_000])
-    await until(
-        lambda: len(worker.heard[stream.feed.session]) > 0 and worker.sessions[stream.feed.session].segment > 19
-    )
+    lost: list[Message] = []
+
+    def lose(message: Message) -> bool:
+        lost.append(message)
+        return isinstance(message, Update)
+
+    worker.bus.lose = lose  # type: ignore[attr-defined]
+    await client.speak(31_000)
+    await until(lambda: any(isinstance(message, Update) and message.stored for message in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
-    await speak(stream, data[62_000:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
+    await client.finish()
     assert 0 < len(read) < 10
 
 
-async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Places) -> None:
-    worker = await places.worker("w1")
-    streams = await places.gateway()
-    await until(lambda: len(streams.workers()) == 1)
-    worker.stopped = True
-    opening = asyncio.create_task(streams.open(StreamStart()))
-    await until(lambda: bool(worker._waiting))
-    (name,) = streams._remotes
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
-    state = SessionState()
-    checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=state)
-    old = Told(session=name, epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0)
-    await worker.bus.publish(f"{GATEWAYS}.g1", old)
-    await asyncio.sleep(0.2)
-    await worker.go_on()
-    await until(lambda: worker.left == [name])
-
-
-async def test_who_is_told_to_try_again_finds_the_session(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_is_refused_finds_its_session_when_it_tries_again(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("streamer.cluster.gateway.RESUME_S", 0.3)
-    worker = await places.worker("w1")
-    g1 = await places.gateway("g1")
-    g2 = await places.gateway("g2", ServerSettings(resume_s=2.0))
-    stream = await g1.open(StreamStart())
-    data, _ = speech(8000)
-    await speak(stream, data)
-    await heard(stream, 8000)
+    worker = await places.worker()
+    g1, g2 = await places.gateway("g1"), await places.gateway("g2", resume_s=2.0)
+    client = await places.client(8000, g1)
+    await client.speak()
+    await client.processed()
     await g1.close()
-    name, open_there = stream.feed.session, worker._open
+    open_there = worker._open
 
     async def late(request: Open) -> Message:
         await asyncio.sleep(0.6)
@@ -743,11 +634,11 @@ async def test_who_is_told_to_try_again_finds_the_session(places: Places, monkey
 
     monkeypatch.setattr(worker, "_open", late)
     with pytest.raises(BusyError):
-        await g2.resume(name, after=stream.feed.last_seq)
-    await until(lambda: name in worker.sessions)
-    await asyncio.sleep(0.6)  # it has told of the session
+        await g2.resume(client.name, after=client.stream.feed.last_seq)
+    await until(lambda: client.name in worker.sessions)
+    await asyncio.sleep(0.6)  # it has reported the session
     assert worker.left == []
-    await until(lambda: worker.left == [name])  # nobody has come
+    await until(lambda: worker.left == [client.name])  # no client has come
 
 
 async def test_workers_that_come_and_go_are_logged(places: Places, caplog: pytest.LogCaptureFixture) -> None:
@@ -767,29 +658,23 @@ async def test_workers_that_come_and_go_are_logged(places: Places, caplog: pytes
     assert len(caplog.messages) == 5
 
 
-async def test_a_client_is_told_when_no_worker_serves_it(
+async def test_a_client_is_warned_once_when_no_worker_serves_it(
     places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streamer.cluster.remote.WAIT_S", 1.5)
-    caplog.set_level("INFO", "streamer.cluster.remote")
+    monkeypatch.setattr("streamer.cluster.gateway_session.WAIT_S", 1.5)
+    caplog.set_level("INFO", "streamer.cluster.gateway_session")
     first = await places.worker("w1")
-    stream = await (await places.gateway()).open(StreamStart())
-    events = events_of(stream)
-    data, samples = speech(16_000)
-    await speak(stream, data[:8000])
-    await asyncio.sleep(2.0)  # silence of a client is none of a worker
+    client = await places.client(16_000)
+    await client.speak(4000)
+    await asyncio.sleep(2.0)  # a client's silence is not its worker's
     first.kill()
-    await speak(stream, data[8000:16_000])
-    await until(lambda: any(isinstance(event, Error) for event in events))
-    (told,) = (event for event in events if isinstance(event, Error))
-    assert (told.code, told.fatal, told.seq, told.session) == ("waiting", False, 0, stream.feed.session)
+    await client.speak(8000)
+    await until(lambda: any(isinstance(event, Error) for event in client.events))
+    (warning,) = (event for event in client.events if isinstance(event, Error))
+    assert (warning.code, warning.fatal, warning.seq, warning.session) == ("waiting", False, 0, client.name)
     second = await places.worker("w2")
-    await places.owner(stream, but=first)
-    await speak(stream, data[16_000:])
-    await stream.finish()
-    assert finals(events) == texts_of(samples)
-    assert [event for event in events if isinstance(event, Error)] == [told]
-    numbers = [event.seq for event in events if event is not told]
-    assert numbers == list(range(1, len(numbers) + 1))
+    await places.owner(client, but=first)
+    await client.finish()
+    assert [event for event in client.events if isinstance(event, Error)] == [warning]
     for worker in (first, second):
         assert f"worker {worker.name} has the session" in caplog.text

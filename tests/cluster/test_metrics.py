@@ -12,8 +12,8 @@ from tests.daemon import REPOSITORY
 
 
 def worker(name: str = "w", *, load: float = 0.45, capacity: int = 10, **more: object) -> WorkerAlive:
-    told = {"sessions": 5, "room": True} | more
-    return WorkerAlive(worker=name, version=VERSION, model="nano.en", load=load, capacity=capacity, **told)  # type: ignore[arg-type]
+    fields = {"sessions": 5, "room": True} | more
+    return WorkerAlive(worker=name, version=VERSION, model="nano.en", load=load, capacity=capacity, **fields)  # type: ignore[arg-type]
 
 
 @dataclass
@@ -56,14 +56,14 @@ def test_a_worker_that_does_not_know_its_capacity_counts_as_the_others() -> None
     assert demand([worker(capacity=0, load=0.0)]) == (0, 1)
 
 
-def test_nobody_is_full_and_not_a_division_by_nothing() -> None:
+def test_without_workers_the_ratio_is_one() -> None:
     page = Page()
     assert page.value("load_ratio") == 1.0
     page.view.all_workers = [worker(load=0.45, capacity=10), worker("v", load=0.0, capacity=10)]
     assert page.value("load_ratio") == pytest.approx(0.25)
 
 
-def test_machines_are_told_by_state_and_what_is_at_work_as_sums() -> None:
+def test_machines_are_counted_by_state_and_what_is_at_work_as_sums() -> None:
     page = Page()
     page.view.all_workers = [
         worker("a", recordings=2),
@@ -72,8 +72,8 @@ def test_machines_are_told_by_state_and_what_is_at_work_as_sums() -> None:
         worker("d", failing="no device"),
     ]
     page.view.all_gateways = [
-        GatewayAlive(gateway="g", version=VERSION, sessions={"": 2, "phone": 3}),
-        GatewayAlive(gateway="h", version=VERSION, sessions={"phone": 1}, draining=True),
+        GatewayAlive(gateway="g", version=VERSION, sessions=5),
+        GatewayAlive(gateway="h", version=VERSION, sessions=1, draining=True),
     ]
     states = {state: page.value("workers", state=state) for state in ("ready", "full", "draining", "failing")}
     assert states == {"ready": 1, "full": 1, "draining": 1, "failing": 1}
@@ -91,7 +91,7 @@ def test_counters_go_on_rising_when_a_machine_leaves_or_begins_anew() -> None:
     assert seen == [12, 13, 16, 16]
 
 
-def test_moves_are_told_by_reason() -> None:
+def test_moves_are_counted_by_reason() -> None:
     page = Page()
     page.view.all_gateways = [
         GatewayAlive(gateway=name, version=VERSION, counters={"moves_lost": 2.0, "moves_drain": 1.0}) for name in "gh"
@@ -100,7 +100,7 @@ def test_moves_are_told_by_reason() -> None:
     assert moves == {"lost": 4, "drain": 2, "load": 0}
 
 
-def test_stalls_are_told_by_reason_and_strange_reasons_together() -> None:
+def test_stalls_are_counted_by_reason_and_strange_reasons_together() -> None:
     page = Page()
     page.on_stall("lost", 1.7)
     for number in range(50):
@@ -119,7 +119,7 @@ def test_nothing_that_machines_say_becomes_a_label_or_a_wrong_number() -> None:
         worker("w", load=math.inf, counters={"fenced": math.nan, "audio_s": -1.0}),
     ]
     page.view.all_gateways = [
-        GatewayAlive(gateway=strange, version=VERSION, sessions={strange: -5}, counters={f"moves_{strange}": 1.0})
+        GatewayAlive(gateway=strange, version=VERSION, sessions=-5, counters={f"moves_{strange}": 1.0})
     ]
     text = generate_latest(page.registry)
     assert b"HELP y" not in text

@@ -61,13 +61,13 @@ def test_who_has_no_room_is_asked_last() -> None:
 
 def test_a_worker_is_lost_after_its_silence_and_then_forgotten() -> None:
     workers = known(alive("a"), alive("b"))
-    assert workers.is_lost("never heard", 0.0)
+    assert workers.is_lost("never alive", 0.0)
     workers.take(alive("b"), LOST_S)
     assert not workers.is_lost("a", LOST_S)
     assert workers.is_lost("a", LOST_S + 0.1)
     assert [sign.worker for sign in workers.alive(LOST_S + 0.1)] == ["b"]
-    assert workers.heard_any(LOST_S + 0.1)
-    assert not workers.heard_any(10.0)
+    assert workers.any_alive(LOST_S + 0.1)
+    assert not workers.any_alive(10.0)
     workers.take(alive("b"), FORGET_S + 0.1)
     assert [sign.worker for sign in workers.alive(FORGET_S + 0.1)] == ["b"]
 
@@ -76,7 +76,7 @@ def test_another_version_is_left_aside() -> None:
     workers = known(
         WorkerAlive(worker="new", version=VERSION + 1, model="x", load=0, capacity=0, sessions=0, room=True)
     )
-    assert not workers.heard_any(0.0)
+    assert not workers.any_alive(0.0)
 
 
 def test_a_worker_over_its_measure_gives_where_another_has_room() -> None:
@@ -95,7 +95,7 @@ def test_a_session_does_not_wander_to_and_fro() -> None:
     assert not wants_to_give(one, [other])
 
 
-def test_a_worker_that_nats_does_not_know_is_lost_soon_unless_it_is_heard() -> None:
+def test_a_worker_that_nats_does_not_know_is_lost_soon_unless_it_is_alive() -> None:
     workers = Workers()
     for worker in ("a", "b"):
         workers.take(alive(worker), 10.0)

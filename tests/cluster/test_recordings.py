@@ -13,18 +13,18 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import STREAM, Jobs, Submitted
+from streamer.cluster.jobs import JOBS, FreeSlot, Jobs, RecordingJob, Submitted
 from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
 from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.commands import batch
-from streamer.errors import AudioFileError, ConfigError, StoppingError, UnknownModelError
+from streamer.errors import AudioFileError, ClusterError, ConfigError, StoppingError, UnknownModelError
 from streamer.offline import transcribe
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within
@@ -45,7 +45,7 @@ async def work(bus: Bus, url: str, model: WhisperModel) -> None:
 @contextlib.asynccontextmanager
 async def gateway(url: str, model: WhisperModel) -> AsyncIterator[ClusterRecordings]:
     async with bus_on(url, name="g") as bus, bus_on(url, name="w") as theirs:
-        jobs = Jobs(bus, settings_for(url), lambda: [ALIVE])
+        jobs = Jobs(bus, lambda: [ALIVE])
         await jobs.start()
         worker = asyncio.create_task(work(theirs, url, model))
         try:
@@ -59,7 +59,7 @@ async def gateway(url: str, model: WhisperModel) -> AsyncIterator[ClusterRecordi
 @pytest.fixture(scope="module")
 def model() -> WhisperModel:
     """The embedded model, for as many beams as files are decoded along."""
-    return load_model(str(SAMPLE.parent), DeviceSettings("CPU"), n_beams=None, live=False)
+    return load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), n_beams=None, live=False))
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,7 @@ def test_standard_output_is_in_the_order_of_the_files(
 
 
 def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, sentences: list[Path]) -> None:
-    for flags, told in (
+    for flags, message in (
         (["--stream"], "--stream"),
         (["--speakers"], "--speakers"),
         (["--glossary", "terms.yaml"], "--glossary"),
@@ -185,10 +185,10 @@ def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, se
     ):
         outcome = run_here("transcribe", "--nats", nats, sentences[0], *flags)
         assert outcome.exit_code == 2
-        assert told in outcome.error()
+        assert message in outcome.error()
 
 
-def test_a_cluster_that_is_not_there_is_told_in_a_line(
+def test_without_nats_or_workers_the_command_ends_with_one_line(
     nats: str, run_here: Run, sentences: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(batch, "WAIT_S", 0.2)
@@ -197,13 +197,13 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
     assert "NATS at 127.0.0.1:1 cannot be used" in outcome.error()
     outcome = run_here("transcribe", "--nats", nats, sentences[0])
     assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert "no worker that takes recordings is heard" in outcome.error()
+    assert "no worker that takes recordings is alive" in outcome.error()
 
 
 def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_command(
     nats: str, worker: None, run_here: Run, sentences: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "WAIT_S", 3.0)  # in which the worker is heard
+    monkeypatch.setattr(batch, "WAIT_S", 3.0)  # in which the worker is alive
     outcome = run_here("transcribe", "--nats", nats, "--model", "base.en", sentences[0])
     assert outcome.exit_code == 2
     assert "no worker has the model 'base.en': expected one of nano.en" in outcome.error()
@@ -231,8 +231,12 @@ def test_ctrl_c_leaves_nothing_behind(
     assert outcome.error() == "streamer: error: interrupted"
     assert list((tmp_path / "texts").iterdir()) == []
 
-    async def n_left() -> int:
+    async def is_alone() -> bool:
         async with bus_on(nats) as bus:
-            return (await bus.jetstream.stream_info(STREAM)).state.messages
+            try:
+                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=60)
+            except ClusterError as error:
+                return "it has no subscriber" in str(error)
+        return False
 
-    assert asyncio.run(n_left()) == 0
+    assert asyncio.run(is_alone())

@@ -15,10 +15,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from nats.aio.msg import Msg
-from nats.js.api import ConsumerConfig, RetentionPolicy, StreamConfig
 
 from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.jobs import JOBS, SUBMITTERS
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import Leave, Refused, decoded
 from streamer.errors import ClusterError
@@ -57,7 +56,7 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     text = EXAMPLE.read_text(encoding="utf-8")
     for role in ROLES:
         text = replaced(text, f"U_OF_{role.upper()}", make_key(folder / f"{role}.nk"))
-    make_key(folder / "nobody.nk")
+    make_key(folder / "unknown.nk")
     text = replaced(text, "/etc/nats/", f"{folder.as_posix()}/")
     servers = [NatsServer(folder, f"nats-{i}") for i in (1, 2, 3)]
     routes = [free_port() for _ in servers]
@@ -125,10 +124,10 @@ def make_certificates(folder: Path) -> None:
 
 
 async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.LogCaptureFixture) -> None:
-    heard: list[bytes] = []
+    received: list[bytes] = []
 
     async def note(data: bytes, reply: Reply) -> None:
-        heard.append(data)
+        received.append(data)
         await reply(Refused(code="busy", message="full"))
 
     async with secure.bus("gateways", "g1") as gateway, secure.bus("workers", "w1") as worker:
@@ -154,13 +153,13 @@ async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.L
                 return False
 
         await until(answered)
-        heard.clear()
+        received.clear()
         await gateway.publish("streamer.worker.w1", leave)
         await worker.publish("streamer.gateway.g1", leave)
         await gateway.publish("streamer.alive.gateway.g1", leave)
         await worker.publish("streamer.alive.worker.w1", leave)
-        await until(lambda: len(heard) == 6)
-        assert {decoded(data, Leave) for data in heard} == {leave}
+        await until(lambda: len(received) == 6)
+        assert {decoded(data, Leave) for data in received} == {leave}
     assert "contrib/nats" not in caplog.text
 
 
@@ -175,37 +174,17 @@ async def test_recordings_pass_from_who_submits_them_to_workers_and_back(
         await reply(busy)
 
     async with secure.bus(role, "s1") as submitter, secure.bus("workers", "w1") as worker:
-        jobs, queue = submitter.jetstream, worker.jetstream
-        stream = StreamConfig(
-            name="JOBS", subjects=["streamer.jobs.>"], retention=RetentionPolicy.WORK_QUEUE, num_replicas=3
-        )
-        await submitter.patiently(lambda: jobs.add_stream(stream), "recordings")
-        await worker.patiently(lambda: queue.add_stream(stream), "recordings")
         await submitter.subscribe("streamer.alive.worker.*", answer)
-        await submitter.subscribe("streamer.submitter.s1", answer)
-        for number in range(3):
-            await jobs.publish(f"streamer.jobs.m.{role}.{number}", b"job")
-        info = await jobs.stream_info("JOBS", subjects_filter=f"streamer.jobs.*.{role}.*")
-        assert info.state.subjects is not None
-        assert len(info.state.subjects) == 3
-        consumer = ConsumerConfig(durable_name=f"workers-{role}", filter_subject=f"streamer.jobs.*.{role}.>")
-        await worker.patiently(lambda: queue.add_consumer("JOBS", consumer), "recordings")
-        pull = await queue.pull_subscribe_bind(consumer.durable_name, "JOBS")
-        (message,) = await pull.fetch(1, timeout=20)
-        await message.in_progress()
-        await message.ack_sync(20)
-        for end in (Msg.nak, Msg.term):
-            (message,) = await pull.fetch(1, timeout=20)
-            await end(message)
+        for subject in (f"{SUBMITTERS}.s1", JOBS):
+            await submitter.subscribe(subject, answer)
 
-        async def answered() -> bool:
-            try:
-                return await worker.request("streamer.submitter.s1", leave, Refused, timeout_s=5) == busy
-            except ClusterError:  # servers tell each other a moment later who subscribes to what
-                return False
+            async def answered(subject: str = subject) -> bool:
+                try:
+                    return await worker.request(subject, leave, Refused, timeout_s=5) == busy
+                except ClusterError:  # servers exchange subscriptions a moment later
+                    return False
 
-        await until(answered)
-        await jobs.purge_stream("JOBS", subject=f"streamer.jobs.*.{role}.*")
+            await until(answered)
     assert "contrib/nats" not in caplog.text
 
 
@@ -219,19 +198,16 @@ FORBIDDEN = {
         "$JS.API.STREAM.PURGE.SESSIONS",
         "$JS.API.STREAM.MSG.DELETE.SESSIONS",
         "$JS.API.STREAM.CREATE.OTHER",
+        "streamer.jobs.1",
         "$JS.API.CONSUMER.CREATE.SESSIONS",
-        "$JS.API.STREAM.MSG.GET.JOBS",
         "_INBOX.w1.x",
     ],
     "workers": [
         "streamer.worker.w2",
         "streamer.alive.gateway.g1",
-        "streamer.jobs.m.s.1",
         "$JS.API.STREAM.DELETE.SESSIONS",
         "$JS.API.STREAM.PURGE.SESSIONS",
-        "$JS.API.STREAM.PURGE.JOBS",
         "$JS.API.CONSUMER.CREATE.SESSIONS",
-        "$JS.API.CONSUMER.DELETE.JOBS.c",
         "$JS.ACK.SESSIONS.c",
         "_INBOX.g1.x",
         "other",
@@ -239,16 +215,16 @@ FORBIDDEN = {
     "submitters": [
         "streamer.events.s1",
         "streamer.worker.w1",
+        "streamer.jobs.1",
         "streamer.gateway.g1",
         "streamer.alive.worker.w1",
         "$JS.API.STREAM.INFO.SESSIONS",
         "$JS.API.STREAM.MSG.GET.SESSIONS",
-        "$JS.API.CONSUMER.MSG.NEXT.JOBS.c",
         "_INBOX.g1.x",
     ],
 }
 UNHEARD = {
-    "gateways": ["streamer.events.*", "streamer.worker.*", "streamer.jobs.>", "$JS.>", ">"],
+    "gateways": ["streamer.events.*", "streamer.worker.*", "$JS.>", ">"],
     "workers": ["streamer.events.*", "streamer.gateway.*", "streamer.submitter.*", "streamer.jobs.>", "$JS.>", ">"],
     "submitters": ["streamer.events.*", "streamer.worker.*", "streamer.gateway.*", "streamer.alive.gateway.*", ">"],
 }
@@ -274,16 +250,16 @@ async def test_each_role_can_do_nothing_else(
         assert bus.connected
 
 
-async def test_strangers_do_not_come_in(secure: SecureCluster) -> None:
+async def test_machines_without_a_known_key_or_authority_are_refused(secure: SecureCluster) -> None:
     ca, key = str(secure.folder / "ca.pem"), str(secure.folder / "gateways.nk")
     for settings, reason in (
         (settings_for(*secure.urls, ca=ca), "Authorization Violation"),
-        (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "nobody.nk")), "Authorization Violation"),
+        (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "unknown.nk")), "Authorization Violation"),
         (settings_for(*secure.urls, nkey_file=key), "certificate"),
         (settings_for(*(server.url for server in secure.servers), nkey_file=key), "certificate"),
     ):
         with pytest.raises(ClusterError, match=reason):
-            await Bus.connect(settings, "stranger")
+            await Bus.connect(settings, "unknown")
 
 
 async def test_nothing_is_sent_to_a_server_without_tls_where_tls_is_asked_for(nats: str, secure: SecureCluster) -> None:

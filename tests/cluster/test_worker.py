@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -19,7 +19,6 @@ from streamer.cluster.messages import (
     VERSION,
     WORKERS,
     GatewayAlive,
-    Opened,
     Refused,
     Released,
     WorkerAlive,
@@ -34,7 +33,7 @@ from streamer.protocols.native import StreamStart
 from streamer.sessions.decoder import make_engine
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings, SpeakersSettings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
+from streamer.whisper.model import LoadOptions, load_model
 from tests.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace
 from tests.cluster.support import bus_on, until
 from tests.daemon import SAMPLE, Outcome, sample_text
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 SPEECH = Speech(10.0)
 
-# Of the sample, what the real model hears.
+# Of the sample, for the real model.
 AUDIO_S = 6
 
 # Up to window placement: passes fall elsewhere by the clock, and nano.en gets one word in six wrong.
@@ -81,242 +80,201 @@ class Scene:
 
 
 @pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> "contextlib.AbstractContextManager[Scene]":
-    @contextlib.contextmanager
-    def made():  # type: ignore[no-untyped-def]  # noqa: ANN202
-        with engine_for(SPEECH, monkeypatch) as engine:
-            yield Scene(engine)
-
-    return made()
+def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
+    with engine_for(SPEECH, monkeypatch) as engine:
+        yield Scene(engine)
 
 
-async def test_only_as_many_are_taken_as_are_kept_in_real_time(
-    scene: "contextlib.AbstractContextManager[Scene]", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scene as s:
-        async with s.workers("w1", max_streams=3) as workers:
-            first, second, third, fourth = [await s.gateway(f"s{i}") for i in range(4)]
-            assert isinstance(await first.open("w1"), Opened)
-            load = Load(0.85, 1, room=False)
-            monkeypatch.setattr(type(s.engine), "load", property(lambda engine: load))
-            refused = await second.open("w1")
-            assert isinstance(refused, Refused)
-            assert refused.code == "busy"
-            assert not workers.workers[0].alive.room
-            assert isinstance(await second.open("w1", must=True), Opened)
-            load = Load(0.3, 5, room=True)
-            assert isinstance(await third.open("w1"), Opened)
-            refused = await fourth.open("w1")  # server.max_streams
-            assert isinstance(refused, Refused)
-            assert refused.code == "busy"
-            assert workers.workers[0].alive.sessions == 3
+async def test_only_as_many_are_taken_as_are_kept_in_real_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene.workers("w1", max_streams=3) as workers:
+        first, second, third, fourth = [await scene.gateway(f"s{i}") for i in range(4)]
+        await first.opened("w1")
+        load = Load(0.85, 1, room=False)
+        monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: load))
+        assert (await second.refused("w1")).code == "busy"
+        assert not workers.workers[0].alive.room
+        await second.opened("w1", must=True)
+        load = Load(0.3, 5, room=True)
+        await third.opened("w1")
+        assert (await fourth.refused("w1")).code == "busy"  # server.max_streams
+        assert workers.workers[0].alive.sessions == 3
 
 
-async def test_sessions_whose_audio_is_still_to_come_count(
-    scene: "contextlib.AbstractContextManager[Scene]", monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with scene as s:
-        async with s.workers("w1", "w2") as workers:
-            monkeypatch.setattr(type(s.engine), "load", property(lambda engine: Load(0.5, 4, room=True)))
-            gateway = await s.gateway("s1")
-            await gateway.open("w2")
-            await gateway.write(SPEECH.audio)
-            await gateway.heard(9 * SAMPLE_RATE)
-            await gateway.release()
-            audio, gateway.audio = gateway.audio, gateway.audio[:0]  # the gateway has none
-            assert isinstance(await gateway.open("w1"), Opened)
-            assert not workers.workers[0].alive.room  # 0.5 and two sessions of 0.225 each
-            gateway.audio = audio
-            await gateway.send_from(gateway.checkpoint.state.needed_from, 0)
-            await until(lambda: workers.workers[0].alive.room)
+async def test_sessions_whose_audio_is_still_to_come_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene.workers("w1", "w2") as workers:
+        monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: Load(0.5, 4, room=True)))
+        gateway = await scene.gateway("s1")
+        await gateway.open("w2")
+        await gateway.write(SPEECH.audio)
+        await gateway.processed(9 * SAMPLE_RATE)
+        await gateway.release()
+        audio, gateway.audio = gateway.audio, gateway.audio[:0]  # the gateway has none
+        await gateway.opened("w1")
+        assert not workers.workers[0].alive.room  # 0.5 and two sessions of 0.225 each
+        gateway.audio = audio
+        await gateway.send_from(gateway.checkpoint.state.needed_from, 0)
+        await until(lambda: workers.workers[0].alive.room)
 
 
-async def test_who_asks_for_what_cannot_be_is_told_why(scene: "contextlib.AbstractContextManager[Scene]") -> None:
-    with scene as s:
-        async with s.workers("w1") as workers:
-            gateway = await s.gateway("s1")
-            good, codes = gateway.checkpoint, []
-            for changes in (
-                {"model": "other \x1b[31m"},
-                {"version": VERSION + 1},
-                {"start": StreamStart(beam_size=16)},
-            ):
-                gateway.checkpoint = msgspec.structs.replace(good, **changes)
-                refused = await gateway.open("w1")
-                assert isinstance(refused, Refused)
-                assert refused.message.isprintable()
-                codes.append(refused.code)
-            gateway.checkpoint, gateway.name = good, "g.>"
-            refused = await gateway.open("w1")
-            assert isinstance(refused, Refused)
-            assert codes == ["session_state", "session_state", "config"]
-            gateway.name, gateway.worker = "g1", "w1"
-            released = await gateway.release()
-            assert isinstance(released, Refused)
-            assert released.code == "unknown_session"
-            assert s.engine.n_sessions == workers.workers[0].alive.sessions == 0
+async def test_impossible_requests_are_refused_with_a_reason(scene: Scene) -> None:
+    async with scene.workers("w1") as workers:
+        gateway = await scene.gateway("s1")
+        good, codes = gateway.checkpoint, []
+        for changes in (
+            {"model": "other \x1b[31m"},
+            {"version": VERSION + 1},
+            {"start": StreamStart(beam_size=16)},
+        ):
+            gateway.checkpoint = msgspec.structs.replace(good, **changes)
+            refused = await gateway.refused("w1")
+            assert refused.message.isprintable()
+            codes.append(refused.code)
+        gateway.checkpoint, gateway.name = good, "g.>"
+        refused = await gateway.refused("w1")
+        assert codes == ["session_state", "session_state", "config"]
+        gateway.name, gateway.worker = "g1", "w1"
+        released = await gateway.release()
+        assert isinstance(released, Refused)
+        assert released.code == "unknown_session"
+        assert scene.engine.n_sessions == workers.workers[0].alive.sessions == 0
 
 
-async def test_nonsense_is_told_and_changes_nothing(scene: "contextlib.AbstractContextManager[Scene]") -> None:
-    with scene as s:
-        async with s.workers("w1"):
-            gateway = await s.gateway("s1")
-            await gateway.open("w1")
-            for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
-                for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "told"})):
-                    await s.bus.send_raw(subject, data)
-            await until(lambda: len(s.bus.troubles) == 15)
-            s.bus.troubles.clear()
-            await gateway.write(SPEECH.audio)
-            await gateway.do("end")
-            await within(gateway.settled())
-            assert gateway.words == SPEECH.texts
+async def test_malformed_messages_are_logged_and_change_nothing(scene: Scene) -> None:
+    async with scene.workers("w1"):
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
+        for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
+            for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "update"})):
+                await scene.bus.send_raw(subject, data)
+        await until(lambda: len(scene.bus.troubles) == 15)
+        scene.bus.troubles.clear()
+        await gateway.write(SPEECH.audio)
+        await gateway.do("end")
+        await within(gateway.ended())
+        assert gateway.words == SPEECH.texts
 
 
-async def test_a_request_whose_answer_was_lost_may_be_made_again(
-    scene: "contextlib.AbstractContextManager[Scene]",
-) -> None:
-    with scene as s:
-        async with s.workers("w1") as workers:
-            gateway = await s.gateway("s1")
+async def test_a_request_whose_answer_was_lost_may_be_made_again(scene: Scene) -> None:
+    async with scene.workers("w1") as workers:
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
+        await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
+        assert [(await gateway.opened("w1")).epoch for _ in range(2)] == [2, 3]
+        assert workers.workers[0].alive.sessions == 1
+        await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
+        await gateway.do("end")
+        await within(gateway.ended())
+        assert gateway.words == SPEECH.texts
+        check_promises(gateway.events)
+
+
+async def test_a_request_that_is_older_than_what_the_log_has_takes_nothing(scene: Scene) -> None:
+    async with scene.workers("w1", "w2") as workers:
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
+        for worker in ("w1", "w2"):  # as one that was stopped when it was asked, and goes on now
+            epoch, gateway.epoch = gateway.epoch, 0
+            assert "opened elsewhere since" in (await gateway.refused(worker)).message
+            gateway.epoch = epoch
+        assert [worker.alive.sessions for worker in workers.workers] == [1, 0]
+
+
+async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(scene: Scene) -> None:
+    async with scene.workers("w1", "w2") as workers:
+        gateways = [await scene.gateway(f"s{i}") for i in range(3)]
+        for gateway in gateways:
             await gateway.open("w1")
             await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
-            opened = [
-                answer.epoch
-                for answer in [await gateway.open("w1"), await gateway.open("w1")]
-                if isinstance(answer, Opened)
-            ]
-            assert opened == [2, 3]
-            assert workers.workers[0].alive.sessions == 1
+        workers.stops[0].set()
+        for gateway in gateways:
+            await gateway.asked_to_move()
+            assert gateway.moves[0].move == "drain"
+            assert isinstance(await gateway.release(), Released)
+            assert (await gateway.refused("w1", must=True)).code == "stopping"
+            await gateway.opened("w2")
+        await within(workers.tasks[0])
+        last = [alive for alive in scene.published(f"{ALIVE_WORKERS}.w1") if isinstance(alive, WorkerAlive)][-1]
+        assert (last.draining, last.room, last.sessions, last.counters["moved_away"]) == (True, False, 0, 3)
+        assert workers.workers[1].alive.counters["taken_over"] == 3
+        for gateway in gateways:
             await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
             await gateway.do("end")
-            await within(gateway.settled())
+            await within(gateway.ended())
             assert gateway.words == SPEECH.texts
             check_promises(gateway.events)
 
 
-async def test_a_request_that_is_older_than_what_the_log_has_takes_nothing(
-    scene: "contextlib.AbstractContextManager[Scene]",
-) -> None:
-    with scene as s:
-        async with s.workers("w1", "w2") as workers:
-            gateway = await s.gateway("s1")
-            await gateway.open("w1")
-            for worker in ("w1", "w2"):  # as one that was stopped when it was asked, and goes on now
-                epoch, gateway.epoch = gateway.epoch, 0
-                refused = await gateway.open(worker)
-                gateway.epoch = epoch
-                assert isinstance(refused, Refused)
-                assert "opened elsewhere since" in refused.message
-            assert [worker.alive.sessions for worker in workers.workers] == [1, 0]
-
-
-async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(
-    scene: "contextlib.AbstractContextManager[Scene]",
-) -> None:
-    with scene as s:
-        async with s.workers("w1", "w2") as workers:
-            gateways = [await s.gateway(f"s{i}") for i in range(3)]
-            for gateway in gateways:
-                await gateway.open("w1")
-                await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
-            workers.stops[0].set()
-            for gateway in gateways:
-                await gateway.asked_to_move()
-                assert gateway.moves[0].why == "drain"
-                assert isinstance(await gateway.release(), Released)
-                refused = await gateway.open("w1", must=True)
-                assert isinstance(refused, Refused)
-                assert refused.code == "stopping"
-                assert isinstance(await gateway.open("w2"), Opened)
-            await within(workers.tasks[0])
-            last = [alive for alive in s.published(f"{ALIVE_WORKERS}.w1") if isinstance(alive, WorkerAlive)][-1]
-            assert (last.draining, last.room, last.sessions, last.counters["moved_away"]) == (True, False, 0, 3)
-            assert workers.workers[1].alive.counters["taken_over"] == 3
-            for gateway in gateways:
-                await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
-                await gateway.do("end")
-                await within(gateway.settled())
-                assert gateway.words == SPEECH.texts
-                check_promises(gateway.events)
-
-
-async def test_sessions_that_nobody_takes_are_in_the_log_when_a_worker_has_stopped(
-    scene: "contextlib.AbstractContextManager[Scene]", monkeypatch: pytest.MonkeyPatch
+async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_has_stopped(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamer.cluster.worker.DRAIN_S", 0.1)
-    with scene as s:
-        async with s.workers("w1") as workers:
-            gateway = await s.gateway("s1")
-            await gateway.open("w1")
-            await gateway.write(SPEECH.audio)
-            await gateway.heard(9 * SAMPLE_RATE)
-            workers.stops[0].set()
-            await within(workers.tasks[0])
-            assert s.engine.n_sessions == 0
-            assert s.log.records["s1"][-1].record.checkpoint.state.heard >= 9 * SAMPLE_RATE
+    async with scene.workers("w1") as workers:
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
+        await gateway.write(SPEECH.audio)
+        await gateway.processed(9 * SAMPLE_RATE)
+        workers.stops[0].set()
+        await within(workers.tasks[0])
+        assert scene.engine.n_sessions == 0
+        assert scene.log.records["s1"][-1].record.checkpoint.state.heard >= 9 * SAMPLE_RATE
 
 
 @pytest.mark.parametrize(("why", "room"), [("load", True), ("failing", True), ("failing", False)])
 async def test_one_session_at_a_time_is_given_away(
-    scene: "contextlib.AbstractContextManager[Scene]", monkeypatch: pytest.MonkeyPatch, why: str, room: bool
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, why: str, room: bool
 ) -> None:
     monkeypatch.setattr("streamer.cluster.worker.BEAT_S", 0.01)
-    with scene as s:
-        async with s.workers("w1") as workers:
-            gateways = [await s.gateway(f"s{i}") for i in range(3)]
-            for gateway, seconds in zip(gateways, (9, 3, 9), strict=True):
-                await gateway.open("w1")
-                await gateway.write(SPEECH.audio[: seconds * SAMPLE_RATE])
-            await asyncio.sleep(0.1)
-            other = WorkerAlive(
-                worker="w2", version=VERSION, model=identity(), load=0.1, capacity=5, sessions=0, room=room
-            )
-            await s.bus.publish(f"{ALIVE_WORKERS}.w2", other)
+    async with scene.workers("w1") as workers:
+        gateways = [await scene.gateway(f"s{i}") for i in range(3)]
+        for gateway, seconds in zip(gateways, (9, 3, 9), strict=True):
+            await gateway.open("w1")
+            await gateway.write(SPEECH.audio[: seconds * SAMPLE_RATE])
+        await asyncio.sleep(0.1)
+        other = WorkerAlive(worker="w2", version=VERSION, model=identity(), load=0.1, capacity=5, sessions=0, room=room)
+        await scene.bus.publish(f"{ALIVE_WORKERS}.w2", other)
+        await asyncio.sleep(0.1)
+        assert not any(gateway.moves for gateway in gateways)
+        if why == "load":
+            monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: Load(1.2, 2, room=False)))
+        else:
+            monkeypatch.setattr(type(scene.engine), "turn_s", property(lambda engine: 31.0))
+            assert "at one turn" in workers.workers[0].alive.failing
+        if not room:
             await asyncio.sleep(0.1)
             assert not any(gateway.moves for gateway in gateways)
-            if why == "load":
-                monkeypatch.setattr(type(s.engine), "load", property(lambda engine: Load(1.2, 2, room=False)))
-            else:
-                monkeypatch.setattr(type(s.engine), "turn_s", property(lambda engine: 31.0))
-                assert "at one turn" in workers.workers[0].alive.failing
-            if not room:
-                await asyncio.sleep(0.1)
-                assert not any(gateway.moves for gateway in gateways)
-                return
-            await until(lambda: any(gateway.moves for gateway in gateways))
-            await asyncio.sleep(0.1)
-            ((gateway, move),) = [(gateway, move) for gateway in gateways for move in gateway.moves]
-            assert move.why == why
-            await gateway.release()
-            await until(lambda: sum(len(gateway.moves) for gateway in gateways) == 2)
+            return
+        await until(lambda: any(gateway.moves for gateway in gateways))
+        await asyncio.sleep(0.1)
+        ((gateway, move),) = [(gateway, move) for gateway in gateways for move in gateway.moves]
+        assert move.move == why
+        await gateway.release()
+        await until(lambda: sum(len(gateway.moves) for gateway in gateways) == 2)
 
 
 async def test_a_session_whose_gateway_is_lost_ends_when_no_other_asks_for_it(
-    scene: "contextlib.AbstractContextManager[Scene]", monkeypatch: pytest.MonkeyPatch
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamer.cluster.worker.BEAT_S", 0.02)
-    with scene as s:
-        async with s.workers("w1", resume_s=0.0) as workers:
-            gateway = await s.gateway("s1")
-            await gateway.open("w1")
+    async with scene.workers("w1", resume_s=0.0) as workers:
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
 
-            async def beat() -> None:
-                while True:
-                    await s.bus.publish(f"{ALIVE_GATEWAYS}.g1", GatewayAlive(gateway="g1", version=VERSION))
-                    await asyncio.sleep(0.02)
+        async def beat() -> None:
+            while True:
+                await scene.bus.publish(f"{ALIVE_GATEWAYS}.g1", GatewayAlive(gateway="g1", version=VERSION))
+                await asyncio.sleep(0.02)
 
-            beating = asyncio.create_task(beat())
-            monkeypatch.setattr("streamer.cluster.worker.LOST_S", 0.5)
-            await asyncio.sleep(0.8)
-            assert workers.workers[0].alive.sessions == 1
-            s.bus.connected = False  # nobody is heard, and that says nothing
-            beating.cancel()
-            await asyncio.sleep(0.8)
-            assert workers.workers[0].alive.sessions == 1
-            s.bus.connected = True
-            await until(lambda: workers.workers[0].alive.sessions == 0)
-            assert isinstance(s.log.events("s1")[-1], End)
+        beating = asyncio.create_task(beat())
+        monkeypatch.setattr("streamer.cluster.worker.LOST_S", 0.5)
+        await asyncio.sleep(0.8)
+        assert workers.workers[0].alive.sessions == 1
+        scene.bus.connected = False  # without NATS, silence says nothing
+        beating.cancel()
+        await asyncio.sleep(0.8)
+        assert workers.workers[0].alive.sessions == 1
+        scene.bus.connected = True
+        await until(lambda: workers.workers[0].alive.sessions == 0)
+        assert isinstance(scene.log.events("s1")[-1], End)
 
 
 async def test_labels_of_speakers_are_refused() -> None:
@@ -345,7 +303,9 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
     engine = make_engine(model, settings.decoding)
     engine.start()
     # Of its own: a twin has the one buffer that recordings need, and live windows take two.
-    second = asyncio.create_task(run_worker(settings, lambda: load_model(model.name, DeviceSettings("CPU"))))
+    second = asyncio.create_task(
+        run_worker(settings, lambda: load_model(model.name, LoadOptions(DeviceSettings("CPU"))))
+    )
     try:
         async with bus_on(nats, name="g1") as bus, bus_on(nats, name="w1") as bus_of_first:
             log = SessionLog(bus, settings.cluster)
@@ -359,24 +319,24 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
             )
             alive: dict[str, WorkerAlive] = {}
 
-            async def hear(data: bytes, _reply: object) -> None:
+            async def note(data: bytes, _reply: object) -> None:
                 message = decoded(data, WorkerAlive)
                 alive[message.worker] = message
 
-            await bus.subscribe(f"{ALIVE_WORKERS}.*", hear)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", note)
             gateway = Gateway(bus, log, identity_of(model))
             await gateway.listen()
             async with Workers(place):
                 await until(lambda: set(alive) == {"w1", "w2"} or second.done())
-                assert isinstance(await gateway.open("w1"), Opened)
+                await gateway.opened("w1")
                 half = len(audio) // 2
                 await gateway.write(audio[:half])
-                await gateway.heard(half - SAMPLE_RATE)
+                await gateway.processed(half - SAMPLE_RATE)
                 assert isinstance(await gateway.release(), Released)
-                assert isinstance(await gateway.open("w2"), Opened)
+                await gateway.opened("w2")
                 await gateway.write(audio[half:])
                 await gateway.do("end")
-                await within(gateway.settled())
+                await within(gateway.ended())
                 await until(lambda: alive["w2"].sessions == 0)
                 signal.raise_signal(signal.SIGTERM)
                 assert await within(second) == 0
@@ -388,22 +348,21 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
 
 
 async def test_a_worker_says_which_sessions_it_takes_and_why_it_has_them_no_longer(
-    scene: "contextlib.AbstractContextManager[Scene]", caplog: pytest.LogCaptureFixture
+    scene: Scene, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", "streamer.cluster.worker")
-    with scene as s:
-        async with s.workers("w1", "w2"):
-            gateway = await s.gateway("s1")
-            await gateway.open("w1")
-            await gateway.release()
-            await gateway.open("w2")
-            await gateway.do("end")
-            await until(lambda: "it has ended" in caplog.text)
-    told = [record for record in caplog.records if record.levelname == "INFO"]
-    assert [record.getMessage() for record in told] == [
+    async with scene.workers("w1", "w2"):
+        gateway = await scene.gateway("s1")
+        await gateway.open("w1")
+        await gateway.release()
+        await gateway.open("w2")
+        await gateway.do("end")
+        await until(lambda: "it has ended" in caplog.text)
+    logged = [record for record in caplog.records if record.levelname == "INFO"]
+    assert [record.getMessage() for record in logged] == [
         "takes the session, for gateway g1",
         "no longer has the session: it was given away",
         "goes on with the session, for gateway g1",
         "no longer has the session: it has ended",
     ]
-    assert {record.__dict__["session"] for record in told} == {"s1"}
+    assert {record.__dict__["session"] for record in logged} == {"s1"}

@@ -2,11 +2,12 @@
 
 import logging
 import re
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -14,7 +15,7 @@ from streamer.commands import auto, fit
 from streamer.commands.fit import Speed
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.findings import Finding
-from streamer.settings.table import DecodingSettings, ModelSettings, Settings, StreamSettings
+from streamer.settings.table import ModelSettings, Settings, StreamSettings
 from streamer.whisper import cache as measurements
 from streamer.whisper.hub import cache
 from tests.findings import OK, WARNING, expect
@@ -66,9 +67,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
 
 def chosen(tmp_path: Path, *, live: bool = True, language: str = "auto", task: str = "transcribe") -> str:
     model = ModelSettings(name="auto", cache_dir=str(tmp_path / "compiled"))
-    settings = Settings(model=model, decoding=DecodingSettings(language=language, task=task))
+    settings = Settings(model=model).having({"decoding.language": language, "decoding.task": task})
     found = auto.choose_model(settings, live=live)
-    assert replace(found, model=model) == settings
+    assert msgspec.structs.replace(found, model=model) == settings
     return found.model.name
 
 

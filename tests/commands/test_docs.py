@@ -17,7 +17,7 @@ Run = Callable[..., Outcome]
 
 def test_pages_are_listed_and_printed(run_here: Run) -> None:
     pages = run_here("docs").stdout.split()
-    assert {"models", "protocol", "tuning"} <= set(pages)
+    assert {"models", "protocol", "streaming"} <= set(pages)
     for page in pages:
         assert run_here("docs", page).stdout == (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
 

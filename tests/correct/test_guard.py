@@ -91,11 +91,6 @@ def test_numbers_and_negations_stay_in_any_language(old: str, new: str) -> None:
     assert result(old, old) == "let through"
 
 
-def test_other_scripts_may_be_corrected() -> None:
-    assert result("мы встретили катерину на вокзале", "Мы встретили Катерину на вокзале.") == "let through"
-    assert result("wir haben wrobel dort getroffen", "Wir haben Wróbel dort getroffen.") == "let through"
-
-
 def test_words_are_alike_in_spelling() -> None:
     assert likeness("shivon", "Siobhan") >= 0.6
     assert likeness("dog", "cat") < 0.6

@@ -13,26 +13,15 @@ from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSe
 from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
+from tests.builders import final, words
 from tests.fakes import Clock
 
 WAIT_S = 90.0
 
 
-def final(text: str, segment: int = 1) -> Final:
-    words = tuple(
-        Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
-        for n, word in enumerate(text.split())
-    )
-    return Final(
-        segment=segment,
-        start=0.0,
-        end=float(len(words)),
-        text=text,
-        words=words,
-        language="en",
-        no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )
+def final_of(text: str, segment: int = 1) -> Final:
+    """Return a final with words of a second each."""
+    return final(text, segment=segment, words=words(text, step=1.0))
 
 
 @dataclass
@@ -63,7 +52,7 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     log.subscribe(events.append)
     finals = Corrections(correctors, deadline_s=deadline_s).follow(log, lambda start, end: None)
     for n, text in enumerate(texts, start=1):
-        log.append(final(text, n))
+        log.append(final_of(text, n))
     over = threading.Event()
 
     def end() -> None:
@@ -89,7 +78,7 @@ def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what
     finals = Corrections([Replacing({"shivon": "Siobhan"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
     corrected = threading.Event()
     log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
-    log.append(final("good morning shivon"))
+    log.append(final_of("good morning shivon"))
     assert corrected.wait(WAIT_S)
     finals.relabel([1])
     settle(finals)
@@ -133,9 +122,9 @@ def test_a_corrector_sees_the_texts_before_as_they_were_corrected() -> None:
     Corrections([first], deadline_s=WAIT_S).follow(log, lambda start, end: None)
     told = threading.Event()
     log.subscribe(lambda event: told.set() if isinstance(event, Revision) else None)
-    log.append(final("a"))
+    log.append(final_of("a"))
     assert told.wait(WAIT_S)
-    log.append(final("c", 2))
+    log.append(final_of("c", 2))
     assert waiting.wait(WAIT_S)
     while len(first.before) < 2:
         threading.Event().wait(0.01)
@@ -161,7 +150,7 @@ def test_what_a_slow_one_brings_at_the_last_moment_goes_through_the_quick_ones_a
     log.subscribe(told.append)
     log.subscribe(lambda event: revised.set() if isinstance(event, Revision) else None)
     Corrections([slow, Replacing({"hell": "****"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
-    log.append(final("what the heck"))
+    log.append(final_of("what the heck"))
     assert revised.wait(WAIT_S)
     assert revisions(told) == [(1, "second_pass", "what the ****")]
 
@@ -176,7 +165,7 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     finals = corrections.follow(log, lambda start, end: None)
     events: list[Event] = []
     log.subscribe(events.append)
-    log.append(final("a"))
+    log.append(final_of("a"))
     settle(finals)
     assert revisions(events) == [(1, "glossary", "b")]
     assert corrections.health.why == {"language_model": "the endpoint is away: start it"}
@@ -207,7 +196,7 @@ class Crowd:
         log = EventLog("abc", 1000)
         finals = self.corrections.follow(log, lambda start, end: None)
         for n, text in enumerate(texts, start=1):
-            log.append(final(text, n))
+            log.append(final_of(text, n))
             assert self._quick.acquire(timeout=WAIT_S)
         finals.finish(self._ends.release)
 

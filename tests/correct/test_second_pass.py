@@ -25,37 +25,19 @@ from streamer.correct.second_pass import (
 from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Word
+from tests import builders
 
 WAIT_S = 90.0
 
 
 def words_of(text: str, start: float = 0.0, each_s: float = 0.5, speaker: str | None = None) -> tuple[Word, ...]:
     """Return words that follow each other."""
-    return tuple(
-        Word(
-            word=f" {word}",
-            start=start + n * each_s,
-            end=start + (n + 1) * each_s,
-            probability=0.9,
-            stable=True,
-            speaker=speaker,
-        )
-        for n, word in enumerate(text.split())
-    )
+    return tuple(msgspec.structs.replace(word, speaker=speaker) for word in builders.words(text, start, step=each_s))
 
 
 def final(text: str, start: float, end: float, *, language: str = "en", speaker: str | None = None) -> Final:
     words = words_of(text, start, (end - start) / max(1, len(text.split())), speaker)
-    return Final(
-        segment=1,
-        start=start,
-        end=end,
-        text=text,
-        words=words,
-        language=language,
-        no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )
+    return builders.final(text, segment=1, start=start, end=end, words=words, language=language)
 
 
 def passages_of(*events: Event) -> list[tuple[list[str], int]]:
@@ -186,8 +168,7 @@ def _broken(passage: Passage, samples: Float32Array) -> Sequence[Word]:
 
 
 @pytest.mark.parametrize(
-    ("read", "why"),
-    [(lambda passage, samples: (), {}), (_late, {}), (_broken, {"second_pass": "the device is lost"})],
+    ("read", "why"), [(lambda passage, samples: (), {}), (_late, {}), (_broken, {"second_pass": "the device is lost"})]
 )
 def test_what_cannot_be_read_again_stays_as_it_is(read: ReadAgain, why: dict[str, str]) -> None:
     revisions, corrections = revised(read, *FINALS)

@@ -11,6 +11,7 @@ from streamer.correct.corrector import Draft, text_of
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.errors import ConfigError
 from streamer.events import Final, Gap, Partial, Word
+from tests import builders
 from tests.promises import Promises
 
 USUAL = frozenset("the of and hell bloody pee en you our a one not".split())  # noqa: SIM905
@@ -59,15 +60,12 @@ def words_of(texts: list[str], n_stable: int | None = None, probability: float =
 def partial(texts: list[str], n_stable: int, segment: int = 1) -> Partial:
     words = words_of(texts, n_stable)
     stable = len(text_of(words[:n_stable]))
-    return Partial(segment=segment, start=0.0, end=99.0, text=text_of(words), stable=stable, words=words)
+    return builders.partial(text_of(words), stable, segment=segment, end=99.0, words=words)
 
 
 def final(texts: list[str], segment: int = 1) -> Final:
     words = words_of(texts)
-    return Final(
-        segment=segment, start=0.0, end=99.0, text=text_of(words), words=words, language="en", no_speech_prob=0.0,
-        avg_logprob=0.0,
-    )  # fmt: skip
+    return builders.final(text_of(words), segment=segment, end=99.0, words=words)
 
 
 def spaced(text: str) -> list[str]:

@@ -1,22 +1,22 @@
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.inbox import Command, Inbox
+from streamer.engine.inbox import Inbox
+
+
+def taken(inbox: Inbox, position: int) -> list[object]:
+    found: list[object] = []
+    while (apply := inbox.take(position)) is not None:
+        found += list(apply() or ())
+    return found
 
 
 def filled(*commands: tuple[str, int]) -> Inbox:
     inbox = Inbox()
-    for name, position in commands:
-        inbox.put(Command(name, position, list))
+    for command in commands:
+        inbox.put(*command, lambda command=command: [command])  # type: ignore[misc]
     return inbox
 
 
-def taken(inbox: Inbox, position: int) -> list[tuple[str, int]]:
-    found = []
-    while (command := inbox.take(position)) is not None:
-        found.append((command.name, command.position))
-    return found
-
-
-def test_commands_come_out_in_order_and_at_their_places() -> None:
+def test_commands_come_out_in_order_and_at_their_positions() -> None:
     inbox = filled(("flush", 10), ("pause", 20), ("resume", 5000))
     assert taken(inbox, 9) == []
     assert inbox.next_position == 10

@@ -11,13 +11,13 @@ from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN, SAMPLE_RAT
 from streamer.offline import recording as recording_module
 from streamer.offline import transcribe_segments
 from streamer.offline.segments import Segment
-from streamer.offline.skips import Passage, is_trusted, repeats, skipped
-from streamer.offline.speech import Speech, SpeechFinder
-from streamer.settings.apply import resolve_decoding
+from streamer.offline.skips import SkippedPassage, is_trusted, repeats, skipped
+from streamer.offline.speech import JoinedSpeech, SpeechFinder
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 
 END_OF_TEXT = 100
 TEXT = (1,) * 20
@@ -65,7 +65,7 @@ def test_speech_that_no_segment_covers_is_skipped(
     # In the middle of a recording; tokens enough for any length.
     found = [segment(7000 + start, 7000 + end, (1,) * 50) for start, end in segments]
     assert skipped(found, speech(*spoken), 7000, END_OF_TEXT) == [
-        Passage(7000 + begin, 7000 + end) for begin, end in passages
+        SkippedPassage(7000 + begin, 7000 + end) for begin, end in passages
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_segment_with_hardly_a_word_is_transcribed_again() -> None:
     # 12 s of speech: ten tokens are too few, twelve are not; timestamps do not count.
     for n_tokens, is_sparse in ((10, True), (12, False)):
         said = segment(500, 1700, (1,) * n_tokens)
-        passages = [Passage(500, 1700, (said,))] if is_sparse else []
+        passages = [SkippedPassage(500, 1700, (said,))] if is_sparse else []
         assert skipped([segment(0, 500), said, segment(1700, 2000)], speech((0, 2000)), 0, END_OF_TEXT) == passages
     # Over silence a word is not too little, nor in a second of speech.
     assert skipped([segment(0, 3000, (1,))], speech((0, 90)), 0, END_OF_TEXT) == []
@@ -83,7 +83,7 @@ def test_a_segment_with_hardly_a_word_is_transcribed_again() -> None:
 def test_speech_beside_a_sparse_segment_is_of_the_same_passage() -> None:
     sparse = segment(1000, 2000, (1,))
     passages = skipped([segment(0, 500), sparse, segment(2500, 3000)], speech((0, 3000)), 0, END_OF_TEXT)
-    assert passages == [Passage(500, 2500, (sparse,))]
+    assert passages == [SkippedPassage(500, 2500, (sparse,))]
 
 
 @pytest.mark.parametrize(
@@ -142,7 +142,9 @@ def run(
     n_samples = round(duration_s * SAMPLE_RATE)
     n_frames = n_samples // HOP_LENGTH
     monkeypatch.setattr(fallback, "decode_window", script.decode)
-    monkeypatch.setattr(SpeechFinder, "finish", lambda *_: Speech([[(0, n_frames)]], [1.0] * (n_samples // 512), 0.5))
+    monkeypatch.setattr(
+        SpeechFinder, "finish", lambda *_: JoinedSpeech([[(0, n_frames)]], [1.0] * (n_samples // 512), 0.5)
+    )
     decoding = resolve_decoding(DecodingSettings(language="en", **options), model, words=False)
     segments = transcribe_segments(model, np.zeros(n_samples, dtype=np.float32), decoding)
     return [(s.start_samples / SAMPLE_RATE, s.end_samples / SAMPLE_RATE, s.text.strip(), s.task) for s in segments]

@@ -9,22 +9,21 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
+from streamer.check import check_options
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe
 from streamer.offline.segments import Segment, split_segments
-from streamer.offline.speech import Speech, SpeechFinder
-from streamer.settings.apply import ResolvedDecoding, gate_settings, resolve_decoding
-from streamer.settings.check import check_options
+from streamer.offline.speech import JoinedSpeech, SpeechFinder
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
 from streamer.whisper.device.decoder import Decoder
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 from streamer.whisper.result import TimedWord
-from tests.whisper.support import NANO, ROOT, SPEECH, Samples, read
+from tests.whisper.support import NANO, ROOT, SPEECH, Samples, load_on_cpu, read
 
 PEOPLE = ROOT.parent / "shared" / "audio" / "people"
 
@@ -48,7 +47,7 @@ def said(finals: list[Final]) -> list[str]:
 
 
 def test_speech_is_found_while_a_recording_goes_by() -> None:
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     samples = np.concatenate([silence(5), read(SPEECH), silence(5)])
     for block in np.array_split(samples, 7):
         finder.process(block)
@@ -62,14 +61,14 @@ def test_speech_is_found_while_a_recording_goes_by() -> None:
 def test_quiet_people_are_found_beside_loud_ones() -> None:
     """At -50 dB, from 21.5 to 26.8 s, the detector alone finds nothing; Whisper transcribes a sentence there."""
     samples = read(PEOPLE / "fleurs" / "fleurs-en.flac")[: 30 * SAMPLE_RATE]
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     finder.process(samples)
     spans = finder.finish(3000, [(0, 3000)]).spans
     assert sum(max(0, min(end, 2680) - max(begin, 1970)) for begin, end in spans) > 500
 
 
 def test_of_clips_the_speech_in_them_is_heard() -> None:
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     finder.process(read(SPEECH))
     n_frames = len(read(SPEECH)) // HOP_LENGTH
     speech = finder.finish(n_frames, [(60, 90), (200, 230)])
@@ -79,10 +78,10 @@ def test_of_clips_the_speech_in_them_is_heard() -> None:
 
 
 def test_a_window_ends_in_a_silence_where_there_is_one() -> None:
-    speech = Speech([[(0, 1400), (2000, 3000), (4000, 5500)]], [1.0] * 2000, 0.5)
+    speech = JoinedSpeech([[(0, 1400), (2000, 3000), (4000, 5500)]], [1.0] * 2000, 0.5)
     assert list(speech.windows()) == [(0, 2400), (2400, 3900)]
     # Half a window has none: it is full.
-    speech = Speech([[(0, 1400), (2000, 4000)]], [1.0] * 2000, 0.5)
+    speech = JoinedSpeech([[(0, 1400), (2000, 4000)]], [1.0] * 2000, 0.5)
     assert list(speech.windows()) == [(0, 1508), (1508, 3400)]
 
 
@@ -90,7 +89,7 @@ def test_without_a_silence_a_window_ends_where_speech_is_least_likely() -> None:
     probabilities = [1.0] * 2000
     # 25 to 25.1 s.
     probabilities[781:784] = [0.2] * 3
-    (_, first), *_ = Speech([[(0, 6000)]], probabilities, 0.5).windows()
+    (_, first), *_ = JoinedSpeech([[(0, 6000)]], probabilities, 0.5).windows()
     assert 2490 < first < 2520
 
 
@@ -99,7 +98,7 @@ def test_windows_are_all_of_the_speech_and_no_longer_than_one_may_be() -> None:
     for _ in range(50):
         points = np.cumsum(random.integers(1, 4000, 2 * random.integers(0, 8))).tolist()
         spans = list(zip(points[::2], points[1::2], strict=True))
-        speech = Speech([spans], random.random(20_000).tolist(), 0.5)
+        speech = JoinedSpeech([spans], random.random(20_000).tolist(), 0.5)
         windows = list(speech.windows())
         assert [end for _, end in windows][:-1] == [begin for begin, _ in windows][1:]
         assert sum(end - begin for begin, end in windows) == speech.n_frames
@@ -117,7 +116,7 @@ def test_words_lie_where_they_were_said() -> None:
     segment = Segment(
         start_samples=0, end_samples=500 * HOP_LENGTH, tokens=(), words=(word(10, 60), word(290, 380), word(380, 480))
     )
-    Speech([SPANS], [1.0] * 1000, 0.5).place(segment)
+    JoinedSpeech([SPANS], [1.0] * 1000, 0.5).place(segment)
     frames = [(word.start_samples // HOP_LENGTH, word.end_samples // HOP_LENGTH) for word in segment.words]
     assert frames == [(110, 160), (2400, 2480), (2480, 2580)]
     assert (segment.start_samples, segment.end_samples) == (100 * HOP_LENGTH, 2600 * HOP_LENGTH)
@@ -127,7 +126,7 @@ def test_a_segment_that_ends_at_a_silence_ends_before_it() -> None:
     before = Segment(start_samples=0, end_samples=300 * HOP_LENGTH, tokens=())
     behind = Segment(start_samples=300 * HOP_LENGTH, end_samples=400 * HOP_LENGTH, tokens=())
     for segment in (before, behind):
-        Speech([SPANS], [1.0] * 1000, 0.5).place(segment)
+        JoinedSpeech([SPANS], [1.0] * 1000, 0.5).place(segment)
     assert (before.start_samples, before.end_samples) == (100 * HOP_LENGTH, 400 * HOP_LENGTH)
     assert (behind.start_samples, behind.end_samples) == (2400 * HOP_LENGTH, 2500 * HOP_LENGTH)
 
@@ -209,7 +208,7 @@ def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monke
 def test_the_windows_of_a_batch_are_decoded_along_five_beams_each(
     cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), n_beams=None, live=False)
+    model = load_on_cpu(NANO, cache_dir, n_beams=None, live=False)
     samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
     options: list[WindowOptions] = []
     attempt = decode_windows
@@ -247,5 +246,5 @@ def test_where_no_word_is_asked_for_none_is_looked_for(model: WhisperModel, monk
 
 def test_who_hears_no_silence_cannot_skip_any() -> None:
     options = DecodingSettings(batch_size=2, word_timestamps=True, hallucination_silence_threshold=2.0)
-    with pytest.raises(ConfigError, match="batch_size 2, with which nobody hears silence"):
+    with pytest.raises(ConfigError, match="batch_size 2, which decodes no silence"):
         check_options(Settings(decoding=options), streaming=False)

@@ -1,26 +1,21 @@
 """Whole recordings against transformers' long-form generation on the same weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 import torch
-import transformers
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
-from streamer.audio.mel import LogMelRecording
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe, transcribe_segments
 from streamer.offline.segments import split_segments
-from streamer.offline.texts import History
-from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.table import DecodingSettings
-from streamer.whisper.decode import word_timestamps as word_timestamps_module
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
-from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.conftest import processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
@@ -113,24 +108,6 @@ def test_word_for_word_what_transformers_gives(
     assert_equals_transformers(model, reference, processor, read(path)[start:][: 35 * SAMPLE_RATE])
 
 
-@pytest.mark.parametrize("n_mels", [80, 128])
-def test_the_mel_of_a_whole_recording_equals_transformers(n_mels: int) -> None:
-    samples = np.concatenate([read(SAMPLE), noise(SAMPLE_RATE), np.zeros(12_345, dtype=np.float32)])
-    assert len(samples) > N_SAMPLES
-    extractor = transformers.WhisperFeatureExtractor(feature_size=n_mels)  # type: ignore[no-untyped-call]
-    mel = LogMelRecording([samples], n_mels)
-    starts = range(0, mel.n_frames, N_FRAMES)
-    actual = np.concatenate([mel.frames(start, min(start + N_FRAMES, mel.n_frames)) for start in starts], axis=1)
-    # In float64 both agree; in float32 transformers rounds quiet bins beside loud ones.
-    expected = extractor._np_extract_fbank_features(samples[None].astype(np.float64), "cpu")[0]
-    assert actual.shape == expected.shape == (n_mels, len(samples) // 160)
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
-    features = extractor(
-        samples, sampling_rate=SAMPLE_RATE, return_tensors="np", truncation=False, padding="longest"
-    ).input_features[0]
-    np.testing.assert_allclose(actual, features[:, : actual.shape[1]], rtol=0, atol=1e-4)
-
-
 @pytest.mark.parametrize("n_samples", [0, 1, 159])
 def test_less_than_a_frame_is_no_text(model: WhisperModel, n_samples: int) -> None:
     done: list[int] = []
@@ -166,55 +143,11 @@ def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, 
     assert finals == list(transcribe(model, samples, options))
 
 
-@pytest.mark.parametrize("word_timestamps", [False, True])
-def test_a_window_s_words_know_where_the_last_one_ended(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, word_timestamps: bool
-) -> None:
-    told: list[int] = []
-    ends = [0]
-
-    def add_word_timestamps(*args: Untyped, **options: Untyped) -> list[SpokenSegment]:
-        told.append(options["last_speech_samples"])
-        spoken = word_timestamps_module.add_word_timestamps(*args, **options)
-        words = spoken[-1].words
-        ends.append(words[-1].end_samples if words else spoken[-1].end_samples)
-        return spoken
-
-    monkeypatch.setattr(texts, "add_word_timestamps", add_word_timestamps)
-    samples = np.concatenate([read(SPEECH)] * 3)
-    options = plain(model, word_timestamps=word_timestamps)
-    list(transcribe_segments(model, samples, options))
-    assert told == ends[:-1]
-    assert len(told) > 1
-
-
 def test_a_language_that_is_not_known_is_refused_before_anything_is_computed(model: WhisperModel) -> None:
     progress: list[int] = []
     with pytest.raises(ConfigError, match="does not know the language 'xx'"):
         list(transcribe(model, read(SPEECH), as_whisper(model, language="xx"), on_progress=progress.append))
     assert progress == []
-
-
-def test_clips_are_heard_alone(model: WhisperModel) -> None:
-    samples = read(SAMPLE)
-    clips = plain(model, clip_timestamps=(0.5, 6.0, 20.0, 31.0))
-    finals = list(transcribe(model, samples, clips))
-    assert {0.5 <= f.start <= f.end <= 6 or 20 <= f.start <= f.end <= 31 for f in finals} == {True}
-    assert any(f.end <= 6 for f in finals)
-    assert any(f.start >= 20 for f in finals)
-    # Where the last has no end, it goes on to that of the recording; beyond that there is nothing.
-    open_end = list(transcribe(model, samples, plain(model, clip_timestamps=(40.0,))))
-    assert open_end == list(transcribe(model, samples, plain(model, clip_timestamps=(40.0, 1e6))))
-    assert open_end[-1].start >= 40
-    assert list(transcribe(model, samples, plain(model, clip_timestamps=(1e6,)))) == []
-
-
-def test_no_timestamps_is_one_segment_a_window(model: WhisperModel) -> None:
-    samples = read(SAMPLE)
-    segments = list(transcribe_segments(model, samples, plain(model, without_timestamps=True)))
-    n_samples = len(samples) // 160 * 160
-    assert [(s.start_samples, s.end_samples) for s in segments] == [(0, N_SAMPLES), (N_SAMPLES, n_samples)]
-    assert all(token < model.tokenizer.special.end_of_text for s in segments for token in s.tokens)
 
 
 def test_both_tasks_take_turns_over_what_was_heard(model: WhisperModel) -> None:
@@ -263,17 +196,6 @@ def test_what_is_drawn_depends_on_the_seed_alone(model: WhisperModel) -> None:
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_a_window_in_which_nobody_speaks_is_passed_over(model: WhisperModel) -> None:
-    samples = read(SPEECH)
-    # Certain that nobody speaks where it is more likely than never, and that no text is likely.
-    silent = plain(model, no_speech_threshold=-1.0, logprob_threshold=1.0)
-    done: list[int] = []
-    assert list(transcribe(model, samples, silent, on_progress=done.append)) == []
-    assert done[-1] == len(samples)
-    likely = plain(model, no_speech_threshold=-1.0, logprob_threshold=-100.0)
-    assert list(transcribe(model, samples, likely)) == list(transcribe(model, samples, plain(model)))
-
-
 def windows_of(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch, said: list[str], *, failed: bool = False
 ) -> list[WindowOptions]:
@@ -315,7 +237,8 @@ def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
 
 
 def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for failed, keep in ((False, "best"), (True, "best"), (True, "last")):
+    keeps: list[tuple[bool, Literal["best", "last"]]] = [(False, "best"), (True, "best"), (True, "last")]
+    for failed, keep in keeps:
         seen = windows_of(model, monkeypatch, [" One.", " Two."], failed=failed)
         always = DecodingSettings(
             language="en", condition_on_previous_text="always", keep_failed=keep, vad_filter=False
@@ -325,78 +248,8 @@ def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytes
         assert bool(seen[1].prompt) == (not failed or keep == "last")
 
 
-def test_the_prompt_is_what_was_said() -> None:
-    history = History([1, 2], n_text_ctx=448, carried=False, conditioned=True)
-    assert history.prompt() == (1, 2)
-    history.add([3, 4], continued=True)
-    assert history.prompt() == (1, 2, 3, 4)
-    history.add([5], continued=False)
-    assert history.prompt() == ()
-    history.add([6], continued=True)
-    assert history.prompt() == (6,)
-
-
-def test_without_conditioning_the_first_window_alone_has_a_prompt() -> None:
-    history = History([1, 2], n_text_ctx=448, carried=False, conditioned=False)
-    assert history.prompt() == (1, 2)
-    history.add([3, 4], continued=True)
-    assert history.prompt() == ()
-
-
-def test_a_carried_prompt_is_in_front_of_the_newest_text() -> None:
-    history = History([1, 2], n_text_ctx=16, carried=True, conditioned=True)
-    history.add([3, 4], continued=True)
-    assert history.prompt() == (1, 2, 3, 4)
-    history.add(range(5, 10), continued=True)
-    assert history.prompt() == (1, 2, 5, 6, 7, 8, 9)  # 16 // 2 - 1 in all
-    history.add([10], continued=False)
-    assert history.prompt() == (1, 2)
-
-
 def at(step: int) -> int:
     return BEGIN + step
-
-
-@pytest.mark.parametrize(
-    ("tokens", "segments", "advance"),
-    [
-        # Nothing at all: the window is done.
-        ([], [(0, 3000 * 160, [])], 3000),
-        # Text without times.
-        ([1, 2], [(0, 3000 * 160, [1, 2])], 3000),
-        # One beginning and no end: it is taken for the end, and the window's beginning for the beginning.
-        ([at(50), 1, 2], [(0, 50 * STEP, [at(50), 1, 2])], 3000),
-        ([at(0), 1, 2], [(0, 3000 * 160, [at(0), 1, 2])], 3000),
-        # One segment with both; nothing is said after it.
-        ([at(40), 1, at(500)], [(0, 500 * STEP, [at(40), 1, at(500)])], 3000),
-        # Two segments, the second cut off without text: on from its beginning.
-        (
-            [at(0), 1, at(500), at(600), 2, at(900), at(900)],
-            [(0, 500 * STEP, [at(0), 1, at(500)]), (600 * STEP, 900 * STEP, [at(600), 2, at(900)])],
-            1800,
-        ),
-        # The same with words that are thrown away: they are heard again.
-        (
-            [at(0), 1, at(500), at(600), 2],
-            [(0, 500 * STEP, [at(0), 1, at(500)])],
-            1000,
-        ),
-        # A last segment that is whole: the rest of the window is silence.
-        (
-            [at(0), 1, at(500), at(600), 2, at(900)],
-            [(0, 500 * STEP, [at(0), 1, at(500)]), (600 * STEP, 900 * STEP, [at(600), 2, at(900)])],
-            3000,
-        ),
-        # A pair at the end.
-        ([at(10), 1, at(500), at(500)], [(10 * STEP, 500 * STEP, [at(10), 1, at(500)])], 1000),
-    ],
-)
-def test_tokens_are_split_at_their_times(
-    tokens: list[int], segments: list[tuple[int, int, list[int]]], advance: int
-) -> None:
-    found, frames = split_segments(tokens, BEGIN, 3000)
-    assert [(s.start_samples, s.end_samples, list(s.tokens)) for s in found] == segments
-    assert frames == advance
 
 
 def test_text_that_a_fine_tune_has_added_behind_the_times_is_no_time() -> None:
@@ -406,8 +259,3 @@ def test_text_that_a_fine_tune_has_added_behind_the_times_is_no_time() -> None:
     assert frames == 3000
     ((only, *_), _) = split_segments([added, 1, added, added], BEGIN, 3000)
     assert (only.start_samples, only.end_samples) == (0, 3000 * 160)
-
-
-def test_a_short_last_window_ends_with_the_recording() -> None:
-    (segment,), advance = split_segments([at(0), 1], BEGIN, 700)
-    assert (segment.start_samples, segment.end_samples, advance) == (0, 700 * 160, 700)

@@ -3,11 +3,13 @@
 And what the tests of outputs share.
 """
 
+import abc
 import base64
 import contextlib
 import hashlib
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -16,7 +18,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from websockets.exceptions import ConnectionClosed
@@ -79,8 +81,25 @@ Answer = tuple[int, bytes]
 CUT: Answer = (0, b"")
 
 
+class StandIn(abc.ABC):
+    """A server that runs within a `with` statement, and may be restarted at the same port."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @abc.abstractmethod
+    def start(self) -> None: ...
+
+    @abc.abstractmethod
+    def stop(self) -> None: ...
+
+
 @dataclass
-class WebStandIn:
+class WebStandIn(StandIn):
     """An HTTP server that answers as `answer` says, at one port through restarts."""
 
     answer: Callable[[Request], Answer]
@@ -88,13 +107,6 @@ class WebStandIn:
     port: int = 0
     _server: ThreadingHTTPServer | None = None
     _connections: list[socket.socket] = field(default_factory=list)
-
-    def __enter__(self) -> "WebStandIn":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         stand_in = self
@@ -177,13 +189,14 @@ class CaptionService:
             assert self.changed.wait_for(lambda: len(self.taken) >= n, LONG_S), self.taken
 
 
-class ObsStandIn:
+class ObsStandIn(StandIn):
     """OBS Studio's obs-websocket 5, as much of it as captions need."""
 
     def __init__(self, password: str = "", sources: tuple[str, ...] = ()) -> None:
         self.password = password
         self.sources = sources
-        self.streaming = True
+        # Captions that are taken until the stream ends.
+        self.room: float = math.inf
         self.rubbish = False
         self.captions: list[str] = []
         self.texts: list[str] = []
@@ -191,13 +204,6 @@ class ObsStandIn:
         self.port = 0
         self.changed = threading.Condition()
         self._server: Server | None = None
-
-    def __enter__(self) -> "ObsStandIn":
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
     def start(self) -> None:
         self._server = serve(self._serve, "127.0.0.1", self.port, close_timeout=1)
@@ -244,7 +250,7 @@ class ObsStandIn:
 
     def _carry_out(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         match name:
-            case "SendStreamCaption" if not self.streaming:
+            case "SendStreamCaption" if len(self.captions) >= self.room:
                 return {"result": False, "code": 501}
             case "SendStreamCaption":
                 self.captions.append(data["captionText"].encode("utf-8")[:128].decode("utf-8", "ignore"))

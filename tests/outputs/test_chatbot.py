@@ -374,7 +374,7 @@ async def test_a_question_that_goes_on_before_its_answer_is_asked_once_more_as_a
     assert len(endpoint.bodies[1]["messages"]) == 1
 
 
-async def test_a_failure_is_told_and_the_conversation_goes_on() -> None:
+async def test_a_failure_is_shown_and_the_conversation_continues() -> None:
     async def failing(reply: Reply) -> None:
         await reply.start(500)
         await reply.end("busy")

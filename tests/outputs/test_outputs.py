@@ -80,7 +80,7 @@ def test_a_target_is_a_kind_and_where(text: str, target: tuple[str, str]) -> Non
 @pytest.mark.parametrize(
     "text", ["", "twitch", "captions.doc", "https://wmcc.example/closedcaption?signature=SECRET.txt"]
 )
-def test_what_is_no_output_is_refused_without_its_address(text: str) -> None:
+def test_an_unknown_output_is_refused_without_its_address(text: str) -> None:
     with pytest.raises(ConfigError, match=r"is not an output: expected obs, zoom, .* \.jsonl") as refused:
         parse_target(text)
     assert "SECRET" not in str(refused.value)
@@ -113,7 +113,7 @@ def test_events_come_once_and_in_order_without_partials() -> None:
     assert (made.n_sent, made.n_dropped, made.n_failures) == (2, 0, 0)
 
 
-def test_what_fails_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_retried_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     peer = Peer(PeerError("it is gone"), OSError("still gone"), PeerError("it answers rubbish"))
     made = output(peer)
     for number in (1, 2, 3):
@@ -127,7 +127,7 @@ def test_what_fails_is_tried_again_and_told_once(caplog: pytest.LogCaptureFixtur
     ]
 
 
-def test_whoever_publishes_never_waits_and_the_oldest_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_publisher_never_waits_and_the_oldest_events_are_dropped(caplog: pytest.LogCaptureFixture) -> None:
     peer = Peer()
     peer.open.clear()
     made = output(peer, limit=3)
@@ -179,7 +179,7 @@ def test_the_end_waits_no_longer_than_it_may_and_says_what_was_not_sent(caplog: 
     assert made.n_dropped == 2
 
 
-def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monkeypatch: pytest.MonkeyPatch) -> None:
     peers: list[Peer] = []
 
     def make(*_: object) -> Peer:

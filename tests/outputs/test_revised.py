@@ -63,7 +63,7 @@ def test_a_name_stands_where_another_begins_to_speak(format: str, expected: str)
     assert written(format, TALK) == expected
 
 
-def test_subtitles_say_who_speaks() -> None:
+def test_subtitles_name_the_speaker() -> None:
     srt = [block.split("\n", 2)[2] for block in written("srt", TALK).strip().split("\n\n")]
     assert srt == ["S1: Hi there\nS2: you too", "S1: fine", "Go on", "?: Yes"]
     vtt = [block.split("\n", 1)[1] for block in written("vtt", TALK).strip().split("\n\n")[1:]]
@@ -113,7 +113,7 @@ def test_the_terminal_writes_what_reads_otherwise_by_now() -> None:
     assert lines == ["S1: Shavon and", "S2: you", "~ S1: Siobhan and", "S2: you", "~ S2 [2J is S1", "Siobhan und du"]
 
 
-def test_webhooks_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_webhooks_get_revisions_and_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
     webhook = Webhook("http://127.0.0.1:1/hook")
     monkeypatch.setattr(webhook, "post", lambda body, headers: posted.append(headers["webhook-id"]))

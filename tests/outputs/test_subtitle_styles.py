@@ -106,7 +106,7 @@ def test_words_without_times_take_those_of_their_segment() -> None:
     assert cues([(" Ask", 1.0, 1.0), (" not", 1.0, 1.0)]) == [(1000, 1700, ["Ask not"])]
 
 
-def test_a_word_without_a_time_stays_where_it_was_told() -> None:
+def test_a_word_without_a_duration_keeps_its_start() -> None:
     assert cues([(" Ten", 5.0, 5.0), (" seconds", 12.0, 12.5), (" later.", 12.5, 12.5)])[0][0] == 5000
     found = cues([(" Ten", 5.0, 5.4), (" sec", 12.0, 12.0), (" later.", 12.5, 12.9)])
     assert found[1] == (12000, 12900, ["sec later."])

@@ -128,7 +128,7 @@ def test_invalid_stable_counts_do_not_matter() -> None:
     assert show(partial(" ab", stable=99), partial(" abc", stable=-2), close=False).lines() == ["abc"]
 
 
-def test_a_final_says_who_speaks_where_that_is_known() -> None:
+def test_a_final_begins_with_its_speaker_if_known() -> None:
     file = io.StringIO()
     sink = TerminalSink(Console(file=file, width=80))
     for text in ("Hello?", ""):

@@ -25,8 +25,8 @@ def end(time: float) -> Speech:
     return Speech(state="end", time=time)
 
 
-def told(*events: Any) -> Turn:  # noqa: ANN401 - events of all types
-    """A turn that was told of events, the first at second 1, each further one a second later."""
+def turn_after(*events: Any) -> Turn:  # noqa: ANN401 - events of all types
+    """Return a turn after events at seconds 1, 2, 3 and so on."""
     turn = Turn(PAUSE_S)
     for now_s, event in enumerate(events, 1):
         turn.handle(event, float(now_s))
@@ -34,15 +34,15 @@ def told(*events: Any) -> Turn:  # noqa: ANN401 - events of all types
 
 
 def test_a_sentence_is_a_question_when_its_speech_has_ended_and_is_final() -> None:
-    assert told(start(), partial("Who are"), end(2.0)).due_s is None
-    assert told(start(), end(2.0), final(" Who are you?", 2.0)).due_s == 3.0
-    assert told(start(), final(" Who are you?", 2.0), end(2.0)).due_s == 2.0
+    assert turn_after(start(), partial("Who are"), end(2.0)).due_s is None
+    assert turn_after(start(), end(2.0), final(" Who are you?", 2.0)).due_s == 3.0
+    assert turn_after(start(), final(" Who are you?", 2.0), end(2.0)).due_s == 2.0
 
 
 def test_half_a_sentence_waits_for_the_rest() -> None:
     for text in (" What is the capital", " What is the...", " Well…", " And then,"):
-        assert told(start(), end(2.0), final(text, 2.0)).due_s == 3.0 + PAUSE_S
-    goes_on = told(start(), end(2.0), final(" What is the capital", 2.0), start(3.0))
+        assert turn_after(start(), end(2.0), final(text, 2.0)).due_s == 3.0 + PAUSE_S
+    goes_on = turn_after(start(), end(2.0), final(" What is the capital", 2.0), start(3.0))
     assert goes_on.due_s is None
     goes_on.handle(end(5.0), 5.0)
     assert goes_on.due_s is None
@@ -53,7 +53,7 @@ def test_half_a_sentence_waits_for_the_rest() -> None:
 
 
 def test_finals_of_speech_that_goes_on_are_one_question() -> None:
-    turn = told(start(), final(" I went home.", 5.0, 0), partial(" It", 1))
+    turn = turn_after(start(), final(" I went home.", 5.0, 0), partial(" It", 1))
     assert turn.due_s is None
     turn.handle(final(" It rained.", 9.0, 1), 9.0)
     turn.handle(end(9.5), 10.0)
@@ -64,22 +64,24 @@ def test_finals_of_speech_that_goes_on_are_one_question() -> None:
 
 
 def test_beside_a_noise_that_never_ends_a_sentence_and_a_pause_are_enough() -> None:
-    assert told(start(), final(" Who are you?”", 2.0)).due_s == 2.0 + PAUSE_S
-    assert told(start(), final(" Who are", 2.0)).due_s is None
+    assert turn_after(start(), final(" Who are you?”", 2.0)).due_s == 2.0 + PAUSE_S
+    assert turn_after(start(), final(" Who are", 2.0)).due_s is None
 
 
 def test_quotes_and_other_scripts_end_sentences() -> None:
     for text in (' He said "go."', "你好。", "ما اسمك؟", "क्या हुआ।"):
-        assert told(end(2.0), final(text, 2.0)).due_s == 2.0
+        assert turn_after(end(2.0), final(text, 2.0)).due_s == 2.0
 
 
 def test_what_is_lost_is_not_waited_for() -> None:
     lost = Gap(start=1.0, end=2.0, reason="device")
-    assert told(final(" Hello.", 1.0), start(1.0), partial(" How"), end(2.0), lost).due_s == 3.0
+    assert turn_after(final(" Hello.", 1.0), start(1.0), partial(" How"), end(2.0), lost).due_s == 3.0
 
 
 def test_the_times_of_a_new_session_begin_anew() -> None:
-    assert told(final(" Hello.", 900.0), start(901.0), builders.ready(), end(2.0), final(" Hi.", 2.0)).due_s == 5.0
+    assert (
+        turn_after(final(" Hello.", 900.0), start(901.0), builders.ready(), end(2.0), final(" Hi.", 2.0)).due_s == 5.0
+    )
 
 
 def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:
@@ -92,12 +94,12 @@ def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:
 
 
 def test_a_question_without_an_answer_begins_the_next() -> None:
-    turn = told(final(" Who", 1.0))
+    turn = turn_after(final(" Who", 1.0))
     turn.put_back(turn.take())
     turn.handle(final(" are you?", 2.0), 5.0)
     assert (turn.due_s, turn.take()) == (5.0, "Who are you?")
 
 
 def test_of_endless_words_the_last_are_kept() -> None:
-    assert told(final(" x" * MAX_QUESTION_CHARS, 1.0), final(" Why?", 2.0)).take().endswith("x x Why?")
-    assert len(told(final(" x" * MAX_QUESTION_CHARS, 1.0)).take()) == MAX_QUESTION_CHARS
+    assert turn_after(final(" x" * MAX_QUESTION_CHARS, 1.0), final(" Why?", 2.0)).take().endswith("x x Why?")
+    assert len(turn_after(final(" x" * MAX_QUESTION_CHARS, 1.0)).take()) == MAX_QUESTION_CHARS

@@ -60,7 +60,7 @@ def test_so_are_a_wrong_request_and_a_failure(path: str, error: StreamerError, c
     assert hangup(make(path), error).code == code
 
 
-def test_a_client_of_wyoming_is_told_before_the_close() -> None:
+def test_a_client_of_wyoming_gets_the_error_before_the_close() -> None:
     said, last = Wyoming("{}").refused(BusyError("full"))
     assert '"full"' in str(said)
     assert last == Hangup(1008)

@@ -137,7 +137,7 @@ def test_results_have_what_the_sdk_requires_and_words_in_both_spellings() -> Non
     assert best["words"][0]["word"] == "it's"
 
 
-def test_words_say_who_speaks_where_it_was_asked_and_is_known() -> None:
+def test_words_name_their_speaker_if_requested_and_known() -> None:
     said = final("One two three.", 0.1, 0.9)
     labels = ("Ann", None, "S1")
     spoken = tuple(msgspec.structs.replace(w, speaker=s) for w, s in zip(said.words, labels, strict=True))
@@ -280,7 +280,7 @@ def test_what_was_lost_ends_no_later_speech() -> None:
     "text",
     ["", "{", "[]", "5", "null", '{"type":5}', '{"type":"Unheard"}', "[" * 5000, '{"type":"KeepAlive"', "é" * 5000],
 )
-def test_an_unreadable_text_frame_is_told_and_changes_nothing(text: str) -> None:
+def test_an_unreadable_text_frame_is_an_error_and_changes_nothing(text: str) -> None:
     talk = Talk()
     (error,) = said(talk.send(text))
     assert (error["type"], error["variant"]) == ("Error", "SchemaError")

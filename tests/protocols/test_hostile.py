@@ -60,7 +60,7 @@ def events() -> Iterator[Event]:
 
 @pytest.mark.parametrize("path", SOCKETS)
 @pytest.mark.parametrize("seed", range(8))
-def test_no_message_makes_an_adapter_fail_or_say_what_is_no_text(path: str, seed: int) -> None:
+def test_no_message_makes_an_adapter_fail_or_send_invalid_text(path: str, seed: int) -> None:
     adapter: Adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
     told = events()
     said = [*adapter.begin()]

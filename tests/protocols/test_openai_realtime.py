@@ -39,7 +39,7 @@ class Talk:
         self._take(self.adapter.begin())
 
     def send(self, **message: object) -> list[dict[str, Any]]:
-        """Let the client say something; return the answer."""
+        """Receive a message of the client; return the answer."""
         return self.send_text(json.dumps(message))
 
     def send_text(self, text: str | bytes) -> list[dict[str, Any]]:
@@ -60,8 +60,8 @@ class Talk:
     def clear(self) -> list[dict[str, Any]]:
         return self.send(type="input_audio_buffer.clear")
 
-    def hear(self, *events: Event) -> list[dict[str, Any]]:
-        """Let the session tell something; return what the client is told."""
+    def on(self, *events: Event) -> list[dict[str, Any]]:
+        """Handle events of the session; return the messages that they cause."""
         return [said for event in events for said in self._take(self.adapter.on_event(event))]
 
     def unchanged(self, error: StreamerError) -> list[dict[str, Any]]:
@@ -194,7 +194,7 @@ def test_a_change_in_mid_stream_goes_to_the_session_but_not_the_same_again() -> 
 
 
 @pytest.mark.parametrize(("name", "decode"), [("audio/pcmu", MULAW.decode), ("audio/pcma", ALAW.decode)])
-def test_g711_is_heard_at_8_khz(name: str, decode: Any) -> None:  # noqa: ANN401 - a function
+def test_g711_is_decoded_at_8_khz(name: str, decode: Any) -> None:  # noqa: ANN401 - a function
     talk = Talk()
     talk.update(format={"type": name}, turn_detection=None)
     talk.send_audio(bytes(range(256)) * 4)  # 128 ms
@@ -206,10 +206,10 @@ def test_g711_is_heard_at_8_khz(name: str, decode: Any) -> None:  # noqa: ANN401
     assert error["error"]["param"] == "session.audio.input.format"
 
 
-def test_a_stretch_of_speech_is_an_item() -> None:
+def test_an_utterance_is_an_item() -> None:
     talk = Talk()
     talk.append(6)
-    said = talk.hear(
+    said = talk.on(
         ready(),
         start(0.5),
         partial(1, "good mor", 0.5, 1.2, 1),
@@ -234,8 +234,8 @@ def test_a_stretch_of_speech_is_an_item() -> None:
 def test_items_are_chained_and_complete_once_each() -> None:
     talk = Talk()
     talk.append(9)
-    said = talk.hear(start(1), stop(2), start(3), final(1, "one", 1, 2), final(2, "", 3, 4), stop(5))
-    said += talk.hear(final(3, "two", 4, 5), Flushed(time=8), End())
+    said = talk.on(start(1), stop(2), start(3), final(1, "one", 1, 2), final(2, "", 3, 4), stop(5))
+    said += talk.on(final(3, "two", 4, 5), Flushed(time=8), End())
     ids = [event["item_id"] for event in said if event["type"].endswith(STARTED)]
     chains = [(event["item_id"], event["previous_item_id"]) for event in said if event["type"].endswith(COMMITTED)]
     assert chains == [(ids[0], None), (ids[1], ids[0])]
@@ -244,11 +244,11 @@ def test_items_are_chained_and_complete_once_each() -> None:
     assert completed == [(ids[0], "one"), (ids[1], "two")]
 
 
-def test_one_final_of_two_stretches_is_divided_at_its_words() -> None:
+def test_one_final_of_two_utterances_is_divided_at_its_words() -> None:
     talk = Talk()
     talk.append(9)
-    said = talk.hear(start(1), partial(1, "one", 1, 1.8, 1), stop(2), start(3), stop(4))
-    said += talk.hear(final(1, "one two three", 1, 4))
+    said = talk.on(start(1), partial(1, "one", 1, 1.8, 1), stop(2), start(3), stop(4))
+    said += talk.on(final(1, "one two three", 1, 4))
     completed = [event["transcript"] for event in said if event["type"].endswith("completed")]
     assert completed == ["one two", "three"]
     assert [*talk.texts().values()] == completed
@@ -256,28 +256,28 @@ def test_one_final_of_two_stretches_is_divided_at_its_words() -> None:
 
 def test_deltas_go_on_where_a_stable_word_grew() -> None:
     talk = Talk()
-    talk.hear(start(1), partial(1, "the President", 1, 2, 2), partial(1, "the President", 1, 2, 1))
-    talk.hear(stop(2), final(1, "the President's car", 1, 2))
+    talk.on(start(1), partial(1, "the President", 1, 2, 2), partial(1, "the President", 1, 2, 1))
+    talk.on(stop(2), final(1, "the President's car", 1, 2))
     assert [event["delta"] for event in talk.said if "delta" in event] == ["the President", "'s car"]
 
 
 def test_without_turn_detection_the_client_commits() -> None:
     talk = manual(2)
-    said = talk.hear(start(0.2), partial(1, "one two", 0.2, 1.0, 1))
+    said = talk.on(start(0.2), partial(1, "one two", 0.2, 1.0, 1))
     assert names(said) == ["delta"]
     committed = talk.commit()
     assert names(committed) == [COMMITTED, ADDED]
     assert committed[0]["item_id"] == said[0]["item_id"]
     assert talk.done[-1] == Do("flush")
     talk.append(1)
-    said = talk.hear(stop(1.9), final(1, "one two", 0.2, 1.9))
+    said = talk.on(stop(1.9), final(1, "one two", 0.2, 1.9))
     assert names(said) == ["delta"]  # more of it might come
-    said = talk.hear(Flushed(time=1.95))
+    said = talk.on(Flushed(time=1.95))
     assert names(said) == ["completed", DONE]
     assert (said[0]["transcript"], said[0]["usage"]["seconds"]) == ("one two", 2.0)
     silent = talk.commit()
     assert silent[0]["previous_item_id"] == committed[0]["item_id"]
-    assert [event.get("transcript") for event in talk.hear(Flushed(time=2.95))] == ["", None]
+    assert [event.get("transcript") for event in talk.on(Flushed(time=2.95))] == ["", None]
 
 
 def test_a_flush_completes_the_commit_that_it_is_of() -> None:
@@ -286,7 +286,7 @@ def test_a_flush_completes_the_commit_that_it_is_of() -> None:
     for _ in range(3):
         talk.append(0.1)
         talk.commit()
-    assert [len(talk.hear(Flushed(time=time))) for time in (0.06, 0.15, 0.3)] == [2, 2, 2]
+    assert [len(talk.on(Flushed(time=time))) for time in (0.06, 0.15, 0.3)] == [2, 2, 2]
 
 
 @pytest.mark.parametrize("turn_detection", [None, {"type": "server_vad"}])
@@ -307,33 +307,33 @@ def test_a_commit_of_nothing_is_an_error_and_nothing_else(turn_detection: object
 def test_with_turn_detection_a_commit_ends_what_is_being_said() -> None:
     talk = Talk()
     talk.append(3)
-    talk.hear(start(1))
+    talk.on(start(1))
     assert talk.commit() == []
-    said = talk.hear(stop(3), final(1, "one", 1, 3), Flushed(time=2.95))
+    said = talk.on(stop(3), final(1, "one", 1, 3), Flushed(time=2.95))
     assert names(said) == [STOPPED, COMMITTED, ADDED, "delta", "completed", DONE]
 
 
 def test_with_turn_detection_a_commit_of_silence_is_an_empty_item() -> None:
     talk = Talk()
     talk.append(3)
-    talk.hear(start(1), stop(2), final(1, "one", 1, 2))
+    talk.on(start(1), stop(2), final(1, "one", 1, 2))
     assert talk.commit() == []
-    said = talk.hear(Flushed(time=2.95))
+    said = talk.on(Flushed(time=2.95))
     assert names(said) == [COMMITTED, ADDED, "completed", DONE]
     assert (said[2]["transcript"], said[2]["usage"]["seconds"]) == ("", 1.0)
-    assert talk.hear(Flushed(time=2.95)) == []
+    assert talk.on(Flushed(time=2.95)) == []
 
 
-def test_what_is_cleared_is_not_told() -> None:
+def test_cleared_audio_has_no_events() -> None:
     talk = manual(2)
-    talk.hear(start(0.5))
+    talk.on(start(0.5))
     assert names(talk.clear()) == ["cleared"]
     assert talk.done[-2:] == [Do("clear"), Do("flush")]
-    assert talk.hear(stop(1.9), Gap(start=0.5, end=1.95, reason="cleared"), Flushed(time=1.95)) == []
+    assert talk.on(stop(1.9), Gap(start=0.5, end=1.95, reason="cleared"), Flushed(time=1.95)) == []
     assert names(talk.commit()) == ["error"]
     talk.append(1)
     talk.commit()
-    said = talk.hear(start(2.1), final(1, "two", 2.1, 2.9), Flushed(time=2.95))
+    said = talk.on(start(2.1), final(1, "two", 2.1, 2.9), Flushed(time=2.95))
     assert [event["transcript"] for event in said if event["type"].endswith("completed")] == ["two"]
 
 
@@ -343,62 +343,62 @@ def test_what_was_committed_before_is_not_cleared() -> None:
     talk.append(2)
     talk.clear()
     assert talk.done[-2:] == [Write(bytes(96_000)), Do("flush")]
-    said = talk.hear(final(1, "one", 0, 1.9), Flushed(time=1.95), final(2, "two", 2.1, 3.9), Flushed(time=3.95))
+    said = talk.on(final(1, "one", 0, 1.9), Flushed(time=1.95), final(2, "two", 2.1, 3.9), Flushed(time=3.95))
     assert names(said) == ["delta", "completed", DONE]
     assert said[0]["delta"] == "one"
 
 
-def test_speech_that_was_cleared_before_it_was_heard_is_not_announced() -> None:
+def test_speech_that_was_cleared_before_it_was_detected_is_not_announced() -> None:
     talk = Talk()
     talk.append(10)
     talk.clear()
-    assert talk.hear(start(2), partial(1, "one", 2, 3, 1), stop(4), Flushed(time=9.95)) == []
-    assert names(talk.hear(start(9.8))) == [STARTED]  # it begins before it is heard
+    assert talk.on(start(2), partial(1, "one", 2, 3, 1), stop(4), Flushed(time=9.95)) == []
+    assert names(talk.on(start(9.8))) == [STARTED]  # it begins before it is heard
 
 
 def test_turn_detection_can_be_turned_off_and_on_in_mid_speech() -> None:
     talk = Talk()
     talk.append(2)
-    (started,) = talk.hear(start(1))
+    (started,) = talk.on(start(1))
     talk.update(turn_detection=None)
-    assert talk.hear(stop(1.9)) == []
+    assert talk.on(stop(1.9)) == []
     talk.append(1)
     talk.update(turn_detection={"type": "server_vad"})
-    said = talk.hear(start(2.2), stop(2.9), final(1, "one two", 1, 2.9))
+    said = talk.on(start(2.2), stop(2.9), final(1, "one two", 1, 2.9))
     assert names(said) == [STARTED, STOPPED, COMMITTED, ADDED, "delta", "completed", DONE]
     assert said[0]["item_id"] == started["item_id"]
 
 
 def test_speech_that_began_before_turn_detection_is_committed_at_its_end() -> None:
     talk = manual(2)
-    talk.hear(start(1))
+    talk.on(start(1))
     talk.update(turn_detection={"type": "server_vad"})
-    said = talk.hear(stop(1.9), final(1, "one", 1, 1.9))
+    said = talk.on(stop(1.9), final(1, "one", 1, 1.9))
     assert names(said) == [COMMITTED, ADDED, "delta", "completed", DONE]
 
 
 def test_what_was_said_before_turn_detection_goes_with_the_next_commit() -> None:
     talk = manual(2)
-    (delta,) = talk.hear(start(1), partial(1, "one two", 1, 1.8, 1), stop(1.9))
+    (delta,) = talk.on(start(1), partial(1, "one two", 1, 1.8, 1), stop(1.9))
     talk.update(turn_detection={"type": "server_vad"})
     talk.commit()
-    said = talk.hear(final(1, "one two", 1, 1.9), Flushed(time=1.95))
+    said = talk.on(final(1, "one two", 1, 1.9), Flushed(time=1.95))
     assert names(said) == ["delta", COMMITTED, ADDED, "completed", DONE]
     assert said[3]["transcript"] == "one two"
     assert {event["item_id"] for event in said if "item_id" in event} == {delta["item_id"]}
 
 
-def test_what_the_client_committed_is_not_told_again_by_turn_detection() -> None:
+def test_committed_audio_is_no_second_item_for_turn_detection() -> None:
     talk = manual(10)
     talk.commit()
     talk.update(turn_detection={"type": "server_vad"})
-    said = talk.hear(start(1), stop(2), final(1, "one", 1, 2), Flushed(time=9.95))
+    said = talk.on(start(1), stop(2), final(1, "one", 1, 2), Flushed(time=9.95))
     assert names(said) == ["delta", "completed", DONE]
 
 
 def test_speech_that_was_lost_has_failed() -> None:
     talk = Talk()
-    said = talk.hear(start(1), stop(3), Gap(start=1, end=3, reason="overload"))
+    said = talk.on(start(1), stop(3), Gap(start=1, end=3, reason="overload"))
     assert names(said) == [STARTED, STOPPED, COMMITTED, ADDED, FAILED, DONE]
     assert said[4]["error"] == {
         "type": "server_error",
@@ -407,21 +407,21 @@ def test_speech_that_was_lost_has_failed() -> None:
         "event_id": None,
         "message": "audio from 1.00 to 3.00 s was not transcribed (overload)",
     }
-    assert talk.hear(Gap(start=3.5, end=4, reason="device")) == []  # nobody spoke
+    assert talk.on(Gap(start=3.5, end=4, reason="device")) == []  # nobody spoke
 
 
 def test_speech_before_and_behind_what_was_lost_has_not_failed() -> None:
     talk = Talk()
-    talk.hear(start(1), stop(2), start(3), stop(4), start(5), stop(6))
-    said = talk.hear(Gap(start=3, end=4, reason="device"), final(1, "three", 5, 6))
+    talk.on(start(1), stop(2), start(3), stop(4), start(5), stop(6))
+    said = talk.on(Gap(start=3, end=4, reason="device"), final(1, "three", 5, 6))
     assert names(said) == ["completed", DONE, FAILED, DONE, "delta", "completed", DONE]
 
 
-def test_of_speech_that_was_lost_in_part_the_rest_is_told_and_the_loss() -> None:
+def test_speech_that_was_lost_in_part_has_its_rest_and_an_error() -> None:
     talk = Talk()
-    said = talk.hear(start(1), final(1, "one", 1, 2), Gap(start=2, end=3, reason="overload"), stop(4))
+    said = talk.on(start(1), final(1, "one", 1, 2), Gap(start=2, end=3, reason="overload"), stop(4))
     assert names(said) == [STARTED, "delta", STOPPED, COMMITTED, ADDED]
-    said = talk.hear(final(2, "three", 3, 4))
+    said = talk.on(final(2, "three", 3, 4))
     assert names(said) == ["delta", "error", "completed", DONE]
     assert said[2]["transcript"] == "one three"
 
@@ -429,12 +429,12 @@ def test_of_speech_that_was_lost_in_part_the_rest_is_told_and_the_loss() -> None
 def test_logprobs_are_given_word_by_word_where_they_are_asked_for() -> None:
     talk = Talk()
     talk.update([LOGPROBS])
-    said = talk.hear(start(1), stop(2), final(1, "grüß Gott", 1, 2))
-    delta, completed = (event for event in said if "logprobs" in event)
-    assert delta["logprobs"] == completed["logprobs"]
-    assert [entry["token"] for entry in delta["logprobs"]] == ["grüß", " Gott"]
-    assert bytes(delta["logprobs"][0]["bytes"]).decode("utf-8") == "grüß"
-    assert all(math.isclose(entry["logprob"], math.log(0.9), abs_tol=1e-4) for entry in delta["logprobs"])
+    said = talk.on(start(1), partial(1, "grüß Gott", 1, 2, 1), stop(2), final(1, "grüß Gott", 1, 2))
+    first, second, completed = (event["logprobs"] for event in said if "logprobs" in event)
+    assert [*first, *second] == completed
+    assert [entry["token"] for entry in completed] == ["grüß", " Gott"]
+    assert bytes(first[0]["bytes"]).decode("utf-8") == "grüß"
+    assert all(math.isclose(entry["logprob"], math.log(0.9), abs_tol=1e-4) for entry in completed)
 
 
 APPEND = '{"type":"input_audio_buffer.append","event_id":"mine","audio":'
@@ -546,14 +546,14 @@ def test_the_end_completes_what_was_committed() -> None:
     talk = manual(1)
     talk.commit()
     talk.append(1)
-    assert names(talk.hear(Error(code="stopping", message="bye", fatal=False), End())) == ["completed", DONE]
+    assert names(talk.on(Error(code="stopping", message="bye", fatal=False), End())) == ["completed", DONE]
     assert talk.done[-1] == Hangup()
 
 
 @pytest.mark.parametrize(("code", "close"), [("internal", 1011), ("idle", 1008)])
-def test_a_failure_is_told_before_the_end(code: str, close: int) -> None:
+def test_a_failure_is_reported_before_the_end(code: str, close: int) -> None:
     talk = Talk()
-    said = talk.hear(Error(code=code, message="why", fatal=True), End())
+    said = talk.on(Error(code=code, message="why", fatal=True), End())
     assert [(event["error"]["type"], event["error"]["code"]) for event in said] == [("server_error", code)]
     assert talk.done == [Hangup(close, f"{code}: why")]
 
@@ -564,14 +564,14 @@ def test_names_of_openais_models_are_taken_and_logged_once(caplog: pytest.LogCap
         for name in ("gpt-4o-transcribe", "gpt-4o-transcribe", "nano.en"):
             talk = Talk()
             talk.update(transcription={"model": name})
-            assert talk.hear(ready()) == []
+            assert talk.on(ready()) == []
     assert len([record for record in caplog.records if "gpt-4o-transcribe" in record.getMessage()]) == 1
 
 
 def test_a_model_that_is_not_here_is_not_found() -> None:
     talk = Talk()
     talk.update(transcription={"model": "large-v9"})
-    (said,) = talk.hear(ready())
+    (said,) = talk.on(ready())
     assert said["error"]["code"] == "model_not_found"
     assert names(talk.update()) == ["updated", "error"]
     assert names(talk.update(transcription={"model": "nano.en"})) == ["updated"]
@@ -603,7 +603,7 @@ def test_older_clients_get_the_older_shapes(how: dict[str, Any]) -> None:
     talk.append(0.1)
     assert isinstance(talk.done[0], Open)
     assert (talk.done[0].start.sample_rate, talk.done[0].start.language) == (8_000, "en")
-    said = talk.hear(start(1), stop(2), final(1, "one", 1, 2))
+    said = talk.on(start(1), stop(2), final(1, "one", 1, 2))
     assert names(said) == [STARTED, STOPPED, COMMITTED, "created", "delta", "completed"]
 
 
@@ -621,7 +621,7 @@ def test_an_address_that_wants_a_conversation_is_refused() -> None:
         make(QueryParams("intent=conversation"), Headers({}))
 
 
-def test_whatever_becomes_of_it_every_item_that_was_committed_is_told_once() -> None:
+def test_in_any_order_of_events_each_committed_item_completes_once() -> None:
     """All orders of a few things that happen, some of which no session would tell."""
     steps = ("append", "commit", "clear", "vad", "manual", "speech", "flushed")
     for chosen in itertools.product(steps, repeat=3):
@@ -640,10 +640,10 @@ def test_whatever_becomes_of_it_every_item_that_was_committed_is_told_once() -> 
                     talk.update(turn_detection={"type": "server_vad"} if step == "vad" else None)
                 case "speech":
                     begin = position - 0.9
-                    talk.hear(start(begin), final(number, f"w{number}", begin, position), stop(position))
+                    talk.on(start(begin), final(number, f"w{number}", begin, position), stop(position))
                 case "flushed":
-                    talk.hear(Flushed(time=position))
-        talk.hear(Flushed(time=position), End())
+                    talk.on(Flushed(time=position))
+        talk.on(Flushed(time=position), End())
         committed = [event["item_id"] for event in talk.said if event["type"].endswith(".committed")]
         completed = [event["item_id"] for event in talk.said if event["type"].endswith("completed")]
         assert sorted(committed) == sorted(completed), chosen

@@ -41,7 +41,7 @@ def opened(adapter: Vosk) -> Any:  # noqa: ANN401 - a StreamStart
     return opening.start
 
 
-def test_each_chunk_is_heard_and_answered_at_once() -> None:
+def test_each_chunk_is_written_and_answered_at_once() -> None:
     adapter = configured(sample_rate=16000.0)
     opening, hear, say = adapter.receive(AUDIO)
     assert isinstance(opening, Open)
@@ -153,6 +153,6 @@ def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
         *('{"config":{"sample_rate":"fast"}}', '{"config":{"phrase_list":[1]}}', '{"config":{"sample_rate":-1}}'),
     ],
 )
-def test_what_is_no_message_closes_since_nobody_knows_whether_a_reply_is_awaited(message: str) -> None:
+def test_an_invalid_message_closes_since_a_reply_may_be_expected(message: str) -> None:
     with pytest.raises(ProtocolError, match="the message is not Vosk's"):
         Vosk().receive(message)

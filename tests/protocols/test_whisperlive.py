@@ -35,7 +35,7 @@ def said(actions: Sequence[Action]) -> list[Any]:
     return messages
 
 
-def told(adapter: WhisperLive, *events: Event) -> list[Any]:
+def sent(adapter: WhisperLive, *events: Event) -> list[Any]:
     return [message for event in events for message in said(adapter.on_event(event))]
 
 
@@ -46,19 +46,19 @@ def texts(message: Any) -> list[tuple[str, bool]]:  # noqa: ANN401 - JSON
 def test_a_client_is_ready_when_the_session_is() -> None:
     adapter, start = configure()
     assert (start.format, start.sample_rate, start.language, start.task) == ("f32le", 16_000, "en", "transcribe")
-    assert told(adapter, ready()) == [{"message": "SERVER_READY", "backend": "faster_whisper"}]
+    assert sent(adapter, ready()) == [{"message": "SERVER_READY", "backend": "faster_whisper"}]
 
 
-def test_a_client_without_a_language_is_told_the_one_that_was_found() -> None:
+def test_a_client_without_a_language_gets_the_detected_one() -> None:
     adapter, start = configure(language=None)
     assert start.language is None
-    assert told(adapter, ready())[1:] == [{"language": "en"}]
-    assert told(adapter, final(1, "Hello."))[0].keys() == {"segments"}, "it is told once"
+    assert sent(adapter, ready())[1:] == [{"language": "en"}]
+    assert sent(adapter, final(1, "Hello."))[0].keys() == {"segments"}, "it is told once"
 
 
 def test_a_final_is_shown_as_it_stays_and_only_then_completed() -> None:
     adapter, _ = configure()
-    messages = told(adapter, partial(1, "Good mor"), final(1, "Good morning."), partial(2, "How", start=2.0))
+    messages = sent(adapter, partial(1, "Good mor"), final(1, "Good morning."), partial(2, "How", start=2.0))
     assert [texts(message) for message in messages] == [
         [(" Good mor", False)],
         [(" Good morning.", False)],
@@ -75,16 +75,16 @@ def test_a_client_may_leave_its_options_out_or_say_null() -> None:
 
 def test_as_many_completed_segments_are_sent_as_the_client_wants() -> None:
     adapter, _ = configure(send_last_n_segments=2)
-    messages = told(adapter, *(final(n, f"Number {n}.", start=float(n)) for n in (1, 2, 3)))
+    messages = sent(adapter, *(final(n, f"Number {n}.", start=float(n)) for n in (1, 2, 3)))
     assert texts(messages[-1]) == [(" Number 2.", True), (" Number 3.", True)]
 
 
 def test_what_came_to_nothing_is_taken_back_and_no_list_is_empty() -> None:
     adapter, _ = configure()
-    assert told(adapter, final(1, "")) == []
-    messages = told(adapter, partial(2, "Um"), final(2, ""), Gap(start=1.0, end=2.0, reason="overload"))
+    assert sent(adapter, final(1, "")) == []
+    messages = sent(adapter, partial(2, "Um"), final(2, ""), Gap(start=1.0, end=2.0, reason="overload"))
     assert [texts(message) for message in messages] == [[(" Um", False)], [(" ", False)]]
-    messages = told(adapter, final(3, "Yes.", start=3.0), partial(4, "Hm", start=5.0), final(4, "", start=5.0))
+    messages = sent(adapter, final(3, "Yes.", start=3.0), partial(4, "Hm", start=5.0), final(4, "", start=5.0))
     assert texts(messages[-2]) == [(" Yes.", True), (" Yes.", False)], "the client forgets what it saw last"
     assert texts(messages[-1]) == [(" Yes.", True)]
 
@@ -92,7 +92,7 @@ def test_what_came_to_nothing_is_taken_back_and_no_list_is_empty() -> None:
 def test_words_have_their_times_as_segments_do() -> None:
     adapter, start = configure(word_timestamps=True)
     assert start.words
-    segment = told(adapter, final(1, "Good morning."))[-1]["segments"][0]
+    segment = sent(adapter, final(1, "Good morning."))[-1]["segments"][0]
     assert segment["words"][1] == {"word": " morning.", "start": "0.300", "end": "0.600", "probability": 0.9}
 
 
@@ -139,7 +139,7 @@ def test_a_client_without_a_place_can_look_before_it_is_closed() -> None:
         (StoppingError("later"), [], 1001),
     ],
 )
-def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list[Any], code: int) -> None:
+def test_a_refused_client_gets_the_reason(error: StreamerError, messages: list[Any], code: int) -> None:
     adapter, _ = configure()
     actions = adapter.refused(error)
     assert said(actions) == messages
@@ -156,18 +156,18 @@ def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list
 )
 def test_a_session_that_fails(code: str, message: object, closed: Hangup) -> None:
     adapter, _ = configure()
-    assert told(adapter, Error(code=code, message="why", fatal=True)) == [message]
+    assert sent(adapter, Error(code=code, message="why", fatal=True)) == [message]
     assert adapter.on_event(End()) == [closed]
 
 
-def test_text_out_of_place_is_told_and_changes_nothing() -> None:
+def test_text_out_of_place_is_a_warning_and_changes_nothing() -> None:
     adapter, _ = configure()
     assert [message["status"] for message in said(adapter.receive("{}"))] == ["WARNING"]
     assert adapter.receive(b"\0\0\0\0") == [Write(b"\0\0\0\0")]
 
 
 @pytest.mark.parametrize("wrong", [{"task": "sing"}, {"audio_format": "mp3"}, {"language": 7}, {"hotwords": [[]]}])
-def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None:
+def test_an_error_of_the_first_message_names_the_field(wrong: dict[str, object]) -> None:
     adapter = WhisperLive()
     with pytest.raises(ProtocolError) as error:
         adapter.receive(json.dumps({**STOCK, **wrong}))
@@ -179,7 +179,7 @@ def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None
 
 
 @pytest.mark.parametrize("message", ["", "[" * 100_000, '{"uid": ""}', '{"uid": 7}', '{"uid":"\\ud800"}', "\0"])
-def test_what_is_no_first_message_closes(message: str) -> None:
+def test_an_unreadable_first_message_closes(message: str) -> None:
     adapter = WhisperLive()
     with pytest.raises(ProtocolError) as error:
         adapter.receive(message)

@@ -40,7 +40,7 @@ def chunk(samples: bytes = b"\1\0", **format: int) -> bytes:
     return wire("audio-chunk", {**FORMAT, **format, "timestamp": None}, samples)
 
 
-def told(adapter: Wyoming, *events: Event) -> list[tuple[str, dict[str, Any]]]:
+def sent_for(adapter: Wyoming, *events: Event) -> list[tuple[str, dict[str, Any]]]:
     return [message for event in events for message in said(adapter.on_event(event))]
 
 
@@ -71,7 +71,7 @@ def test_data_behind_the_line_counts_before_that_in_it() -> None:
         *(b'{"type":"a","data_length":2}\n[]', b'{"type":"a","data":[]}\n', b"x" * MAX_LINE_BYTES),
     ],
 )
-def test_what_is_no_event_is_told_and_ends_the_connection(sent: bytes) -> None:
+def test_an_invalid_event_is_an_error_and_ends_the_connection(sent: bytes) -> None:
     actions = Wyoming(INFO).receive(sent)
     ((kind, data),) = said(actions)
     assert (kind, data["code"]) == ("error", "bad_message")
@@ -103,13 +103,13 @@ def test_a_request_from_its_audio_to_its_transcript() -> None:
     assert (start.format, start.sample_rate, start.channels, start.language) == ("s16le", 22_050, 2, "de")
     assert start.hotwords == ("Ottokar", "lamp")
     assert hear == Write(b"\1\0\2\0")
-    assert told(adapter, final(1, "Licht"), final(2, "")) == [
+    assert sent_for(adapter, final(1, "Licht"), final(2, "")) == [
         ("transcript-start", {"language": "en"}),
         ("transcript-chunk", {"text": "Licht"}),
     ]
     assert adapter.receive(wire("audio-stop", {"timestamp": 0})) == [Finish()]
-    assert told(adapter, final(3, "an.")) == [("transcript-chunk", {"text": " an."})]
-    ended = told(adapter, End())
+    assert sent_for(adapter, final(3, "an.")) == [("transcript-chunk", {"text": " an."})]
+    ended = sent_for(adapter, End())
     assert ended == [("transcript", {"text": "Licht an.", "language": "en"}), ("transcript-stop", {})]
     assert Transcript.from_event(Theirs(*ended[0])).text == "Licht an."
 
@@ -121,7 +121,7 @@ def test_a_language_without_spaces_gets_none() -> None:
         spoken = final(number, text)
         words = tuple(replace(word, word=word.word.strip()) for word in spoken.words)
         adapter.on_event(replace(spoken, words=words))
-    assert told(adapter, End())[0][1]["text"] == "今日は晴れ"
+    assert sent_for(adapter, End())[0][1]["text"] == "今日は晴れ"
 
 
 def test_there_is_always_a_transcript_and_nothing_of_the_last_one_in_it() -> None:
@@ -129,12 +129,12 @@ def test_there_is_always_a_transcript_and_nothing_of_the_last_one_in_it() -> Non
     empty = [("transcript-start", {}), ("transcript", {"text": ""}), ("transcript-stop", {})]
     assert said(adapter.receive(wire("audio-stop"))) == empty
     adapter.receive(wire("transcribe", {"language": "de"}) + chunk(rate=8000) + wire("audio-stop"))
-    told(adapter, final(1, "One."), End())
+    sent_for(adapter, final(1, "One."), End())
     opening, *_ = adapter.receive(chunk())
     assert isinstance(opening, Open)
     assert (opening.start.sample_rate, opening.start.language) == (16_000, None)
     adapter.receive(wire("audio-stop"))
-    assert told(adapter, End()) == empty
+    assert sent_for(adapter, End()) == empty
 
 
 def test_the_next_request_waits_for_the_transcript_of_the_last() -> None:
@@ -173,7 +173,7 @@ def test_audio_of_an_invalid_or_another_format_is_an_error(wrong: dict[str, Any]
 
 
 @pytest.mark.parametrize("refused", [True, False])
-def test_what_goes_wrong_is_told_and_the_connection_ends(*, refused: bool) -> None:
+def test_a_failure_is_an_error_and_ends_the_connection(*, refused: bool) -> None:
     adapter = Wyoming(INFO)
     adapter.receive(chunk())
     failure = Error(code="busy", message="full", fatal=True)
@@ -200,5 +200,5 @@ def test_nothing_that_a_client_sends_makes_it_raise(seed: int) -> None:
         if chance.random() < 0.3:
             place = chance.randrange(len(sent))
             sent = sent[:place] + chance.randbytes(3) + sent[place:]
-        told(adapter, final(1, "Good morning."))
+        sent_for(adapter, final(1, "Good morning."))
         said([*adapter.receive(sent), *adapter.on_event(End())])

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from streamer.errors import UsageError
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
 from tests.real.parity import MODELS, Pair
 from tests.whisper.standard import openai_whisper
+from tests.whisper.support import load_on_cpu
 from tools.benchmarks.peers.environment import default_folder, n_cores
 from tools.benchmarks.published import PublishedModel
 
@@ -46,6 +45,6 @@ def published(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 def pair(published: PublishedModel) -> Pair:
     """Our model and openai-whisper's, in float32, of the same file."""
     torch.set_num_threads(n_cores())  # one is what tests of small models take
-    ours = load_model(str(published.path), DeviceSettings("CPU"), cache_dir=str(published.temporary), n_beams=5)
+    ours = load_on_cpu(published.path, published.temporary, n_beams=5)
     theirs = openai_whisper(published.checkpoint(), ours.generation.alignment_heads).float()
     return Pair(published.name, ours, theirs)

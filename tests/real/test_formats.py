@@ -16,13 +16,12 @@ from whisper.normalizers import EnglishTextNormalizer
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import mel_filters
 from streamer.offline import transcribe_segments
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.offline.as_whisper import as_whisper
 from tests.real.parity import Pair
 from tests.whisper.sizes import whisper_config
-from tests.whisper.support import SAMPLE, Untyped, read
+from tests.whisper.support import SAMPLE, Untyped, load_on_cpu, read
 from tests.whisper.weights.ggml_writer import write_ggml
 from tests.whisper.weights.mlx_writer import write_mlx
 from tools.benchmarks.files import WORKER
@@ -134,7 +133,7 @@ def test_a_format_has_the_same_tokens(pair: Pair, written: Written, format_: str
         folder = written.path(format_)
     except PeerUnavailable as error:
         pytest.skip(str(error))
-    model = load_model(str(folder), DeviceSettings("CPU"), cache_dir=str(folder / "compiled"))
+    model = load_on_cpu(folder, folder / "compiled")
     if format_ == "CTranslate2 int8":
         assert words_wrong(text_of(pair.ours), text_of(model)) <= MOST_WRONG
     else:

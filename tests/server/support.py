@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import socket
 import threading
@@ -20,9 +19,9 @@ from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
-from streamer.server.interfaces import ClientStream, Services
+from streamer.server.interfaces import Services, StreamSession
 from streamer.server.tokens import TokenFile, new_token
-from streamer.settings.table import ServerSettings
+from streamer.settings.table import SECTIONS, ServerSettings
 from tests import builders
 from tests.builders import ready as ready
 
@@ -168,7 +167,7 @@ class RecordingStreams:
         # Called with each new stream.
         self.prepare: Callable[[RecordingStream], None] = lambda stream: None
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> StreamSession:
         self.tenants.append(tenant)
         self.called.set()
         if self.refusal is not None:
@@ -179,7 +178,7 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> StreamSession:
         self.tenants.append(tenant)
         self.called.set()
         for stream in self.opened:
@@ -247,7 +246,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     own = RecordingInput()
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
-    names = {field.name for field in dataclasses.fields(ServerSettings)}
+    names = set(SECTIONS["server"].settings)
     chosen = {name: value for name, value in settings.items() if name in names}
     arguments: dict[str, Any] = {
         "feed": log,

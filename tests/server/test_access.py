@@ -11,7 +11,7 @@ from streamer.server.access import (
     shown_token,
 )
 from streamer.server.limits import Refusal
-from streamer.server.tokens import ANYBODY, Token, Tokens
+from streamer.server.tokens import ANYBODY, AccessToken, Tokens
 
 SECRET = "open sesame, 16 or more"
 NOW = 1_800_000_000.0
@@ -78,9 +78,16 @@ def test_files_may_connect_only_where_they_are_named_and_a_token_is_asked_for() 
     assert access.check_peer("null", None) is not None  # no name of a host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost", "localhost:9000", "LocalHost:1", "[::1]:8765"])
-def test_on_loopback_our_own_names_pass(host: str) -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1:8765", "localhost", "localhost:9000", "LocalHost:1", "[::1]:8765"),
+        *("captions.example.org", "Captions.Example.org:443", "captions.example.org:8765"),  # of an origin
+    ],
+)
+def test_on_loopback_our_own_names_and_those_of_origins_pass(host: str) -> None:
     assert LOCAL.check_peer(host, None) is None
+    assert LOCAL.check_peer(host, "https://captions.example.org") is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +97,6 @@ def test_on_loopback_other_names_do_not(host: str | None) -> None:
     refusal = LOCAL.check_peer(host, None)
     assert refusal is not None
     assert (refusal.status, refusal.reason) == (403, "host")
-
-
-@pytest.mark.parametrize("host", ["captions.example.org", "Captions.Example.org:443", "captions.example.org:8765"])
-def test_the_host_of_a_configured_origin_passes(host: str) -> None:
-    assert LOCAL.check_peer(host, None) is None
-    assert LOCAL.check_peer(host, "https://captions.example.org") is None
 
 
 def test_beyond_loopback_any_name_may_be_ours() -> None:
@@ -153,7 +154,7 @@ def test_where_no_token_is_asked_for_any_is_taken() -> None:
 def test_the_token_opens_and_nothing_else_does() -> None:
     access = guarded()
     caller = access.check_token(SECRET, "control", "192.0.2.1", NOW)
-    assert isinstance(caller, Token)
+    assert isinstance(caller, AccessToken)
     assert caller.name == "default"
     for shown in ("", "x", SECRET[:-1], SECRET + "x", SECRET.upper(), "x" * 100_000, "\udcff", "ö" * 20):
         refusal = checked(access, shown)

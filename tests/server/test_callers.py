@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import dataclasses
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
@@ -20,7 +20,7 @@ from streamer.errors import ConfigError
 from streamer.server import access, front, limits
 from streamer.server.connection import HttpProtocol
 from streamer.server.limits import MAX_WRONG
-from streamer.server.tokens import Token, TokenFile, new_token
+from streamer.server.tokens import TokenFile
 from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
 from tests.engine.machine import Machine
@@ -84,16 +84,6 @@ async def test_a_browser_shows_its_token_as_a_subprotocol(offered: list[str], an
         with pytest.raises(InvalidStatus, match="401"):
             async with running.socket("/v1/captions", subprotocols=wrong):
                 pass
-
-
-async def test_several_authorization_headers_match_nothing() -> None:
-    async with serving(token=TOKEN) as running:
-        twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")]
-        with pytest.raises(InvalidStatus, match="401"):
-            async with running.socket("/v1/captions", additional_headers=twice):
-                pass
-        async with running.socket("/v1/captions", additional_headers={"Authorization": f"Token {TOKEN}"}):
-            pass
 
 
 async def test_a_revoked_token_closes_its_connections_and_no_other(
@@ -167,10 +157,10 @@ async def test_a_reload_takes_up_another_token(monkeypatch: pytest.MonkeyPatch) 
         client = await running.socket("/v1/captions", additional_headers=bearer(TOKEN))
         for bad in ({"token": "short"}, {"proxies": ("x",)}, {"token_file": "/missing"}):
             with pytest.raises(ConfigError):
-                running.server.reload(dataclasses.replace(settings, **bad))
+                running.server.reload(msgspec.structs.replace(settings, **bad))
         assert await status(running, "/v1/captions", TOKEN) == 101
         other = "another of 16 or more"
-        running.server.reload(dataclasses.replace(settings, token=other))
+        running.server.reload(msgspec.structs.replace(settings, token=other))
         assert (await closing(client))[0] == 1008
         assert await status(running, "/v1/captions", TOKEN) == 401
         assert await status(running, "/v1/captions", other) == 101
@@ -271,13 +261,6 @@ async def test_a_page_behind_a_proxy_is_judged_by_what_the_proxy_was_asked_for()
         for origin in ("https://c.example", "http://c.example", "https://c.example:8443", "https://evil.example"):
             response, _ = await get(running, "/v1/input", Origin=origin, **forwarded)
             assert response.status == (200 if origin == "https://c.example" else 403), origin
-
-
-def test_a_caller_says_nothing_of_its_token() -> None:
-    secret, token = new_token("phone")
-    assert str(token) == repr(token) == "Token(phone)"
-    assert isinstance(token, Token)
-    assert secret not in repr(token)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no Unix sockets")

@@ -2,21 +2,44 @@
 
 import asyncio
 import http.server
+import json
 import os
 import re
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 
-from streamer.events import EVENT_TYPES, from_json
+from streamer.errors import (
+    AudioDeviceError,
+    AudioFileError,
+    BusyError,
+    ConfigError,
+    IdleError,
+    InferenceError,
+    ProtocolError,
+    StoppingError,
+    StreamerError,
+    TruncatedAudioError,
+    UnknownSessionError,
+)
+from streamer.events import EVENT_TYPES, GapReason, from_json
 from streamer.protocols.native import StreamStart, parse_message
 from tests.browser import browse
+from tests.daemon import REPOSITORY
 from tests.server.support import final, serving, within
 
-DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
+DOCUMENT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+# Errors that are published as events.
+IN_EVENTS: tuple[type[StreamerError], ...] = (
+    *(StreamerError, AudioDeviceError, AudioFileError, TruncatedAudioError, InferenceError, ProtocolError, ConfigError),
+    *(BusyError, UnknownSessionError, IdleError, StoppingError),
+)
 
 
 def blocks(language: str) -> list[str]:
@@ -27,12 +50,37 @@ def test_every_event_has_an_example_that_is_one() -> None:
     examples = [from_json(block) for block in blocks("json")]
     assert [example.type for example in examples] == list(EVENT_TYPES)
     for block, example in zip(blocks("json"), examples, strict=True):
-        assert example.to_json() == block.strip()
+        assert json.loads(example.to_json()) == json.loads(block)  # it has no field that the event has not
+
+
+def test_every_event_and_field_is_described() -> None:
+    for event_type, section in zip(
+        EVENT_TYPES, re.split(r"^### `\w+`$", DOCUMENT, flags=re.MULTILINE)[1:], strict=True
+    ):
+        described = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?):", section, re.MULTILINE))))
+        fields = {field.name for field in msgspec.structs.fields(EVENT_TYPES[event_type])} - {"seq", "session"}
+        assert fields <= described, event_type
+
+
+def test_every_reason_and_every_code_is_described() -> None:
+    reasons, _, codes = DOCUMENT.partition("### Reasons of gaps")[2].partition("### Error codes")
+    codes = codes.partition("## Close codes")[0]
+    assert set(get_args(GapReason)) == set(re.findall(r"`([a-z]+)`", reasons)) - {"reason"}
+    described = set(re.findall(r"`([a-z_]+)`", codes)) - {"code", "seq"}
+    assert described >= {error.code for error in IN_EVENTS}
+    known, classes = (
+        {"internal", "history_lost", "waiting", "odd_bytes", "bad_samples", "out_of_range"},
+        [StreamerError],
+    )
+    for cls in classes:
+        known.add(cls.code)
+        classes += cls.__subclasses__()
+    assert described <= known
 
 
 def test_the_examples_of_messages_are_some_and_every_key_is_described() -> None:
     assert [parse_message(example)[0] for example in blocks("text")] == ["start", "set", "resume"]
-    for key in StreamStart.__dataclass_fields__:
+    for key in StreamStart.__struct_fields__:
         assert f"| `{key}` |" in DOCUMENT
 
 

@@ -103,15 +103,6 @@ async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_
         assert brief(await events_until(client, "end")) == ["b:speech", "b:four", "b:end"]
 
 
-async def test_an_unknown_session_gets_the_present_one_from_its_start(history: History) -> None:
-    feed = begun(history, "b")
-    say(feed, "one")
-    async with serving(feed, history_file=history) as running:
-        for query in ("after=7&session=never", "after=7&session=%22'--"):
-            async with running.socket(f"/v1/captions?{query}") as client:
-                assert brief([await next_event(client) for _ in range(3)]) == ["b:ready", "b:speech", "b:one"]
-
-
 async def test_what_retention_deleted_is_told_of(history: History) -> None:
     first = begun(history, "a")
     say(first, *"abc")

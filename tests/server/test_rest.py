@@ -148,6 +148,7 @@ async def test_a_text_streams_as_it_becomes_final() -> None:
         (AudioFileError("no audio"), 400),
         (BusyError("full"), 429),
         (StoppingError("stops"), 503),
+        (InferenceError("x"), 500),
         (RuntimeError("x"), 500),
     ],
 )
@@ -157,6 +158,7 @@ async def test_an_error_before_the_text_is_the_answer(error: Exception, status: 
         response = await served.transcribe(stream=stream)
         assert response.status_code == status
         assert response.json()["error"].keys() == {"message", "type", "param", "code"}
+        assert ("Retry-After" in response.headers) == (status in (429, 503))
         assert served.recordings.opened[0].closed.is_set()
 
 

@@ -268,6 +268,22 @@ async def test_a_client_faster_than_the_daemon_is_held_back() -> None:
         assert len(stream.audio) == n_frames * len(frame)
 
 
+async def test_a_client_that_is_held_back_is_not_closed_for_its_late_pong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.server.connection.KEEPALIVE_S", 0.2)
+    async with serving() as running:
+        running.streams.prepare = lambda stream: stream.room.clear()
+        async with running.socket("/v1/stream") as client:
+            for _ in range(20):
+                await client.send(bytes(2**16))
+            await client.send('{"type":"finish"}')
+            stream = await running.streams.first()
+            await asyncio.sleep(1.0)
+            stream.room.set()
+            await events_until(client, "end")
+            assert await closing(client) == (1000, "")
+        assert len(stream.audio) == 20 * 2**16
+
+
 async def test_a_stream_client_that_does_not_read_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.1)
     async with serving(queue_events=10) as running:

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.server.tokens import ANYBODY, SCOPES, Token, TokenFile, Tokens, chosen_token, new_token, parse_scopes
+from streamer.server.tokens import (
+    ANYBODY,
+    SCOPES,
+    AccessToken,
+    TokenFile,
+    Tokens,
+    chosen_token,
+    new_token,
+    parse_scopes,
+)
 from tests.server.support import added
 
 NOW = 1_800_000_000.0
@@ -108,7 +117,7 @@ def test_a_token_that_gets_other_rights_is_another(tmp_path: Path) -> None:
     tokens = Tokens("", path)
     caller = tokens.find(secret, NOW)
     assert caller is not None
-    TokenFile(path).change(lambda _: (Token(name="one", sha256=token.sha256, scopes=("read",)),))
+    TokenFile(path).change(lambda _: (AccessToken(name="one", sha256=token.sha256, scopes=("read",)),))
     assert tokens.refresh()
     assert not tokens.holds(caller, NOW)
 
@@ -217,7 +226,7 @@ def test_a_change_that_fails_changes_nothing(tmp_path: Path) -> None:
     added(path, "one")
     before = path.read_bytes()
 
-    def fail(_: tuple[Token, ...]) -> tuple[Token, ...]:
+    def fail(_: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         raise ConfigError("no such token")
 
     with pytest.raises(ConfigError, match="no such token"):

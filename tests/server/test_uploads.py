@@ -14,13 +14,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from streamer.errors import (
-    AudioFileError,
     BusyError,
-    InferenceError,
-    ModelError,
-    StoppingError,
     StreamerError,
-    UnknownModelError,
     UploadError,
 )
 from streamer.server.responses import respond_failure
@@ -135,21 +130,3 @@ async def test_the_rest_of_a_refused_body_is_not_waited_for() -> None:
         writer.write(b"POST /v1/listen HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000000\r\n\r\nbegun")
         assert (await within(reader.read())).startswith(b"HTTP/1.1 401 ")
         writer.close()
-
-
-@pytest.mark.parametrize(
-    ("error", "status"),
-    [
-        (BusyError("x"), 429),
-        (StoppingError("x"), 503),
-        (UnknownModelError("x"), 404),
-        (ModelError("x"), 500),
-        (AudioFileError("x"), 400),
-        (UploadError("x", 413), 413),
-        (InferenceError("x"), 500),
-    ],
-)
-def test_each_error_has_its_status(error: StreamerError, status: int) -> None:
-    response = respond_failure(error, "/")
-    assert response.status_code == status
-    assert ("Retry-After" in response.headers) == (status in (429, 503))

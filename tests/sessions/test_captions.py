@@ -5,30 +5,13 @@ import threading
 
 import pytest
 
-from streamer.engine.eventlog import EventLog, Listener, Subscription
-from streamer.events import Event
+from streamer.engine.eventlog import EventLog
+from streamer.events import End, Event
 from streamer.sessions.captions import drawn_captions
 from tests.builders import final, partial
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
 LONG_S = 90.0
-
-
-class Log(EventLog):
-    """A log that knows when its listener has left."""
-
-    def __init__(self) -> None:
-        super().__init__("s", 100)
-        self.left = threading.Event()
-
-    def subscribe(self, listener: Listener, *, after: int | None = None, session: str | None = None) -> Subscription:
-        subscription = super().subscribe(listener, after=after, session=session)
-
-        def cancel() -> None:
-            subscription.cancel()
-            self.left.set()
-
-        return Subscription(subscription.backlog, cancel)
 
 
 class Terminal:
@@ -37,6 +20,7 @@ class Terminal:
     def __init__(self, *, error: Exception | None = None) -> None:
         self.drawn: list[int] = []
         self.closed = threading.Event()
+        self.ended = threading.Event()
 
         # Released for each event that may be drawn.
         self.may_draw = threading.Semaphore(0)
@@ -51,6 +35,8 @@ class Terminal:
         if self._error is not None:
             raise self._error
         self.drawn.append(event.seq)
+        if isinstance(event, End):
+            self.ended.set()
 
     def close(self) -> None:
         self.closed.set()
@@ -63,19 +49,18 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_all_that_was_published_is_drawn_before_the_end() -> None:
-    log, terminal = Log(), Terminal()
+    log, terminal = EventLog("s", 100), Terminal()
     terminal.may_draw.release(3)
-    with drawn_captions(log, terminal, limit=10):
+    with drawn_captions(log, terminal):
         for segment in (1, 2, 3):
             log.append(final(segment=segment))
     assert terminal.drawn == [1, 2, 3]
     assert terminal.closed.is_set()
-    assert log.left.is_set()
 
 
 def test_a_slow_terminal_is_shown_the_newest_only() -> None:
-    log, terminal = Log(), Terminal()
-    with drawn_captions(log, terminal, limit=2):
+    log, terminal = EventLog("s", 100), Terminal()
+    with drawn_captions(log, terminal):
         log.append(partial("a", segment=1))
         assert terminal.entered.wait(LONG_S)
         for _ in range(1000):
@@ -88,31 +73,25 @@ def test_a_slow_terminal_is_shown_the_newest_only() -> None:
 
 @pytest.mark.parametrize("error", [BrokenPipeError("gone"), ValueError("closed")])
 def test_a_terminal_that_is_gone_is_followed_by_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    log, terminal = Log(), Terminal(error=error)
-    with caplog.at_level(logging.INFO), drawn_captions(log, terminal, limit=10):
+    log, terminal = EventLog("s", 100), Terminal(error=error)
+    with caplog.at_level(logging.INFO), drawn_captions(log, terminal):
         log.append(final(segment=1))
         terminal.may_draw.release()
-        assert log.left.wait(LONG_S)
         assert terminal.closed.wait(LONG_S)
         log.append(final(segment=2))
     assert terminal.drawn == []
     assert "captions are no longer drawn" in caplog.text
 
 
-def test_a_terminal_that_stood_still_goes_on_with_what_comes(caplog: pytest.LogCaptureFixture) -> None:
-    log, terminal = Log(), Terminal()
-    with drawn_captions(log, terminal, limit=2):
+def test_a_terminal_that_stood_still_misses_no_final() -> None:
+    log, terminal = EventLog("s", 100), Terminal()
+    with drawn_captions(log, terminal):
         log.append(final(segment=1))
         assert terminal.entered.wait(LONG_S)
         for segment in range(2, 100):
+            log.append(partial("a", segment=segment))
             log.append(final(segment=segment))
-        terminal.may_draw.release()
-        # Given up once the terminal took the first; what comes after that is drawn.
-        ticks = threading.Event()
-        for _ in range(3000):
-            if "2 events were not drawn" in caplog.text:
-                break
-            ticks.wait(0.01)
-        last = log.append(final(segment=100)).seq
-        terminal.may_draw.release()
-    assert terminal.drawn == [1, last]
+        log.close()
+        terminal.may_draw.release(101)
+        assert terminal.ended.wait(LONG_S)
+    assert terminal.drawn == [1, *range(3, 199, 2), 198]

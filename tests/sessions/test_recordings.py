@@ -19,12 +19,12 @@ from streamer.sessions import yielding
 from streamer.sessions.models import Models
 from streamer.sessions.recordings import Job, Recordings
 from streamer.sessions.yielding import WaitIdle
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.fakes import Clock
 
@@ -84,7 +84,7 @@ async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperMod
 async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
     cache_dir: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
     seen: list[WindowOptions] = []
 
     def decode(*args: Any) -> Any:  # noqa: ANN401 - as it is
@@ -211,7 +211,7 @@ def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> N
 
 
 def test_a_fork_computes_on_its_own_and_goes_on_when_the_model_is_started_again(cache_dir: Path) -> None:
-    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
     fork = model.fork()
     calls: list[int] = []
     fork.call_before(lambda: calls.append(1))

@@ -17,23 +17,22 @@ from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
 from streamer.health import Health
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.second_pass import SecondPass
-from streamer.sessions.sessions import open_session
+from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from tests.builders import final
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.promises import check_promises
-from tests.whisper.support import NANO
+from tests.whisper.support import NANO, load_on_cpu
 
 WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
 def own(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    return load_on_cpu(NANO, cache_dir)
 
 
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
@@ -98,7 +97,7 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
     # Captions cannot write this word: so there is something to mend.
     (the,) = model.tokenizer.encode(" the")
     engine = make_engine(model, DecodingSettings(suppress_tokens=f"-1,{the}"))
-    enrichment = Enrichment(settings, model, engine)
+    enrichment = PostProcessing(settings, model, engine)
     log = EventLog("abc", 10_000)
     told: list[events.Event] = []
     log.subscribe(told.append)
@@ -108,7 +107,9 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
         log.close()
         over.set_result(None)
 
-    runner = open_session(settings, model, log, kind=AudioKind.RECORDED, on_finished=end, enrichment=enrichment)
+    runner = open_session(
+        settings, model, log, SessionSource(kind=AudioKind.RECORDED), enrichment=enrichment, on_finished=end
+    )
     engine.start()
     try:
         assert enrichment.second_pass is not None

@@ -9,15 +9,14 @@ import pytest
 from streamer.sessions.sessions import session_settings
 from streamer.settings.load import load_settings
 from streamer.settings.table import Settings
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.heads import all_heads
-from streamer.whisper.model import WhisperModel, load_model
-from tests.whisper.support import NANO
+from streamer.whisper.model import WhisperModel
+from tests.whisper.support import NANO, load_on_cpu
 
 
 @pytest.fixture(scope="module")
 def model(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), windows_s=(5, 15))
+    return load_on_cpu(NANO, cache_dir, windows_s=(5, 15))
 
 
 @pytest.mark.parametrize(

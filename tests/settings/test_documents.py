@@ -13,12 +13,7 @@ from streamer.errors import ConfigError
 from streamer.settings.documents import config_yaml, json_schema, settings_yaml
 from streamer.settings.load import load_settings
 from streamer.settings.table import SETTINGS, Settings
-from tools.documents import REPOSITORY, documents, options_markdown
-
-
-@pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.name))
-def test_the_committed_file_is_what_the_table_says(path: Path) -> None:
-    assert path.read_text(encoding="utf-8") == documents()[path], "run `make documents`"
+from tools.documents import REPOSITORY, options_markdown
 
 
 def test_the_configuration_file_is_the_defaults_and_explains_every_setting() -> None:
@@ -116,14 +111,14 @@ def test_the_schema_is_valid_and_explains_every_setting() -> None:
         assert setting.help in SCHEMA["properties"][section]["properties"][key]["description"]
 
 
-def test_the_tables_have_every_option_with_default_range_source_and_use() -> None:
+def test_the_tables_have_every_option() -> None:
     rows = {}
     for line in options_markdown().splitlines():
         cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
         if line.startswith("| `"):
-            assert len(cells) == 7
+            assert len(cells) == 4
             rows[cells[0].strip("`")] = cells[1:]
     assert list(rows) == [s.key for s in SETTINGS.values() if s.name.startswith(("decoding.", "output."))]
-    default, limits, source, *_, applies = rows["max_initial_timestamp"]
-    assert (default, limits, source, applies) == ("`1.0`", "0 to 30 s", "openai-whisper", "files")
-    assert all(what and use for *_, what, use, _ in rows.values())
+    default, live, what = rows["max_initial_timestamp"]
+    assert (default, live, what) == ("`1.0`", "", SETTINGS["decoding.max_initial_timestamp"].help)
+    assert rows["language"][1] == "yes"

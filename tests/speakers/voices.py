@@ -4,7 +4,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.speakers.clusters import Window
+from streamer.speakers.clusters import VoiceWindow
 from streamer.speakers.diarization import Diarization
 
 N_VALUES = 192
@@ -26,8 +26,8 @@ def heard(shares: dict[int, float], noise: float = 0.6, seed: int = 0) -> Float3
     return unit
 
 
-def window(start_s: float, person: int, seed: int = 0) -> Window:
-    return Window(start_s, start_s + 1.5, heard({person: 1.0}, seed=seed))
+def window(start_s: float, person: int, seed: int = 0) -> VoiceWindow:
+    return VoiceWindow(start_s, start_s + 1.5, heard({person: 1.0}, seed=seed))
 
 
 def converse(

@@ -11,12 +11,9 @@ from streamer.engine.load import MAX_LOAD
 from tools.simulate_cluster import (
     Assumed,
     Cell,
-    all_again,
-    doubling,
     drained,
     filled,
     gateway_lost,
-    limits,
     main,
     placed,
     region_lost,
@@ -99,11 +96,6 @@ def test_a_lost_regions_clients_are_taken_where_there_is_room_for_them() -> None
     assert float(str(rows[0]["never"])) > 0
 
 
-def test_a_cell_that_comes_back_takes_all_of_its_clients() -> None:
-    for row in all_again(SMALL, 1):
-        assert row["sessions"] == 100
-
-
 def test_a_busy_worker_gives_sessions_to_one_that_has_joined() -> None:
     cell = Cell(SMALL, 1, n_workers=1)
     (busy,) = cell.workers.values()
@@ -121,18 +113,6 @@ def test_a_busy_worker_gives_sessions_to_one_that_has_joined() -> None:
 
 def test_the_same_seed_gives_the_same_figures() -> None:
     assert workers_lost(SMALL, 3) == workers_lost(SMALL, 3)
-
-
-def test_limits_are_those_of_each_resource(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tools.simulate_cluster.HEARD_WORKERS", (50, 400))
-    rows = limits(Assumed(), 1)
-    assert all(float(str(row["machines"])) >= Assumed().cell_workers for row in rows)
-
-
-def test_clients_become_twice_as_many_and_fewer_again() -> None:
-    assert [doubling(second) for second in (0, 600, 750, 900, 1500, 1650, 1800)] == pytest.approx(
-        [0, 0, 0.5, 1, 1, 0.5, 0]
-    )
 
 
 def test_figures_are_written_with_what_they_assume(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

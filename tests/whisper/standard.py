@@ -10,14 +10,13 @@ import whisper
 import whisper.model
 import whisper.tokenizer
 
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.dims import Heads
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import SIZES, lively_checkpoint
 from tests.whisper.standard_nano import RANKS
-from tests.whisper.support import Untyped, tensor, write_openai
+from tests.whisper.support import Untyped, load_on_cpu, tensor, write_openai
 
 # The heads that nano.en's generation_config.json names.
 NANO_HEADS = ((2, 0), (2, 1))
@@ -54,7 +53,7 @@ def write_standard(directory: Path, checkpoint: Checkpoint, heads: Heads | None 
 
 def load_ours(directory: Path) -> WhisperModel:
     """Load what `write_standard` wrote."""
-    return load_model(str(directory), DeviceSettings("CPU"), cache_dir=str(directory / "compiled"))
+    return load_on_cpu(directory, directory / "compiled")
 
 
 def openai_whisper(checkpoint: Checkpoint, heads: Heads | None = None) -> Untyped:

@@ -14,6 +14,7 @@ import torch
 import transformers
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
+from safetensors.torch import save_file as torch_save_file
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.device.compile import Compilation
@@ -22,6 +23,7 @@ from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 
@@ -34,20 +36,6 @@ Samples = NDArray[np.float32]
 
 # torch and transformers have no types.
 Untyped = Any
-
-# As small as a Whisper can be: its encoder positions are fixed.
-TINY_CONFIG: dict[str, Any] = {
-    "model_type": "whisper",
-    "num_mel_bins": 2,
-    "max_source_positions": 1500,
-    "d_model": 4,
-    "encoder_attention_heads": 2,
-    "encoder_layers": 1,
-    "vocab_size": 8,
-    "max_target_positions": 32,
-    "decoder_attention_heads": 2,
-    "decoder_layers": 1,
-}
 
 
 def read(path: Path) -> Samples:
@@ -82,6 +70,11 @@ def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads, device: str = 
     compilation = Compilation(ModelGraphs.of(checkpoint, alignment_heads), plans)
     compilation.compile()
     return Runtime(compilation)
+
+
+def load_on_cpu(path: Path, cache_dir: Path | str = "", **options: Any) -> WhisperModel:  # noqa: ANN401 - any option
+    """Load a model for the CPU; `options` are those of LoadOptions."""
+    return load_model(str(path), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir), **options))
 
 
 Tensors = Mapping[str, ov.Tensor]
@@ -122,6 +115,26 @@ def load_reference(**keywords: object) -> Untyped:
     return model.from_pretrained(NANO, dtype=torch.float32, **keywords).eval()
 
 
+def config_of(dims: ModelDimensions) -> dict[str, Any]:
+    """Return what Hugging Face's `config.json` says of these dimensions."""
+    return {
+        "model_type": "whisper",
+        "num_mel_bins": dims.n_mels,
+        "max_source_positions": dims.n_audio_ctx,
+        "d_model": dims.n_text_state,
+        "encoder_attention_heads": dims.n_audio_head,
+        "encoder_layers": dims.n_audio_layer,
+        "vocab_size": dims.n_vocab,
+        "max_target_positions": dims.n_text_ctx,
+        "decoder_attention_heads": dims.n_text_head,
+        "decoder_layers": dims.n_text_layer,
+    }
+
+
+# As small as a Whisper can be: its encoder positions are fixed.
+TINY_CONFIG = config_of(ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1))
+
+
 def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtype: str = "float32") -> Path:
     """Write `config.json` and `model.safetensors` of a tiny model; `config` changes the former only."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -129,6 +142,15 @@ def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtyp
     tensors = {f"model.{name}": value.astype(dtype) for name, value in random_checkpoint(dims).tensors.items()}
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps({**TINY_CONFIG, **(config or {})}), encoding="utf-8")
+    return directory
+
+
+def write_huggingface(directory: Path, checkpoint: Checkpoint, dtype: str = "float32") -> Path:
+    """Write `config.json` and `model.safetensors`, with tensors of one of torch's float types."""
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {f"model.{name}": tensor(value).to(getattr(torch, dtype)) for name, value in checkpoint.tensors.items()}
+    torch_save_file(values, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config_of(checkpoint.dims)), encoding="utf-8")
     return directory
 
 

@@ -19,12 +19,11 @@ from streamer.errors import ConfigError, ModelError
 from streamer.sessions.sessions import session_settings
 from streamer.settings.table import Settings
 from streamer.whisper import adapters
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel, load_model
+from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
-from tests.whisper.support import NANO, SPEECH, read
+from tests.whisper.support import NANO, SPEECH, load_on_cpu, read
 
 SHORT_S = 5
 RANK = 2
@@ -72,7 +71,7 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 def load(windows_s: tuple[int, ...] | None = (SHORT_S,), *, adapter: str = "none", lora: str = "") -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), windows_s=windows_s, adapter=adapter, lora=lora)
+    return load_on_cpu(NANO, windows_s=windows_s, adapter=adapter, lora=lora)
 
 
 def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:

@@ -9,9 +9,7 @@ import pytest
 
 from streamer.whisper import cache
 from streamer.whisper.cache import SPEED, UNUSED_AFTER_S, USED_NOW_S, cache_base, entry, prune, replacing, use
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
-from tests.whisper.support import NANO
+from tests.whisper.support import NANO, load_on_cpu
 
 LONG_AGO_S = 1_000_000_000
 
@@ -118,7 +116,7 @@ def test_a_model_that_nobody_loads_goes_while_another_is_used(tmp_path: Path) ->
     base = tmp_path / "cache"
 
     def load(model: Path) -> set[Path]:
-        load_model(str(model), DeviceSettings("CPU"), cache_dir=str(base))
+        load_on_cpu(model, base)
         return set(base.iterdir())
 
     other = load(shutil.copytree(NANO, tmp_path / "other"))

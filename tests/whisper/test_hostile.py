@@ -24,7 +24,7 @@ from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
-from tests.whisper.support import NANO, random_checkpoint, write_openai
+from tests.whisper.support import NANO, config_of, random_checkpoint, write_huggingface, write_openai
 from tests.whisper.test_source import vocabulary
 from tests.whisper.triple import write_triple
 from tests.whisper.weights.checks import at_most
@@ -40,18 +40,6 @@ HEADS = ((0, 0),)
 # In Python's memory; the files of a model are a hundredth of it.
 MOST_BYTES = 64 << 20
 
-CONFIG = {
-    "model_type": "whisper",
-    "num_mel_bins": 4,
-    "max_source_positions": 1500,
-    "d_model": 32,
-    "encoder_attention_heads": 2,
-    "encoder_layers": 1,
-    "vocab_size": 2022,
-    "max_target_positions": 32,
-    "decoder_attention_heads": 2,
-    "decoder_layers": 1,
-}
 COMPANIONS: dict[str, dict[str, object]] = {
     "generation_config.json": {"alignment_heads": [[0, 0]], "is_multilingual": True, "no_timestamps_token_id": 520},
     "preprocessor_config.json": {
@@ -63,11 +51,6 @@ COMPANIONS: dict[str, dict[str, object]] = {
 }
 
 
-def write_huggingface(directory: Path, checkpoint: Checkpoint) -> None:
-    save_file({f"model.{name}": values for name, values in checkpoint.tensors.items()}, directory / "model.safetensors")
-    (directory / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
-
-
 def write_shards(directory: Path, checkpoint: Checkpoint) -> None:
     names = list(checkpoint.tensors)
     weight_map: dict[str, str] = {}
@@ -77,7 +60,7 @@ def write_shards(directory: Path, checkpoint: Checkpoint) -> None:
         weight_map |= dict.fromkeys(part, f"model-{i}.safetensors")
     index = {"metadata": {}, "weight_map": weight_map}
     (directory / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    (directory / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps(config_of(DIMS)), encoding="utf-8")
 
 
 def write_saved(directory: Path, checkpoint: Checkpoint) -> None:
@@ -206,17 +189,7 @@ def loop_instead(path: Path, seed: int) -> None:
         path.symlink_to(path.name)
 
 
-DAMAGES = (
-    truncated,
-    flipped,
-    swapped,
-    emptied,
-    missing,
-    unreadable,
-    directory_instead,
-    pipe_instead,
-    loop_instead,
-)
+DAMAGES = (truncated, flipped, swapped, emptied, missing, unreadable, directory_instead, pipe_instead, loop_instead)
 
 
 def check_damage(whole: Path, choice: int, damage: Callable[[Path, int], None], seed: int) -> None:
@@ -294,67 +267,57 @@ class TestNumbersThatAreNotFinite:
         with pytest.raises(ModelError, match=rf"{tmp_path.name}.* has a number in {broken} that is not finite"):
             source.graphs.build["decoder"]()
 
-    def test_the_largest_ones_are(self, tmp_path: Path) -> None:
-        checkpoint = random_checkpoint(DIMS)
-        values = checkpoint.tensors["decoder.embed_positions.weight"]
-        values[:] = np.finfo(np.float32).max
-        write_huggingface(tmp_path, checkpoint)
-        shutil.copy(NANO / "tokenizer.json", tmp_path)
-        read_all(read_model(tmp_path, "large"))
+
+def rewritten(**values: object) -> Callable[[bytes], bytes]:
+    return lambda data: json.dumps({**json.loads(data), **values}).encode()
 
 
-def huge(models: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """Write models whose headers announce far more than there is, by what they announce."""
-    found: dict[str, Path] = {}
-
-    def changed(what: str, name: str, file: str, change: Callable[[bytes], bytes]) -> None:
-        found[what] = shutil.copytree(models[name], tmp_path / what.replace(" ", "_"))
-        path = next(found[what].glob(file))
-        path.write_bytes(change(path.read_bytes()))
-
-    def rewritten(**values: object) -> Callable[[bytes], bytes]:
-        return lambda data: json.dumps({**json.loads(data), **values}).encode()
-
-    def with_table(table: bytes) -> bytes:
-        return struct.pack("<Q", len(table)) + table
-
-    n = 1 << 60
-    changed("config", "Hugging Face", "config.json", rewritten(vocab_size=n, d_model=n))
-    changed("table's length", "Hugging Face", "model.safetensors", lambda data: struct.pack("<Q", n) + data[8:])
-    entry = {"x": {"dtype": "F32", "shape": [n], "data_offsets": [0, 4 * n]}}
-    changed("tensor", "Hugging Face", "model.safetensors", lambda data: with_table(json.dumps(entry).encode()))
-    changed("ggml sizes", "ggml", "*.bin", lambda data: data[:4] + struct.pack("<11i", *[2**31 - 1] * 11) + data[48:])
-    changed("ggml filters", "ggml", "*.bin", lambda data: data[:48] + struct.pack("<ii", 2**31 - 1, 201) + data[56:])
-    at = 56 + 4 * 4 * 201
-    changed("ggml words", "ggml", "*.bin", lambda data: data[:at] + struct.pack("<i", 2**31 - 1) + data[at + 4 :])
-    changed("ggml word", "ggml", "*.bin", lambda data: data[: at + 4] + struct.pack("<i", 2**31 - 1) + data[at + 8 :])
-    shape, filled = b"'shape': (32,), }", b" " * 17  # as long as before, with the digits of 2^60 in place of 32
-    changed("npz", "MLX", "*.npz", lambda data: data.replace(shape + filled, shape.replace(b"32", b"%d" % n)))
-    changed("storage", "openai-whisper", "*.pt", lambda data: data.replace(struct.pack("<H", 1500), b"\xff\xff"))
-    changed("manifest", "saved graphs", "streamer.json", rewritten(dims=dict.fromkeys(saved_dims(), n)))
-    for what, file in (("graph", "*_encoder.xml"), ("decoder", "*_decoder_static*.xml")):
-        changed(what, "triple", file, lambda data: data.replace(b'size="', b'size="1152921504606846976'))
-        changed(
-            f"{what}'s shape", "triple", file, lambda data: data.replace(b'shape="', b'shape="1152921504606846976,')
-        )
-    for file, name in (
-        ("config.json", "Hugging Face"),
-        ("tokenizer.json", "MLX"),
-        ("generation_config.json", "ggml"),
-        ("preprocessor_config.json", "triple"),
-        ("streamer.json", "saved graphs"),
-        ("*_encoder.xml", "triple"),
-        ("model.safetensors", "Hugging Face"),
-        ("*.pt", "openai-whisper"),
-    ):
-        what = f"file {file}"
-        found[what] = shutil.copytree(models[name], tmp_path / f"file{len(found)}")
-        os.truncate(next(found[what].glob(file)), 8 << 30)  # nothing but a length on disk
-    return found
+def patched(at: int, layout: str, *numbers: int) -> Callable[[bytes], bytes]:
+    return lambda data: data[:at] + struct.pack(layout, *numbers) + data[at + struct.calcsize(layout) :]
 
 
-def saved_dims() -> list[str]:
-    return list(ModelDimensions.__dataclass_fields__)
+def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
+    return lambda data: data.replace(old, new)
+
+
+N, MOST = 1 << 60, 2**31 - 1
+TABLE = json.dumps({"x": {"dtype": "F32", "shape": [N], "data_offsets": [0, 4 * N]}}).encode()
+WORDS_AT = 56 + 4 * 4 * 201
+
+# Files that announce far more than there is: format, file, and what is changed in it.
+HUGE: dict[str, tuple[str, str, Callable[[bytes], bytes]]] = {
+    "config": ("Hugging Face", "config.json", rewritten(vocab_size=N, d_model=N)),
+    "table's length": ("Hugging Face", "model.safetensors", patched(0, "<Q", N)),
+    "tensor": ("Hugging Face", "model.safetensors", lambda _: struct.pack("<Q", len(TABLE)) + TABLE),
+    "ggml sizes": ("ggml", "*.bin", patched(4, "<11i", *[MOST] * 11)),
+    "ggml filters": ("ggml", "*.bin", patched(48, "<ii", MOST, 201)),
+    "ggml words": ("ggml", "*.bin", patched(WORDS_AT, "<i", MOST)),
+    "ggml word": ("ggml", "*.bin", patched(WORDS_AT + 4, "<i", MOST)),
+    # As long as before, with the digits of 2^60 in place of 32.
+    "npz": ("MLX", "*.npz", replaced(b"'shape': (32,), }" + b" " * 17, b"'shape': (%d,), }" % N)),
+    "storage": ("openai-whisper", "*.pt", replaced(struct.pack("<H", 1500), b"\xff\xff")),
+    "manifest": (
+        "saved graphs",
+        "streamer.json",
+        rewritten(dims=dict.fromkeys(ModelDimensions.__dataclass_fields__, N)),
+    ),
+    "graph": ("triple", "*_encoder.xml", replaced(b'size="', b'size="1152921504606846976')),
+    "graph's shape": ("triple", "*_encoder.xml", replaced(b'shape="', b'shape="1152921504606846976,')),
+    "decoder": ("triple", "*_decoder_static*.xml", replaced(b'size="', b'size="1152921504606846976')),
+    "decoder's shape": ("triple", "*_decoder_static*.xml", replaced(b'shape="', b'shape="1152921504606846976,')),
+}
+
+# Files of 8 GiB that are nothing but a length on disk, and the formats that they are of.
+LONG = {
+    "config.json": "Hugging Face",
+    "model.safetensors": "Hugging Face",
+    "tokenizer.json": "MLX",
+    "*.pt": "openai-whisper",
+    "generation_config.json": "ggml",
+    "preprocessor_config.json": "triple",
+    "*_encoder.xml": "triple",
+    "streamer.json": "saved graphs",
+}
 
 
 _READ = """
@@ -379,7 +342,14 @@ for path in sys.argv[1:]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="how much memory is in use is read from /proc")
 def test_what_is_announced_is_not_allocated(models: dict[str, Path], tmp_path: Path) -> None:
-    paths = huge(models, tmp_path)
+    paths: dict[str, Path] = {}
+    for what, (name, file, change) in HUGE.items():
+        paths[what] = shutil.copytree(models[name], tmp_path / what.replace(" ", "_"))
+        path = next(paths[what].glob(file))
+        path.write_bytes(change(path.read_bytes()))
+    for file, name in LONG.items():
+        paths[file] = shutil.copytree(models[name], tmp_path / f"file{len(paths)}")
+        os.truncate(next(paths[file].glob(file)), 8 << 30)
     done = subprocess.run(
         [sys.executable, "-c", _READ, *map(str, paths.values())], capture_output=True, encoding="utf-8", check=False
     )

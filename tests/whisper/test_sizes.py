@@ -47,27 +47,6 @@ TOLERANCE = 1e-4
 PROMPT = [50258, 50259, 50359, 50363]
 N_STEPS = 8
 
-# Millions of parameters as OpenAI's README and distil-whisper's model cards have them.
-PUBLISHED = {
-    "tiny.en": 39,
-    "tiny": 39,
-    "base.en": 74,
-    "base": 74,
-    "small.en": 244,
-    "small": 244,
-    "medium.en": 769,
-    "medium": 769,
-    "large-v1": 1550,
-    "large-v2": 1550,
-    "large-v3": 1550,
-    "large-v3-turbo": 809,
-    "distil-small.en": 166,
-    "distil-medium.en": 394,
-    "distil-large-v2": 756,
-    "distil-large-v3": 756,
-    "distil-large-v3.5": 756,
-}
-
 every_size = pytest.mark.parametrize("name", list(SIZES))
 
 
@@ -179,13 +158,6 @@ def test_its_tensors_are_those_of_both_references(name: str) -> None:
 
 
 @every_size
-def test_it_has_as_many_parameters_as_published(name: str) -> None:
-    n_parameters = sum(math.prod(shape) for shape in expected_shapes(SIZES[name]).values())
-    # OpenAI's own figures are round: its tiny of "39 M" has 37.8 M with the encoder's positions, 37.2 M without.
-    assert n_parameters / 1e6 == pytest.approx(PUBLISHED[name], rel=0.035)
-
-
-@every_size
 def test_its_dimensions_are_accepted(name: str) -> None:
     dims = SIZES[name]
     config = empty_transformers(dims).config.to_dict()
@@ -194,48 +166,23 @@ def test_its_dimensions_are_accepted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["tiny.en", "medium", "large-v3-turbo", "distil-large-v3"])
-def test_its_graphs_can_be_built(name: str) -> None:
-    """Ports and weights of every graph as on paper, without the memory that they would take."""
+def test_its_graphs_can_be_built_and_take_what_they_take_on_paper(name: str) -> None:
+    """Weights, and keys and values, without the memory that they would take."""
     dims = SIZES[name]
     tensors = weightless(dims).tensors
     heads = [(dims.n_text_layer - 1, 0), (0, dims.n_text_head - 1)]
-    encoder, cross_kv = build_encoder(dims, tensors), build_cross_kv(dims, tensors)
-    decoder = build_decoder(dims, tensors, heads)
-    width, layers, n_head, slots = dims.n_text_state, range(dims.n_text_layer), dims.n_text_head, 447
-    kinds = ("key", "value")
-
-    assert ports(encoder.inputs) == {"input_features": ("f32", [1, dims.n_mels, 3000])}
-    assert ports(encoder.outputs) == {"last_hidden_state": ("f32", [1, 1500, width])}
-    assert ports(cross_kv.inputs) == {"encoder_hidden_states": ("f32", [1, 1500, width])}
-    cross = ("f32", [1, n_head, 1500, 64])
-    assert ports(cross_kv.outputs) == {
-        f"present_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds
+    stages = {
+        "encoder": build_encoder(dims, tensors),
+        "cross_kv": build_cross_kv(dims, tensors),
+        "decoder": build_decoder(dims, tensors, heads),
     }
-    assert port_bytes(cross_kv.outputs) == cross_kv_bytes(dims)
-    for n_tokens in (1, 16):
-        fixed = fix_sizes(decoder, graph_ports("decoder", dims, len(heads), n_tokens=n_tokens, n_slots=slots).inputs)
-        caches = [port for port in fixed.inputs if ".decoder." in port.any_name]
-        assert port_bytes(caches) == cache_bytes(dims)
-        assert ports(fixed.inputs) == {
-            "input_ids": ("i64", [1, n_tokens]),
-            "position_ids": ("i64", [n_tokens]),
-            "attention_mask": ("f32", [n_tokens, slots + n_tokens]),
-            **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
-            **{
-                f"past_key_values.{i}.decoder.{kind}": ("f32", [1, n_head, slots, 64]) for i in layers for kind in kinds
-            },
-        }
-        assert ports(fixed.outputs) == {
-            "logits": ("f32", [1, n_tokens, dims.n_vocab]),
-            "cross_attention": ("f32", [1, len(heads), n_tokens, 1500]),
-            **{
-                f"present_key_values.{i}.decoder.{kind}": ("f32", [1, n_head, n_tokens, 64])
-                for i in layers
-                for kind in kinds
-            },
-        }
-    stages = {"encoder": encoder, "cross_kv": cross_kv, "decoder": decoder}
     assert {stage: constant_bytes(model) for stage, model in stages.items()} == on_paper(dims, "f16")
+    assert port_bytes(stages["cross_kv"].outputs) == cross_kv_bytes(dims)
+    sizes = graph_ports("decoder", dims, len(heads), n_tokens=1, n_slots=447)
+    fixed = fix_sizes(stages["decoder"], sizes.inputs)
+    assert port_bytes([port for port in fixed.inputs if ".decoder." in port.any_name]) == cache_bytes(dims)
+    assert {port.any_name: tuple(port.shape) for port in fixed.inputs} == sizes.inputs
+    assert {port.any_name: tuple(port.shape) for port in fixed.outputs} == sizes.outputs
 
 
 def test_compressed_weights_take_what_they_take_on_paper() -> None:
@@ -257,8 +204,8 @@ def test_the_documented_table_is_right() -> None:
 def table() -> str:
     """Return the table of sizes in docs/models.md, without the models that are as large as another."""
     rows = [
-        "| Model | Parameters | Layers | Width | Mel bins | Vocabulary | f16 | int8 | Cross-KV | Cache |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        "| Model | Parameters | Layers | f16 | int8 | Cross-KV | Cache |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     alike = {"tiny.en", "base.en", "small.en", "medium.en", "large-v1", "distil-large-v3.5"}
     for name, dims in SIZES.items():
@@ -268,9 +215,6 @@ def table() -> str:
             name,
             f"{sum(math.prod(shape) for shape in expected_shapes(dims).values()) / 1e6:.1f} M",
             f"{dims.n_audio_layer} + {dims.n_text_layer}",
-            dims.n_text_state,
-            dims.n_mels,
-            dims.n_vocab,
             *(megabytes(sum(weight_bytes(dims, precision).values())) for precision in ("f16", "int8")),
             megabytes(cross_kv_bytes(dims)),
             megabytes(cache_bytes(dims)),
@@ -281,10 +225,6 @@ def table() -> str:
 
 def megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:.0f}"
-
-
-def ports(found: list[ov.Output]) -> dict[str, tuple[str, list[int]]]:
-    return {port.any_name: (port.element_type.get_type_name(), list(port.shape)) for port in found}
 
 
 def port_bytes(found: list[ov.Output]) -> int:

@@ -20,11 +20,10 @@ from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.masks import CONVENTIONS, MaskConvention
 from streamer.whisper.graphs import saved
-from streamer.whisper.model import WhisperModel, load_model, verify_model
+from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
 from streamer.whisper.source import read_model
-from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.whisper.support import NANO, SAMPLE, SPEECH, Untyped, read, write_openai
+from tests.whisper.support import NANO, SAMPLE, SPEECH, Untyped, load_on_cpu, read, write_openai
 from tests.whisper.triple import BROKEN, write_triple
 from tests.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.whisper.weights.ggml_writer import write_ggml
@@ -104,11 +103,6 @@ def add_companions(directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return huggingface.load(NANO)
-
-
-@pytest.fixture(scope="module")
 def mels() -> list[NDArray[np.float32]]:
     return [log_mel(read(path)[:N_SAMPLES], 80) for path in RECORDINGS]
 
@@ -131,7 +125,7 @@ def expected(model: WhisperModel, mels: list[NDArray[np.float32]]) -> list[list[
 
 
 def load(path: Path, cache_dir: Path) -> WhisperModel:
-    return load_model(str(path), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    return load_on_cpu(path, cache_dir)
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -155,27 +149,9 @@ def test_every_format_holds_the_same_weights_tokens_and_settings(
     assert source.tokenizer.encode(text) == model.tokenizer.encode(text)
 
 
-# Of float16 and of float32, one with a tokenizer of its own.
-@pytest.mark.parametrize("name", ["Hugging Face, f32", "ggml, f16"])
-def test_what_is_computed_with_a_format_is_the_same(
-    tmp_path: Path,
-    name: str,
-    checkpoint: Checkpoint,
-    mels: list[NDArray[np.float32]],
-    expected: list[list[int]],
-    cache_dir: Path,
-) -> None:
-    directory = add_companions(FORMATS[name](tmp_path / "model", checkpoint))
-    assert greedy_tokens(load(directory, cache_dir), mels) == expected
-
-
 @pytest.mark.parametrize("precision", ["f32", "f16"])
 def test_saved_graphs_give_the_same_tokens(
-    tmp_path: Path,
-    precision: str,
-    mels: list[NDArray[np.float32]],
-    expected: list[list[int]],
-    cache_dir: Path,
+    tmp_path: Path, precision: str, mels: list[NDArray[np.float32]], expected: list[list[int]], cache_dir: Path
 ) -> None:
     assert main(["models", "convert", str(NANO), "-o", str(tmp_path / "saved"), "--weights", precision]) == 0
     assert saved.is_saved(tmp_path / "saved")
@@ -215,7 +191,7 @@ def test_a_triple_that_obeys_no_mask_is_refused_by_name(
 
 def test_a_triple_passes_every_check(tmp_path: Path, checkpoint: Checkpoint, cache_dir: Path) -> None:
     directory = add_companions(write_triple(tmp_path, checkpoint, CONVENTIONS[1]))
-    checks = list(verify_model(str(directory), DeviceSettings("CPU"), cache_dir=str(cache_dir)))
+    checks = list(verify_model(str(directory), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir))))
     assert [check for check in checks if not check.passed] == []
     assert "0 = attend, -65500 = hide" in [check.found for check in checks]
 
@@ -282,7 +258,7 @@ def test_through_the_npu_plugin_every_check_passes(tmp_path: Path) -> None:
         pytest.skip(f"this openvino lacks the NPU plugin: {error}")
     devices = DeviceSettings(npu_through_cpu=True)
     for _ in range(2):  # read back from the cache, the graphs would compute in another precision
-        checks = list(verify_model(str(NANO), devices, cache_dir=str(tmp_path)))
+        checks = list(verify_model(str(NANO), LoadOptions(devices, cache_dir=str(tmp_path))))
         assert [check for check in checks if not check.passed] == []
         assert {check.found for check in checks if check.name.endswith(": device")} == {"NPU"}
     assert list(tmp_path.glob("NPU*")) == []

@@ -1,9 +1,9 @@
-"""python -m tools.cluster WHAT ...: faults, cost, transports, batch or limits, each with its own --help."""
+"""python -m tools.cluster WHAT ...: faults or cost, each with its own --help."""
 
 import importlib
 import sys
 
-WHAT = ("faults", "cost", "transports", "batch", "limits")
+WHAT = ("faults", "cost")
 
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1] not in WHAT:

@@ -12,7 +12,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial
 from tools.benchmarks.processes import free_port
 from tools.cluster.machines import READY_S, Balancer, Machines, healthy, run_until_told, until, variables
-from tools.cluster.sessions import Heard, say_all, speeches
+from tools.cluster.sessions import Received, say_all, speeches
 
 PARTS = {"daemon": "d", "worker": "w", "gateway": "g", "nats": "n"}
 
@@ -33,9 +33,9 @@ async def compare(n: int, speech_s: float, rounds: int, folder: Path | None) -> 
                 for system, at in (("daemon", port), ("cluster", balancer.port)):
                     await machines.ready()
                     before = {name: process.cpu_s() for name, process in machines.all.items()}
-                    heard = [Heard() for _ in samples]
-                    await say_all(samples, f"127.0.0.1:{at}", heard)
-                    line = _delays(heard)
+                    received = [Received() for _ in samples]
+                    await say_all(samples, f"127.0.0.1:{at}", received)
+                    line = _delays(received)
                     for part, letter in PARTS.items():
                         used_s = [p.cpu_s() - before[name] for name, p in machines.all.items() if name[0] == letter]
                         line[f"cpu_{part}"] = round(sum(used_s) / audio_s, 4)
@@ -46,11 +46,11 @@ async def compare(n: int, speech_s: float, rounds: int, folder: Path | None) -> 
         print(system, {key: round(float(np.median([line[key] for line in found])), 4) for key in found[0]})
 
 
-def _delays(heard: Sequence[Heard]) -> dict[str, float]:
+def _delays(received: Sequence[Received]) -> dict[str, float]:
     """Return percentiles of the seconds from the end of what a text says to when it came."""
-    found: dict[str, float] = {"failures": sum(bool(one.failure) for one in heard)}
+    found: dict[str, float] = {"failures": sum(bool(one.failure) for one in received)}
     for kind in (Partial, Final):
-        delays_s = [at_s - event.end for one in heard for at_s, event in one.events if isinstance(event, kind)]
+        delays_s = [at_s - event.end for one in received for at_s, event in one.events if isinstance(event, kind)]
         p50, p99 = np.percentile(delays_s or [0.0], (50, 99))
         found |= {f"{kind.__name__.lower()}_p50_s": round(p50, 3), f"{kind.__name__.lower()}_p99_s": round(p99, 3)}
     return found

@@ -1,6 +1,6 @@
 """Sessions that speak while something happens to the machines that serve them.
 
-First they speak twice undisturbed; then, run after run, with one fault in the midst of somebody's speech. Each run
+First they speak twice undisturbed; then, run after run, with one fault in the middle of speech. Each run
 appends a line of JSON to a file, of which --report prints a table. Ctrl-C ends it, and prints what there is.
 """
 
@@ -22,7 +22,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Speech
 from tools.cluster.judge import Judgement, judge
 from tools.cluster.machines import GATEWAYS, SERVERS, WORKERS, Balancer, Machines, run_until_told, until
-from tools.cluster.sessions import Heard, Samples, say_all, speeches
+from tools.cluster.sessions import Received, Samples, say_all, speeches
 
 CUT_S = 6.0
 STOPPED_S = 4.0
@@ -115,37 +115,37 @@ class Trial:
         self._address = address
         self._chance = chance
         # What each session's client saw in each undisturbed run.
-        self.references: list[list[Heard]] = [[] for _ in samples]
+        self.references: list[list[Received]] = [[] for _ in samples]
 
     async def run(self, fault: str) -> dict[str, object]:
         """Have all sessions speak once, with a fault or without, and judge them. Raises MachineError."""
         await self.machines.ready()
         if fault == "newcomer":
             await self.machines.all[WORKERS[-1]].stop()
-        heard = [Heard() for _ in self.samples]
-        speaking = asyncio.create_task(say_all(self.samples, self._address, heard))
+        received = [Received() for _ in self.samples]
+        speaking = asyncio.create_task(say_all(self.samples, self._address, received))
         at_s, victim, owners = 0.0, "", []
         try:
             if fault in (REFERENCE, UNDISTURBED):
                 await speaking
             else:
                 chosen, at_s = self._moment()
-                await until(lambda: heard[chosen].begin_s, 30.0, "a client that speaks")
-                await asyncio.sleep(heard[chosen].begin_s + at_s - time.monotonic())
-                owners = [await self.machines.owner(one.session) for one in heard]
+                await until(lambda: received[chosen].begin_s, 30.0, "a client that speaks")
+                await asyncio.sleep(received[chosen].begin_s + at_s - time.monotonic())
+                owners = [await self.machines.owner(one.session) for one in received]
                 victim = await self._victim(fault, owners[chosen][0])
                 async with FAULTS[fault](self.machines, victim):
                     await speaking
         finally:
             speaking.cancel()
         judged = [
-            judge(one, references or [one], len(samples) / SAMPLE_RATE)
-            for one, references, samples in zip(heard, self.references, self.samples, strict=True)
+            judge(one, references or [one], len(samples) / SAMPLE_RATE, await self.machines.stored(one.session))
+            for one, references, samples in zip(received, self.references, self.samples, strict=True)
         ]
         if fault in (REFERENCE, UNDISTURBED):
-            for references, one in zip(self.references, heard, strict=True):
+            for references, one in zip(self.references, received, strict=True):
                 references.append(one)
-        for i, (judgement, one) in enumerate(zip(judged, heard, strict=True)):
+        for i, (judgement, one) in enumerate(zip(judged, received, strict=True)):
             judgement.epoch = (await self.machines.owner(one.session))[1]
             judgement.hit = victim not in WORKERS or fault == "newcomer" or owners[i][0] == victim
             if fault == "gateway-kill":
@@ -153,7 +153,7 @@ class Trial:
         return {"fault": fault, "at_s": round(at_s, 2), "victim": victim, "sessions": [asdict(one) for one in judged]}
 
     def _moment(self) -> tuple[int, float]:
-        """Return a session, and seconds of its audio when somebody speaks in it, not at its very end."""
+        """Return a session, and seconds of its audio in speech, not at its very end."""
         chosen = self._chance.randrange(len(self.samples))
         changes = [event.time for _, event in self.references[chosen][0].events if isinstance(event, Speech)]
         spoken = [(a, b) for a, b in zip(changes[::2], changes[1::2], strict=False) if b - a > 1.0]
@@ -212,11 +212,9 @@ def _sessions(lines: Sequence[dict[str, object]]) -> list[Judgement]:
 def report(out: Path) -> None:
     """Print a table of all runs of a file, a row a fault."""
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    print(
-        "| Fault | runs | sessions (hit) | words | lost | doubled | untold | differ | promises broken | in gaps | moves"
-        " | stall p50 | p99 | worst |"
-    )
-    print("| --- " * 14 + "|")
+    counts = ("words", "lost", "doubled", "untold", "unlike_log")
+    heads = ("Fault", "runs", "sessions (hit)", *counts, "differ", "promises broken", "in gaps", "moves")
+    print(f"| {' | '.join([*heads, 'stall p50', 'p99', 'worst'])} |\n{'| --- ' * (len(heads) + 3)}|")
     for fault in dict.fromkeys(line["fault"] for line in lines if line["fault"] != REFERENCE):
         of = [line for line in lines if line["fault"] == fault]
         sessions = _sessions(of)
@@ -226,7 +224,10 @@ def report(out: Path) -> None:
             fault,
             len(of),
             f"{len(sessions)} ({len(hit)})",
-            *(sum(getattr(one, what) for one in sessions) for what in ("words", "lost", "doubled", "untold")),
+            *(
+                sum(getattr(one, what) for one in sessions)
+                for what in ("words", "lost", "doubled", "untold", "unlike_log")
+            ),
             f"{100 * sum(one.differing for one in sessions) / max(1, sum(one.words for one in sessions)):.1f} %",
             sum(bool(one.broken) for one in sessions),
             f"{sum(sum(one.gaps.values()) for one in sessions):.1f} s",

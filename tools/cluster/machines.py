@@ -1,7 +1,7 @@
 """NATS servers, gateways and workers as processes of this machine, and what can happen to them.
 
-Each worker has a network namespace of its own, so that its line can be cut as a cable is: nobody is told, and what was
-sent meanwhile comes late. That takes Linux, root and `ip`.
+Each worker has a network namespace of its own, so that its line can be cut as a cable is: neither end notices, and what
+was sent meanwhile comes late. That takes Linux, root and `ip`.
 """
 
 import asyncio
@@ -22,8 +22,10 @@ from nats.errors import Error as NatsError
 from nats.js.api import StreamInfo
 
 from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import ALIVE_WORKERS, EVENTS, Record, WorkerAlive, decoded
 from streamer.errors import ClusterError, StreamerError
+from streamer.events import Event, from_json
 from streamer.settings.table import ClusterSettings
 from tools.benchmarks.processes import free_port
 
@@ -209,8 +211,15 @@ class Machines:
             return record.worker, record.epoch
         return "", 0
 
+    async def stored(self, session: str) -> list[Event] | None:
+        """Return all events in a session's log; None if it cannot be read now."""
+        with contextlib.suppress(NatsError, TimeoutError, StreamerError):
+            records = await SessionLog(self._bus, ClusterSettings()).read(session)
+            return [from_json(event) for record, _ in records for event in record.events]
+        return None
+
     async def info(self) -> StreamInfo | None:
-        """Return how the sessions' log is; None where nobody knows now."""
+        """Return how the sessions' log is; None if it cannot be read now."""
         with contextlib.suppress(NatsError, TimeoutError):
             return await self.jetstream.stream_info("SESSIONS")
         return None
@@ -280,7 +289,7 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def variables(name: str) -> dict[str, str]:
-    """Return a machine's environment: nobody's configuration, a name, one thread a model."""
+    """Return a machine's environment: no configuration, a name, one thread a model."""
     threads = {f"STREAMER_MODEL_{stage}PROPERTIES": "INFERENCE_NUM_THREADS=1" for stage in ("", "DECODER_")}
     return {"XDG_CONFIG_HOME": os.devnull, "STREAMER_CLUSTER_NAME": name, **threads}
 
@@ -295,7 +304,7 @@ def healthy(port: int) -> bool:
 
 
 def accepts(host: str, port: int) -> bool:
-    """Return whether somebody listens there."""
+    """Return whether a program listens there."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
         return True
     return False

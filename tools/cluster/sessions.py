@@ -27,7 +27,7 @@ Samples = NDArray[np.int16]
 
 
 @dataclass
-class Heard:
+class Received:
     """What one client saw, with seconds since the first sample of its audio was spoken."""
 
     events: list[tuple[float, Event]] = field(default_factory=list)
@@ -41,7 +41,7 @@ class Heard:
 
 
 def speeches(n: int, speech_s: float) -> list[Samples]:
-    """Return n stretches of the recordings, each of about so many seconds of speech, no two of them alike."""
+    """Return n excerpts of the recordings, each with about `speech_s` seconds of speech, all different."""
     recordings = {name: _sentences(name) for name in NAMES}
     found = []
     for i in range(n):
@@ -74,31 +74,31 @@ def _sentences(name: str) -> list[tuple[Samples, float]]:
     return found
 
 
-async def say(samples: Samples, address: str, heard: Heard) -> None:
-    """Speak through a daemon or gateway, in real time; fill `heard`."""
+async def say(samples: Samples, address: str, received: Received) -> None:
+    """Speak through a daemon or gateway, in real time; fill `received`."""
 
     async def spoken() -> AsyncIterator[bytes]:
-        heard.begin_s = time.monotonic()
+        received.begin_s = time.monotonic()
         for first in range(0, len(samples), BLOCK):
             block = samples[first : first + BLOCK]
-            await asyncio.sleep(heard.begin_s + (first + len(block)) / SAMPLE_RATE - time.monotonic())
+            await asyncio.sleep(received.begin_s + (first + len(block)) / SAMPLE_RATE - time.monotonic())
             yield block.tobytes()
 
     try:
         async with asyncio.timeout(len(samples) / SAMPLE_RATE + OVER_S):
-            async for event in stream(spoken(), address, on_notice=heard.notices.append):
-                heard.events.append((time.monotonic() - heard.begin_s, event))
+            async for event in stream(spoken(), address, on_notice=received.notices.append):
+                received.events.append((time.monotonic() - received.begin_s, event))
     except TimeoutError:
-        heard.failure = f"it had not ended {OVER_S:.0f} s after its audio"
+        received.failure = f"it had not ended {OVER_S:.0f} s after its audio"
     except StreamerError as error:
-        heard.failure = f"{type(error).__name__}: {error}"
+        received.failure = f"{type(error).__name__}: {error}"
 
 
-async def say_all(all_samples: Sequence[Samples], address: str, heard: Sequence[Heard]) -> None:
+async def say_all(all_samples: Sequence[Samples], address: str, received: Sequence[Received]) -> None:
     """Have several sessions speak at once, begun a little apart."""
 
     async def later(i: int) -> None:
         await asyncio.sleep(0.15 * i)
-        await say(all_samples[i], address, heard[i])
+        await say(all_samples[i], address, received[i])
 
     await asyncio.gather(*(later(i) for i in range(len(all_samples))))

@@ -49,8 +49,8 @@ def shown(url: str) -> str:
 class Address(ThreadedSource):
     """What an address sends, at the pace of speech; a lost connection is opened again.
 
-    One thread reads ahead, another delivers. A file is read on where it was lost, and ends; what says neither how long
-    nor how large it is, is a station, and does not.
+    One thread reads ahead, another delivers. A file is resumed where it was interrupted, and ends; an address that says
+    neither how long nor how large it is, is a station, and does not.
     """
 
     def __init__(self, url: str, speed: float = 1.0) -> None:

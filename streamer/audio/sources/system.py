@@ -51,7 +51,7 @@ class SystemSound(Microphone):
         self.name = "system sound"
 
     def check(self) -> None:
-        """Raise AudioDeviceError where it cannot be captured; else `name` says which output is captured."""
+        """Raise AudioDeviceError if it cannot be captured; else `name` says which output is captured."""
         self._open()
         self._close()
 

@@ -98,7 +98,7 @@ class GrammarFilter:
         text = [token for token in tokens if token < self._special.end_of_text]
         logits[self._special.timestamp_end :] -= self._penalty
         for _ in range(2):
-            # A byte for each token, 0 where it does not fit.
+            # A byte for each token, 0 if it does not fit.
             fits = np.frombuffer(self._matcher.compute_logit_bias() if self._follow(text) else b"", dtype=np.uint8)
             if not self._matcher.is_error():
                 np.subtract(logits[: len(fits)], self._penalty, out=logits[: len(fits)], where=fits == 0)

@@ -206,7 +206,7 @@ def loop_length(tokens: Sequence[int]) -> int:
     """Return the length of the run that the tokens end with LOOP_REPEATS times, in LOOP_TOKENS at least; 0: no loop."""
     for length in range(1, min(LOOP_LONGEST_TOKENS, len(tokens) // LOOP_REPEATS) + 1):
         n_tokens = length * loop_repeats(length)
-        # A sequence has a period where it equals itself moved on by it.
+        # A sequence has a period if it equals itself moved on by it.
         if n_tokens <= len(tokens) and tokens[-n_tokens + length :] == tokens[-n_tokens:-length]:
             return length
     return 0

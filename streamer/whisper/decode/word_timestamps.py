@@ -29,7 +29,7 @@ MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s: the usual word of even a sl
 SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words further outside of a segment are cut to its timestamps
 
 
-class Segment(Protocol):
+class TimedSegment(Protocol):
     """Text between two timestamps; positions are counted from the start of the recording."""
 
     start_samples: int
@@ -49,7 +49,7 @@ class SpokenSegment:
 def add_word_timestamps(
     decoder: TokenDecoder,
     tokenizer: Tokenizer,
-    segments: Sequence[Segment],
+    segments: Sequence[TimedSegment],
     options: WindowOptions,
     *,
     begin_samples: int,
@@ -145,7 +145,7 @@ def _with_punctuation(words: Sequence[TimedWord], prepended: str, appended: str)
     return merged
 
 
-def _fitted(segment: Segment, words: list[TimedWord], median: int, last_speech_samples: int) -> SpokenSegment:
+def _fitted(segment: TimedSegment, words: list[TimedWord], median: int, last_speech_samples: int) -> SpokenSegment:
     """Give a segment its words, shorten those beside a pause, and place it by its words.
 
     median : usual length of a word, in samples

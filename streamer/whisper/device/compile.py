@@ -27,12 +27,11 @@ from streamer.whisper.device.devices import (
     remedy_for,
     the_core,
 )
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
 from streamer.whisper.graphs.ports import (
     BLOCK_TOKENS,
-    MAX_BEAMS,
     MAX_WINDOWS,
     MOST_TOKENS,
     SLOTS_STEP,
@@ -44,7 +43,7 @@ from streamer.whisper.ir import first_line, read_graph
 
 logger = logging.getLogger(__name__)
 
-# Windows that there are graphs for, in seconds, where nothing else is asked for.
+# Windows that there are graphs for, in seconds, if nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
 
 
@@ -92,7 +91,7 @@ class Compilation:
 
         n_beams : sequences that beam search follows at once, at most, on devices whose graphs have fixed sizes
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
-        cache_dir : where compiled graphs are kept; None: nowhere
+        cache_dir : directory of compiled graphs; None: they are not kept
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
         on_progress : receives how many graphs of how many are compiled
         """
@@ -118,7 +117,7 @@ class Compilation:
     def compile(self) -> None:
         """Compile what is not compiled.
 
-        Raises InferenceError where a stage's last device cannot compile it, ConfigError for a property that a device
+        Raises InferenceError if a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
         for stage, plan in self.plans.items():
@@ -126,7 +125,7 @@ class Compilation:
         with ThreadPoolExecutor(4, "compile") as pool:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
-            models = {stage: self._models(stage) for stage in missing}
+            models = {stage: self.models(stage) for stage in missing}
             if self._keeps_bfloat16(models):
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
                     keep_in_bfloat16(model)
@@ -178,7 +177,7 @@ class Compilation:
             # What is wrong with a device is the same for all of its stages: one line for all.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
-    def _models(self, stage: str) -> dict[Sizes, ov.Model]:
+    def models(self, stage: str) -> dict[Sizes, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
         whole = self.graphs.build[stage]()
         if stage == "decoder":
@@ -225,10 +224,10 @@ class Compilation:
         return sizes.ports(self.graphs.dims, self._n_heads)
 
     def _keeps_bfloat16(self, models: Mapping[str, Mapping[Sizes, ov.Model]]) -> bool:
-        """Tell whether keys and values, which are read at every call, are to take half of the memory.
+        """Return whether keys and values, which are read at every call, are to take half of the memory.
 
-        Only where weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16,
-        and where no other device will ever have to do with them.
+        Only if weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16, and
+        no other device can come to use them.
         """
         decoders = models.get("decoder", {})
         ours = "cross_kv" in models and Sizes("decoder", None) in decoders
@@ -293,7 +292,7 @@ class Compilation:
 
 
 def has_integer_weights(model: ov.Model) -> bool:
-    """Tell whether weights were compressed to 8 or 4 bits."""
+    """Return whether weights were compressed to 8 or 4 bits."""
     integers = {ov.Type.i8, ov.Type.u8, ov.Type.i4, ov.Type.u4}
     return any(node.get_type_name() == "Constant" and node.get_element_type() in integers for node in model.get_ops())
 

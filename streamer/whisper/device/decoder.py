@@ -16,10 +16,9 @@ from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.ports import (
     FEW_TOKENS,
-    MAX_BEAMS,
     MOST_TOKENS,
     SLOTS_STEP,
     TOKENS_STEP,

@@ -53,7 +53,7 @@ class DeviceInfo:
 
 @dataclass(frozen=True, slots=True)
 class DeviceSettings:
-    """Where the stages are to compute. Properties are texts such as `NPU_TURBO=YES`."""
+    """Devices of the stages. Properties are texts such as `NPU_TURBO=YES`."""
 
     # AUTO, NPU, GPU, CPU or a device's full name.
     device: str = "AUTO"

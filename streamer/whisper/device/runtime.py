@@ -40,7 +40,7 @@ class Runtime:
         """
         self.dims = compilation.graphs.dims
         self._compilation = compilation
-        # Device of each stage, as the `ready` event tells it.
+        # Device of each stage, as in the `ready` event.
         self.devices = compilation.devices
         # Lengths of the windows that were asked for, in seconds, the shortest first; the last is 30.
         self.windows_s = tuple(windows_s or compilation.windows_s)
@@ -50,7 +50,7 @@ class Runtime:
             if sizes.window_s in (None, *self.windows_s)
         ]
         self._any_length = {stage.sizes.stage for stage in self.stages if stage.sizes.window_s is None} == set(STAGES)
-        # Lengths that are encoded. Between the longest of the short ones and 30 s lies what nobody asked for.
+        # Lengths that are encoded: none between the longest of the short ones and 30 s.
         self._lengths_s = self.windows_s
         if self._any_length:
             self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])

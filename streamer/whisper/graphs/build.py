@@ -167,7 +167,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
 def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
     """Return a copy of a graph whose inputs have these shapes; of several, also all between them.
 
-    The weights are not copied: all graphs that are made of one look at the same memory. Raises ModelError where the
+    The weights are not copied: all graphs that are made of one look at the same memory. Raises ModelError if the
     graph cannot take the shapes, as those of others cannot.
     """
     fixed = graph.clone()

@@ -1,4 +1,4 @@
-"""A model's graphs and the one table of their ports: whoever builds, reads, runs or checks a graph asks here.
+"""The table of the ports of a model's graphs, for all that builds, reads, runs or checks a graph.
 
 The names are those of published exports, so that their graphs run as ours do.
 """
@@ -26,9 +26,6 @@ BLOCK_TOKENS = 16
 MOST_TOKENS = 64
 FEW_TOKENS = 6
 TOKENS_STEP = 16
-
-# Sequences that a search follows at once, at most: a call takes one token of each.
-MAX_BEAMS = BLOCK_TOKENS
 
 # Windows that are decoded at once, at most.
 MAX_WINDOWS = 64

@@ -31,7 +31,8 @@ _SURE_SIGNS = (
 
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:/(?P<file>(?:{_WORD}/){{0,8}}{_WORD}\.(?:bin|pt)))?")
-COMMIT = re.compile(r"[0-9a-f]{40}")
+_COMMIT = r"[0-9a-f]{40}"
+COMMIT = re.compile(_COMMIT)
 DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 
 _RECORDS = ".streamer"
@@ -40,7 +41,7 @@ _RECORDS = ".streamer"
 class _Record(msgspec.Struct):
     """Says that files of a version are here, with their sizes, and were right when they came."""
 
-    commit: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{40}\Z")]
+    commit: Annotated[str, msgspec.Meta(pattern=rf"\A{_COMMIT}\Z")]
     files: Annotated[
         dict[Annotated[str, msgspec.Meta(pattern=rf"\A(?:{_WORD}/){{0,8}}{_WORD}\Z")], int], msgspec.Meta(min_length=1)
     ]
@@ -69,12 +70,12 @@ class Wanted:
 
     @property
     def folder(self) -> Path:
-        """Where the cache keeps the repository."""
+        """Directory of the repository in the cache."""
         return Path(constants.HF_HUB_CACHE) / f"models--{self.repository.replace('/', '--')}"
 
     @property
     def record(self) -> Path:
-        """Where it is written that all is here; see `_Record`."""
+        """File of the record that all is here; see `_Record`."""
         return self.folder / _RECORDS / f"{(self.file or 'model').replace('/', '--')}.json"
 
     def at(self, snapshot: Path) -> Path:
@@ -108,7 +109,7 @@ def _meanings(name: str) -> list[Wanted]:
 
 
 def models_folder() -> Path:
-    """Return where models out of wheels are kept, each in a directory with its short name."""
+    """Return the folder of models out of wheels, each in a directory with its short name."""
     return platformdirs.user_cache_path("streamer") / "models"
 
 
@@ -140,7 +141,7 @@ def downloaded() -> list[Downloaded]:
 
 
 def parse(name: str) -> Wanted | None:
-    """Return what a name means; None where it cannot be one on the hub."""
+    """Return what a name means; None if it cannot be one on the hub."""
     name = ALIASES.get(name, name)
     if name in PUBLISHED:
         return Wanted(PUBLISHED[name].repository)
@@ -154,7 +155,7 @@ def parse(name: str) -> Wanted | None:
 
 
 def find(wanted: Wanted) -> Path | None:
-    """Return where a model is whose record says that it is here and whole, as `cached`."""
+    """Return the path of a model whose record says that it is here and whole, as `cached`."""
     try:
         record = _read_record(wanted.record)
         snapshot = wanted.folder / "snapshots" / record.commit
@@ -216,7 +217,7 @@ def write(path: Path, text: str) -> None:
 
 
 def link(blob: Path, path: Path) -> None:
-    """Show a blob in a snapshot, as a symbolic link where the system has them."""
+    """Show a blob in a snapshot, as a symbolic link if the system has them."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     try:

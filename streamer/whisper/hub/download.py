@@ -1,4 +1,4 @@
-"""One file over HTTP: gone on with where it stopped, and checked against its digest before it counts.
+"""One file over HTTP: resumed after an interruption, and checked against its digest before it counts.
 
 `huggingface_hub` begins a file anew once its program was ended, so this part is our own. Plain HTTP, not Xet: every
 server of the hub's protocol speaks it, and a file's parts come in order, so that the rest can be asked for.
@@ -22,7 +22,7 @@ _PAUSE_S = 1.0
 
 
 class DownloadError(Exception):
-    """A server that cannot be reached, refuses, or goes away; `status` is its answer where it gave one."""
+    """A server that cannot be reached, refuses, or goes away; `status` is its answer if it gave one."""
 
     def __init__(self, reason: str, status: int | None = None) -> None:
         super().__init__(reason)
@@ -67,8 +67,8 @@ def download(
     What has arrived is kept in `partial`, and the next call asks for the rest of it alone; while more arrives, it is
     tried again. `on_bytes` gets how many bytes of the file are here.
 
-    Raises DownloadError where it cannot be fetched (what has arrived stays), DamagedError where it is not what was
-    promised (nothing stays), OSError where it cannot be written.
+    Raises DownloadError if it cannot be fetched (what has arrived stays), DamagedError if it is not what was
+    promised (nothing stays), OSError if it cannot be written.
     """
     n_failures = 0
     while not partial.exists() or size_of(partial) < file.n_bytes:
@@ -116,7 +116,7 @@ def _fetch_rest(
 
 
 def size_of(path: Path) -> int:
-    """Return the length of a file in bytes, 0 where there is none."""
+    """Return the length of a file in bytes, 0 if it is missing."""
     return path.stat().st_size if path.is_file() else 0
 
 

@@ -198,7 +198,7 @@ def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]
 
 
 def _is_here(file: "RemoteFile", blobs: Path, snapshot: Path) -> bool:
-    """Whether a file lies in the cache already; one that is not what it should be is deleted."""
+    """Whether a file is in the cache already; one that is not what it should be is deleted."""
     blob, path = blobs / file.digest, snapshot / file.name
     for place in (blob, path):  # without symbolic links, the content is in the snapshot
         if not place.is_file():

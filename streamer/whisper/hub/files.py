@@ -23,7 +23,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def choose(names: Iterable[str], repository: str) -> list[str]:
-    """Choose one set of weights and what lies beside it. Raises ModelError if there is none, or several."""
+    """Choose one set of weights and what lies beside it. Raises ModelError if there are no weights, or several."""
     from streamer.whisper.weights import formats, huggingface
 
     there = sorted(name for name in names if _PLAIN_NAME.fullmatch(name))

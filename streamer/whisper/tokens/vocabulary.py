@@ -211,7 +211,7 @@ def _build(
         backend.decoder = decoders.ByteLevel()
         backend.add_special_tokens([text for text, number in whole.items() if number in found_in_text])
     except BaseException as error:
-        # The library raises bare Exception, and where it panics, what is not even one.
+        # The library raises bare Exception, and if it panics, what is not even one.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise _no_tokenizer(where, str(error)) from None
         raise

@@ -1,4 +1,4 @@
-"""Files of tensors, in which no more is read than is there, and whatever is broken is one error."""
+"""Files of tensors: lengths are checked before anything is read, and whatever is broken is one error."""
 
 import io
 import os

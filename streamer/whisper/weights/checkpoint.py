@@ -51,7 +51,7 @@ class Checkpoint:
     # `config.json` of Hugging Face and CTranslate2; empty for other formats.
     config: Mapping[str, Any] = field(default_factory=dict)
 
-    # What the tokens spell, in the order of their numbers, where the file says that; special tokens follow.
+    # What the tokens spell, in the order of their numbers, if the file says that; special tokens follow.
     vocabulary: tuple[bytes, ...] = ()
 
 
@@ -69,7 +69,7 @@ def as_checkpoint(
     where, described_by : the file of the tensors, and what the dimensions were read from, for messages
     tied : whether the logits are made with the embedding
 
-    Raises ModelError where a tensor is missing, of another shape, or of a type that is no float of 16 or 32 bits.
+    Raises ModelError if a tensor is missing, of another shape, or of a type that is no float of 16 or 32 bits.
     """
     shapes = expected_shapes(dims, tied=tied)
     tensors = {name: tensor for name in shapes if isinstance(tensor := found.get(name), Tensor)}

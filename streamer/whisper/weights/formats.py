@@ -24,7 +24,7 @@ class Format(Protocol):
         """Return whether a file or directory is of the format, as far as a first look shows; may raise OSError."""
 
     def load(self, path: Path, /) -> Checkpoint:
-        """Load a checkpoint; raises ModelError where it is broken."""
+        """Load a checkpoint; raises ModelError if it is broken."""
 
 
 # In the order in which a path is held against them.

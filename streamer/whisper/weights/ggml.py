@@ -61,7 +61,7 @@ _CONVOLUTION_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
 
 
 def matches(path: Path) -> bool:
-    """Return whether a path is such a file. Raises OSError where it cannot be read."""
+    """Return whether a path is such a file. Raises OSError if it cannot be read."""
     return first_bytes(path) == MAGIC
 
 

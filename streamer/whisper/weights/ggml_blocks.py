@@ -41,7 +41,7 @@ def dequantize(blocks: NDArray[np.void]) -> Float32Array:
         values = numbers.astype(np.float32)
         if "min" not in fields:
             values -= 16 if "high" in fields else 8
-    # A scale that is not finite is the file's; what comes of it is not worth a warning.
+    # A scale that is not finite is the file's; its results are not worth a warning.
     with np.errstate(invalid="ignore", over="ignore"):
         values *= blocks["scale"].astype(np.float32)[:, np.newaxis]
         if "min" in fields:

@@ -32,7 +32,7 @@ def matches(path: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load a checkpoint. Raises ModelError where a file is missing, damaged, not Whisper's, or of another model."""
+    """Load a checkpoint. Raises ModelError if a file is missing, damaged, not Whisper's, or of another model."""
     config_path = directory / "config.json"
     if lora.is_alone(directory):
         base = lora.base_of(directory) or "the model that it was made for"
@@ -57,7 +57,7 @@ def read_tied(config: Mapping[str, object], path: Path) -> bool:
 
     transformers reads `scale_embedding` too and computes the same whatever it says, and so do we.
 
-    Raises ModelError where the config asks for another activation than that of all Whispers.
+    Raises ModelError if the config asks for another activation than that of all Whispers.
     """
     activation = config.get("activation_function", "gelu")
     if activation != "gelu":

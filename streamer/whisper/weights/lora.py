@@ -29,7 +29,7 @@ CONFIG = "adapter_config.json"
 _EXPECTED = "an adapter is a directory with adapter_config.json and adapter_model.safetensors, as PEFT saves it"
 _REMEDY = "merge it into its model with PEFT (merge_and_unload, save_pretrained) and use that"
 
-# Keys that ask for more than W + scale B A, where they are set.
+# Keys that, if set, ask for more than W + scale B A.
 _MORE = (
     *("use_dora", "use_qalora", "use_bdlora", "lora_bias", "kasa_config", "monteclora_config", "arrow_config"),
     *("modules_to_save", "target_parameters", "trainable_token_indices", "alora_invocation_tokens"),
@@ -57,7 +57,7 @@ class _Config(msgspec.Struct):
 
 
 def is_alone(directory: Path) -> bool:
-    """Tell whether a directory holds an adapter and no model."""
+    """Return whether a directory holds an adapter and no model."""
     return (directory / CONFIG).is_file() and not (directory / "config.json").is_file()
 
 

@@ -1,7 +1,7 @@
 """MLX layout: `config.json` beside `model.safetensors`, `weights.safetensors` or `weights.npz`.
 
 Source: what `convert.py` of mlx-examples' `whisper` writes and `mlx_whisper` reads: openai-whisper's dimensions and
-names but for the two layers of `mlp`, convolutions with the kernel in the middle, no positions of the encoder.
+names, except the two layers of `mlp`, convolutions with the kernel in the middle, no positions of the encoder.
 mlx-audio puts the same tensors beside a `config.json` of Hugging Face.
 """
 
@@ -46,7 +46,7 @@ def matches(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load a checkpoint, quantized or not. Raises ModelError where a file is missing, truncated or not Whisper's."""
+    """Load a checkpoint, quantized or not. Raises ModelError if a file is missing, truncated or not Whisper's."""
     config_path = directory / "config.json"
     config = read_json(config_path)
     if "n_mels" in config:
@@ -69,7 +69,7 @@ def load(directory: Path) -> Checkpoint:
         bias = tensors["encoder.conv1.bias"]
         half = bias is not None and bias.dtype == "F16"
         shape = dims.n_audio_ctx, dims.n_audio_state
-        tensors[_ENCODER_POSITIONS] = Tensor(shape, "F32", partial(_sinusoids, *shape, half=half))
+        tensors[_ENCODER_POSITIONS] = Tensor(shape, "F32", partial(sinusoids, *shape, half=half))
     return as_checkpoint(dims, tensors, str(path), tied=tied)
 
 
@@ -100,7 +100,7 @@ def _find_tensor(stored: dict[str, Tensor], path: Path, name: str, shape: tuple[
     return tensor
 
 
-def _sinusoids(n_positions: int, width: int, *, half: bool = False) -> FloatArray:
+def sinusoids(n_positions: int, width: int, *, half: bool = False) -> FloatArray:
     """Return the encoder's positions, (n_positions, width): sines, then cosines; `sinusoids` of openai-whisper."""
     step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
     frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))

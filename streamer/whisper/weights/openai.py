@@ -45,12 +45,12 @@ def openai_name(name: str) -> str:
 
 
 def matches(path: Path) -> bool:
-    """Return whether a path is a file of PyTorch's. Raises OSError where it cannot be read."""
+    """Return whether a path is a file of PyTorch's. Raises OSError if it cannot be read."""
     return first_bytes(path).startswith((b"PK\x03\x04", b"\x80"))  # the second before PyTorch 1.6
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint. Raises ModelError where it is missing, damaged, another program's, or more than data."""
+    """Load a checkpoint. Raises ModelError if it is missing, damaged, another program's, or more than data."""
     saved = torch.read(path)
     dims, state = saved.get("dims"), saved.get("model_state_dict")
     if not isinstance(dims, dict) or not isinstance(state, dict):

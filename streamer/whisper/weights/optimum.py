@@ -52,7 +52,7 @@ def matches(path: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load the weights of an export, which stay on disk until they are read. Raises ModelError where it is broken."""
+    """Load the weights of an export, which stay on disk until they are read. Raises ModelError if it is broken."""
     path = directory / "config.json"
     config = read_json(path)
     dims = ModelDimensions.from_huggingface(config, path)
@@ -117,7 +117,7 @@ def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
 
 
 def _other(node: ov.Node) -> ov.Output:
-    """Return which of two inputs is a constant; the second where neither is."""
+    """Return which of two inputs is a constant; the second if neither is."""
     return next((value for value in node.input_values() if _constant(value)), node.input_value(1))
 
 
@@ -174,7 +174,7 @@ def _constant(output: ov.Output | None) -> str:
 
 
 def _fold(output: ov.Output) -> NDArray[Any]:
-    """Compute a value that is made of constants, in the types that the graph has, but for a last step to float32."""
+    """Compute a value that is made of constants, in the types that the graph has, except a last step to float32."""
     node = output.get_node()
     kind = node.get_type_name()
     if kind == "Constant":

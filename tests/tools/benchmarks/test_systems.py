@@ -41,7 +41,7 @@ def test_a_fatal_error_and_nonsense_are_failures() -> None:
     assert not conversation.hear(Error(code="device", message="slow", fatal=False).to_json(), 1.0)
     with pytest.raises(ServerFailure, match="broken"):
         conversation.hear(Error(code="device", message="broken", fatal=True).to_json(), 1.0)
-    with pytest.raises(ServerFailure, match="is no event"):
+    with pytest.raises(ServerFailure, match="is not an event"):
         conversation.hear("not an event", 5)
 
 

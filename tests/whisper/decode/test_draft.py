@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
-from tests.whisper.decode.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER
+from tests.whisper.decode.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
 from tests.whisper.support import SAMPLE, read
 
 # So few that a text has loops, and that a guess is sometimes right by chance.
@@ -22,35 +21,20 @@ TEXT_TOKENS = (300, 301, 302)
 CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, SPECIAL.timestamp_end - 1)
 
 
-class MarkovDecoder:
+class MarkovDecoder(ScriptedDecoder):
     """Says what depends on the last three tokens and on the seed, with logits and attention that depend on all."""
 
     def __init__(self, seed: int, capacity: int) -> None:
-        self.capacity = capacity
-        self.fed: list[int] = []
-        self.n_calls = 0
+        super().__init__((), capacity)
         self._seed = seed
-        self.n_windows = 1
 
     @property
-    def n_fed(self) -> int:
-        return len(self.fed)
-
-    def begin(self) -> None:
-        self.fed, self.n_calls = [], 0
-
-    def rewind(self, n_fed: int) -> None:
-        assert n_fed <= len(self.fed)
-        del self.fed[n_fed:]
-
-    def room(self, *_: object) -> NoReturn:
-        raise AssertionError("not made for beams")
-
-    extend = drop = room
+    def n_calls(self) -> int:
+        return len(self.calls)
 
     def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         assert 0 < len(tokens) <= self.capacity - len(self.fed)
-        self.n_calls += 1
+        self.calls.append(len(tokens))
         rows = []
         for token in tokens:
             self.fed.append(token)
@@ -154,15 +138,6 @@ def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft() -> 
         cancelled = iter([False] * 6 + [True]).__next__
         window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
         assert window.tokens == plain.tokens[:6]
-
-
-def test_where_tokens_are_drawn_nothing_is_guessed() -> None:
-    decoder, plain = a_text()
-    options = WindowOptions(language="en", temperature=0.5)
-    drawn = decode_window(decoder, TOKENIZER, CONFIG, options)
-    n_calls = decoder.n_calls
-    assert_same(decode_window(decoder, TOKENIZER, CONFIG, with_draft(options, plain.tokens)), drawn)
-    assert decoder.n_calls == n_calls
 
 
 @pytest.mark.parametrize("timestamps", [False, True])

@@ -5,20 +5,12 @@ import math
 from collections.abc import Sequence
 
 import pytest
-import whisper.utils
 
-from streamer.settings.apply import fallback_options
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.fallback import (
-    FallbackOptions,
-    compression_ratio,
-    decode_with_fallback,
-    has_failed,
-    is_loop,
-    token_entropy,
-)
+from streamer.whisper.decode.fallback import FallbackOptions, decode_with_fallback, has_failed, is_loop, token_entropy
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.options import fallback_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
 
@@ -71,11 +63,6 @@ class TestFailure:
         strict = usual(compression_ratio_threshold=None, entropy_threshold=2.4)
         assert failed(few, strict)
         assert not failed(window(SPEECH), strict)
-
-
-@pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
-def test_the_compression_ratio_equals_openai_whispers(text: str) -> None:
-    assert compression_ratio(text) == pytest.approx(whisper.utils.compression_ratio(text))
 
 
 def test_entropy_is_that_of_the_last_32_tokens() -> None:

@@ -93,19 +93,6 @@ def test_the_boost_grows_along_a_phrase_and_is_kept_at_its_end() -> None:
     assert sum(bonuses) == pytest.approx(BOOST)
 
 
-def test_what_was_given_for_the_beginning_of_a_phrase_is_taken_back() -> None:
-    tokens = [*TOKENIZER.encode(" Kennedy")[:-1], *TOKENIZER.encode("."), EOT]
-    *given_first, taken, end = given_for(["Kennedy"], tokens)
-    assert taken == pytest.approx(-sum(given_first))
-    assert end == 0
-
-
-def test_a_longer_word_is_no_hot_word() -> None:
-    whole, longer = ([*TOKENIZER.encode(" art"), *TOKENIZER.encode(rest), EOT] for rest in ("'s", "ist"))
-    assert sum(given_for(["art"], whole)) == pytest.approx(BOOST)
-    assert sum(given_for(["art"], longer)) == pytest.approx(0)
-
-
 def test_a_word_that_goes_on_with_part_of_a_character_is_longer_too() -> None:
     tokens = [*TOKENIZER.encode(" café"), EOT]
     assert SPELLED[tokens[-2]] == "é".encode()[1:]
@@ -117,11 +104,6 @@ def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
     tokens = TOKENIZER.encode(" a b")
     n_inside = len(TOKENIZER.encode(" b x"))
     assert sum(given_for(phrases, tokens)) == pytest.approx(BOOST * len(TOKENIZER.encode(" b")) / n_inside)
-
-
-def test_a_spelling_with_a_capital_is_favoured_too() -> None:
-    tokens = [*TOKENIZER.encode(" Abnormal"), EOT]
-    assert sum(given_for(["abnormal"], tokens)) == pytest.approx(BOOST)
 
 
 @pytest.mark.parametrize(("language", "boost"), [("ja", BOOST), ("en", 0.0)])

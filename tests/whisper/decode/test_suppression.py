@@ -1,6 +1,5 @@
 """Suppressed tokens, against openai-whisper's list and a plain loop over the vocabulary."""
 
-import contextlib
 import itertools
 import re
 
@@ -23,8 +22,7 @@ SHORT = ["".join(letters).encode() for n in range(1, 5) for letters in itertools
 
 
 @pytest.mark.parametrize(
-    ("setting", "tokens"),
-    [("-1", (-1,)), ("", ()), (" ", ()), ("1,2,3", (1, 2, 3)), ("7, -1", (7, -1))],
+    ("setting", "tokens"), [("-1", (-1,)), ("", ()), (" ", ()), ("1,2,3", (1, 2, 3)), ("7, -1", (7, -1))]
 )
 def test_a_list_of_tokens_is_read_as_openai_whisper_reads_it(setting: str, tokens: tuple[int, ...]) -> None:
     assert parse_suppress_tokens(setting) == tokens
@@ -71,33 +69,13 @@ def test_no_pattern_takes_for_ever() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    [
-        "(",
-        "[",
-        "*",
-        "a{99999999999}",
-        "(" * 490 + ")" * 490,
-        r"\N{NO}",
-        "(?P<a",
-        "(?=a)",
-        r"(a)\1",
-        r"\b",
-        "\udcff",
-    ],
+    ["(", "[", "*", "a{99999999999}", "(" * 490 + ")" * 490, r"\N{NO}", "(?P<a", "(?=a)", r"(a)\1", r"\b", "\udcff"],
 )
 def test_a_broken_pattern_is_one_sentence(pattern: str) -> None:
     with pytest.raises(ConfigError, match="suppress_regex") as caught:
         check_suppress_regex(pattern)
     assert len(str(caught.value)) < 300
     assert "\n" not in str(caught.value)
-
-
-@given(st.text(st.sampled_from(r"ab(|)[]*+?{1,}\^$.:=!<>P#-"), max_size=40))
-@example("[[]")
-@settings(max_examples=100, deadline=None)
-def test_any_pattern_is_taken_or_refused(pattern: str) -> None:
-    with contextlib.suppress(ConfigError):
-        matching_tokens(pattern, SHORT)
 
 
 @given(st.text(st.sampled_from("ab(|)*?."), max_size=12))

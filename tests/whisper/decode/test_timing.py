@@ -91,16 +91,6 @@ def test_without_the_row_of_the_last_token_its_word_lasts_to_the_end() -> None:
     assert abs(spans[-1][0] / N_SAMPLES_PER_TOKEN - 80) <= 4
 
 
-def test_rows_behind_the_text_only_take_part_in_the_normalisation() -> None:
-    centres = [0, 20, 60, 100, 140]
-    n_samples = 200 * N_SAMPLES_PER_TOKEN
-    alone = word_spans(diagonal(centres), 2, [1, 1, 1], n_samples)
-    followed = word_spans(diagonal([*centres, 199]), 2, [1, 1, 1], n_samples)
-    np.testing.assert_allclose(followed, alone, atol=4 * N_SAMPLES_PER_TOKEN)
-    # The path ends in the row of the last token, not in the one behind it.
-    assert followed[-1][1] < 130 * N_SAMPLES_PER_TOKEN
-
-
 def test_a_position_that_the_audio_fills_in_part_is_not_searched() -> None:
     spans = word_spans(diagonal([0, 20, 49, 50]), 2, [1, 1], n_samples=51 * N_SAMPLES_PER_TOKEN - 1)
     assert max(end for _, end in spans) <= 49 * N_SAMPLES_PER_TOKEN

@@ -17,9 +17,8 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
-from streamer.engine.language import only_among
 from streamer.errors import InferenceError
-from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decode.filters import TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import loop_length
 from streamer.whisper.decode.timing import to_hypothesis
@@ -177,22 +176,6 @@ def test_text_behind_the_times_is_text_to_the_rules() -> None:
         np.testing.assert_array_equal(logits[order], openai[0].numpy())
 
 
-def test_suppression_at_the_begin_only() -> None:
-    logits = np.zeros(N_VOCAB, dtype=np.float32)
-    SuppressAtBegin((3, 5)).apply(logits, [1])
-    assert not np.isneginf(logits).any()
-    SuppressAtBegin((3, 5)).apply(logits, [])
-    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
-
-
-def test_suppressed_tokens_never_come() -> None:
-    logits = np.zeros(N_VOCAB, dtype=np.float32)
-    SuppressTokens((3, 5), N_VOCAB).apply(logits, [1])
-    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
-    SuppressTokens((), N_VOCAB).apply(logits, [])
-    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
-
-
 def window_of(model: WhisperModel, samples: Samples, options: WindowOptions) -> DecodedWindow:
     model.runtime.decoder.use(model.runtime.encode(log_mel(samples, 80), 0))
     return decode_window(model.runtime.decoder, model.tokenizer, model.generation, options)
@@ -208,11 +191,7 @@ def test_tokens_equal_transformers(
     features = processor(PIECES[name], sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
     # One window, not what `generate` makes of the rest after the last timestamp.
     output = reference.generate(
-        features,
-        return_timestamps=timestamps,
-        language="en",
-        task="transcribe",
-        force_unique_generate_call=True,
+        features, return_timestamps=timestamps, language="en", task="transcribe", force_unique_generate_call=True
     )
     start = 3 if timestamps else 4
     expected = output[0].tolist()
@@ -250,16 +229,6 @@ def test_probabilities_equal_transformers(
         assert window.avg_logprob == pytest.approx(sum(expected) / 31, abs=1e-3)  # as if the end had come
 
 
-def test_the_start_with_and_without_times() -> None:
-    start = TOKENIZER.start_sequence("en", "transcribe")
-    window, decoder = say([1, 2], WindowOptions(language="en"))
-    assert (window.tokens, window.n_start) == ([1, 2], 4)
-    assert decoder.fed == [*start, SPECIAL.no_timestamps, 1, 2]
-    window, decoder = say([BEGIN, 1, 2, BEGIN + 10], WindowOptions(language="en", timestamps=True))
-    assert (window.tokens, window.n_start) == ([BEGIN, 1, 2, BEGIN + 10], 3)
-    assert decoder.fed[:3] == start
-
-
 def test_no_special_token_comes_inside_a_text() -> None:
     for token in range(EOT + 1, BEGIN):
         for timestamps in (False, True):
@@ -279,29 +248,6 @@ def test_only_text_comes_from_behind_the_times(tmp_path: Path, timestamps: bool)
     suppress.apply(logits, [])
     assert np.isfinite(logits[N_VOCAB:]).tolist() == [True, False, False, False]
     assert np.isfinite(logits[:EOT]).all()
-
-
-def test_the_prompt_is_its_newest_part_and_takes_half_of_the_context() -> None:
-    prompt = tuple(np.random.default_rng(0).integers(0, 500, 1000).tolist())
-    window, decoder = say([1], WindowOptions(language="en", prompt=prompt))
-    start = [*TOKENIZER.start_sequence("en", "transcribe"), SPECIAL.no_timestamps]
-    n_kept = 448 // 2 - 1
-    assert decoder.fed == [SPECIAL.start_of_previous, *prompt[-n_kept:], *start, 1]
-    assert window.tokens == [1]
-    assert window.attention.shape[1] == len(start) + 1  # the prompt's rows are no part of it
-    _, decoder = say([1], WindowOptions(language="en", prompt=prompt[:3]))
-    assert decoder.fed[:4] == [SPECIAL.start_of_previous, *prompt[:3]]
-
-
-def test_no_speech_is_read_at_the_start_of_the_transcript(model: WhisperModel) -> None:
-    """Behind a prompt it is not the first row."""
-    options = WindowOptions(language="en", prompt=(5, 6, 7), max_tokens=1)
-    window = window_of(model, PIECES["speech"], options)
-    decoder = model.runtime.decoder
-    decoder.begin()
-    (logits,), _ = decoder.feed([SPECIAL.start_of_previous, 5, 6, 7, SPECIAL.start_of_transcript])
-    expected = np.exp(logits[-1] - logits[-1].max())
-    assert window.no_speech_prob == pytest.approx(float((expected / expected.sum())[SPECIAL.no_speech]), rel=1e-4)
 
 
 def test_the_prompt_makes_room_for_a_long_prefix() -> None:
@@ -431,27 +377,6 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
             decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
     with pytest.raises(InferenceError, match="logits are not finite"):
         detect_language(SimpleNamespace(begin=lambda: None, feed=lambda *_: (NANS, NANS)), TOKENIZER)
-
-
-def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:
-    model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["speech"], 80), 0))
-    language, probabilities = detect_language(model.runtime.decoder, model.tokenizer)
-    assert language == "en"
-    assert probabilities == {"en": pytest.approx(1.0)}
-
-
-def test_the_likeliest_of_several_languages_is_found() -> None:
-    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
-    tokenizer.languages.update({"de": 300, "fr": 301})
-    decoder = ScriptedDecoder([300])
-    language, probabilities = detect_language(decoder, tokenizer)
-    assert decoder.fed == [SPECIAL.start_of_transcript]
-    assert language == "de"
-    assert sum(probabilities.values()) == pytest.approx(1.0)
-    assert set(probabilities) == {"en", "de", "fr"}
-    probabilities = only_among(probabilities, ["fr", "en"])
-    assert max(probabilities, key=probabilities.__getitem__) == "fr"
-    assert probabilities == {"fr": pytest.approx(0.5), "en": pytest.approx(0.5)}
 
 
 def test_speech_has_at_most_a_token_for_each_encoder_position() -> None:

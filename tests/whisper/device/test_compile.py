@@ -15,16 +15,9 @@ from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
 from streamer.whisper.graphs.ports import STAGES, key_values, ports
-from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.whisper.support import NANO
 
 HEADS = [(1, 0)]
-
-
-@pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return huggingface.load(NANO)
 
 
 def marked(model: ov.Model) -> list[ov.Node]:

@@ -16,9 +16,9 @@ from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.graphs.ports import MAX_BEAMS, SLOTS_STEP
+from streamer.whisper.graphs.ports import SLOTS_STEP
 from streamer.whisper.model import WhisperModel
 from tests.whisper.sizes import lively_checkpoint
 from tests.whisper.support import SAMPLE, read, tamper

@@ -13,9 +13,8 @@ from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.whisper.support import NANO, random_checkpoint
+from tests.whisper.support import random_checkpoint
 from tests.whisper.triple import BROKEN, TripleDecoder, build_decoder
 
 SOT = 513
@@ -27,11 +26,6 @@ FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 NPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}
 
 every_convention = pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda convention: convention.name)
-
-
-@pytest.fixture(scope="module")
-def nano() -> Checkpoint:
-    return huggingface.load(NANO)
 
 
 def weak_checkpoint() -> Checkpoint:
@@ -50,16 +44,9 @@ def compiled(model: ov.Model, device: str = "CPU") -> TripleDecoder:
 
 
 @every_convention
-def test_the_convention_of_a_graph_is_found(nano: Checkpoint, convention: MaskConvention) -> None:
-    decoder = compiled(build_decoder(nano, convention, cache_type=np.float16))
-    assert find_convention(decoder, "decoder.xml", SOT) is convention
-    assert not any(array.any() for array in decoder.cache)
-
-
-@every_convention
-def test_the_convention_is_found_in_half_precision(nano: Checkpoint, convention: MaskConvention) -> None:
+def test_the_convention_is_found_in_half_precision(checkpoint: Checkpoint, convention: MaskConvention) -> None:
     try:
-        decoder = compiled(build_decoder(nano, convention, cache_type=np.float16), "NPU")
+        decoder = compiled(build_decoder(checkpoint, convention, cache_type=np.float16), "NPU")
     except RuntimeError as error:
         pytest.skip(f"this openvino lacks the NPU plugin: {error}")
     assert find_convention(decoder, "decoder.xml", SOT) is convention
@@ -75,8 +62,8 @@ def test_weak_attention_is_enough(convention: MaskConvention) -> None:
     ("convention", "mask_type"),
     [(OURS, np.int64), (OURS, np.int32), (OURS, np.bool_), (OURS, np.float16), (ADDITIVE, np.float16)],
 )
-def test_masks_of_other_types(nano: Checkpoint, convention: MaskConvention, mask_type: type[np.generic]) -> None:
-    decoder = compiled(build_decoder(nano, convention, mask_type=mask_type))
+def test_masks_of_other_types(checkpoint: Checkpoint, convention: MaskConvention, mask_type: type[np.generic]) -> None:
+    decoder = compiled(build_decoder(checkpoint, convention, mask_type=mask_type))
     assert decoder.mask.dtype == mask_type
     assert find_convention(decoder, "decoder.xml", SOT) is convention
 
@@ -84,9 +71,9 @@ def test_masks_of_other_types(nano: Checkpoint, convention: MaskConvention, mask
 @pytest.mark.parametrize("broken", BROKEN)
 @every_convention
 def test_a_graph_that_follows_none_is_refused_by_name(
-    nano: Checkpoint, convention: MaskConvention, broken: str
+    checkpoint: Checkpoint, convention: MaskConvention, broken: str
 ) -> None:
-    decoder = compiled(build_decoder(nano, convention, broken=broken))
+    decoder = compiled(build_decoder(checkpoint, convention, broken=broken))
     with pytest.raises(ModelError) as caught:
         find_convention(decoder, "medium/decoder.xml", SOT)
     message = str(caught.value)

@@ -10,26 +10,21 @@ import torch
 import transformers
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import as_type, to_float32
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
-from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.weights import huggingface
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import (
     NANO,
-    SAMPLE,
-    SPEECH,
     Untyped,
+    load_on_cpu,
     load_reference,
     noise,
     random_checkpoint,
-    read,
     start_runtime,
     tensor,
 )
@@ -44,7 +39,7 @@ def npu_model(cache_dir: Path) -> WhisperModel:
         ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
     except RuntimeError as error:
         pytest.skip(f"this openvino lacks the NPU plugin: {error}")
-    return load_model(str(NANO), DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir))
+    return load_model(str(NANO), LoadOptions(DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir)))
 
 
 @pytest.fixture(params=["CPU", "NPU"])
@@ -55,23 +50,8 @@ def either(request: pytest.FixtureRequest) -> WhisperModel:
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return huggingface.load(NANO)
-
-
-@pytest.fixture(scope="module")
 def generation(model: WhisperModel) -> GenerationConfig:
     return model.generation
-
-
-@pytest.fixture(scope="module")
-def mel() -> FloatArray:
-    return log_mel(read(SAMPLE)[:N_SAMPLES], 80)
-
-
-@pytest.fixture(scope="module")
-def other_mel() -> FloatArray:
-    return log_mel(read(SPEECH), 80)
 
 
 @pytest.fixture
@@ -150,22 +130,6 @@ def test_alignment_heads_equal_transformers_cross_attention(
     assert_close(attention, np.array([expected[head] for head in heads]))
 
 
-@pytest.mark.parametrize("n_tokens", [2, 5, 15, 16, 17, 33])
-def test_a_block_equals_single_steps(either: WhisperModel, mel: FloatArray, n_tokens: int) -> None:
-    decoder = either.runtime.decoder
-    decoder.use(either.runtime.encode(mel, 0))
-    tokens = [*start(either), *np.random.default_rng(n_tokens).integers(0, 500, n_tokens).tolist()]
-    stepped = [decoder.feed([token]) for token in tokens]
-    for first in (0, 3):  # with an empty and with a filled cache
-        decoder.begin()
-        for token in tokens[:first]:
-            decoder.feed([token])
-        (logits,), (attention,) = decoder.feed(tokens[first:])
-        assert logits.shape == (len(tokens) - first, either.dims.n_vocab)
-        assert_close(logits, np.concatenate([row for row, _ in stepped], axis=1)[0, first:])
-        assert_close(attention, np.concatenate([row for _, row in stepped], axis=2)[0][:, first:])
-
-
 @pytest.mark.usefixtures("no_grad")
 @pytest.mark.parametrize("by", [1, 7, 16])
 def test_a_sequence_fills_the_whole_context_and_no_more(
@@ -182,43 +146,6 @@ def test_a_sequence_fills_the_whole_context_and_no_more(
         decoder.feed([0])
     decoder.begin()
     np.testing.assert_array_equal(decoder.feed(tokens[:by])[0][0], logits[:by])
-
-
-def test_nothing_of_the_window_before_is_left(
-    checkpoint: Checkpoint, generation: GenerationConfig, mel: FloatArray, other_mel: FloatArray
-) -> None:
-    tokens = [513, 514, 516, 520, *range(30)]
-
-    def run(runtime: Runtime, mel: FloatArray) -> tuple[FloatArray, FloatArray]:
-        runtime.decoder.use(runtime.encode(mel, 0))
-        (prompt,), (attention,) = runtime.decoder.feed(tokens)
-        steps = [runtime.decoder.feed([token])[0][0] for token in range(5)]
-        return np.concatenate([prompt, *steps]), attention
-
-    fresh = run(start_runtime(checkpoint, generation.alignment_heads), other_mel)
-    used = start_runtime(checkpoint, generation.alignment_heads)
-    before = run(used, mel)
-    used.decoder.pollute_hidden_slots()
-    after = run(used, other_mel)
-    assert not np.array_equal(before[0], fresh[0])
-    np.testing.assert_array_equal(after[0], fresh[0])
-    np.testing.assert_array_equal(after[1], fresh[1])
-
-
-def test_encoding_the_next_window_leaves_this_one_alone(
-    model: WhisperModel, mel: FloatArray, other_mel: FloatArray
-) -> None:
-    runtime, decoder = model.runtime, model.runtime.decoder
-    tokens = start(model)
-    expected = []
-    decoder.use(runtime.encode(mel, 0))
-    for token in tokens:
-        expected.append(decoder.feed([token])[0][0])
-    decoder.use(runtime.encode(mel, 0))
-    for i, token in enumerate(tokens):
-        if i == 2:
-            runtime.encode(other_mel, 1)
-        np.testing.assert_array_equal(decoder.feed([token])[0][0], expected[i])
 
 
 def test_calls_are_counted_whatever_they_take(either: WhisperModel, mel: FloatArray) -> None:
@@ -295,24 +222,24 @@ def test_a_damaged_cache_of_compiled_graphs_does_not_matter(
 ) -> None:
     model.runtime.decoder.use(model.runtime.encode(mel, 0))
     (expected,), _ = model.runtime.decoder.feed(start(model))
-    load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path))
+    load_on_cpu(NANO, tmp_path)
     blobs = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(blobs) == 3
     for i, blob in enumerate(blobs):
         data = blob.read_bytes()
         blob.write_bytes((b"garbage", b"", data[: len(data) // 2])[i])
-    again = load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path))
+    again = load_on_cpu(NANO, tmp_path)
     again.runtime.decoder.use(again.runtime.encode(mel, 0))
     np.testing.assert_allclose(again.runtime.decoder.feed(start(model))[0][0], expected, rtol=0, atol=TOLERANCE)
 
 
 def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
-    load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path))
+    load_on_cpu(NANO, tmp_path)
     for path in tmp_path.rglob("*"):
         if path.is_file():  # a directory where a file belongs: reading and writing both fail
             path.unlink()
             path.mkdir()
-    load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path))
+    load_on_cpu(NANO, tmp_path)
 
 
 def test_a_device_that_cannot_compile_is_one_line(checkpoint: Checkpoint, generation: GenerationConfig) -> None:

@@ -133,71 +133,8 @@ def test_the_logits_equal_transformers_whatever_they_are_made_with(
     np.testing.assert_allclose(compressed, expected, rtol=0, atol=0.05 * np.abs(expected).max())
 
 
-def types(model: ov.Model) -> Counter[str]:
-    return Counter(node.get_type_name() for node in model.get_ops())
-
-
 def constants(model: ov.Model) -> list[FloatArray]:
     return [node.data for node in model.get_ops() if node.get_type_name() == "Constant"]
-
-
-@pytest.mark.parametrize("n_tokens", [1, 2, 16])
-def test_a_fixed_decoder_is_static(decoder: ov.Model, n_tokens: int) -> None:
-    fixed = fix(decoder, n_tokens)
-    assert all(output.partial_shape.is_static for node in fixed.get_ops() for output in node.outputs())
-    assert fixed.input("input_ids").shape == [1, n_tokens]
-    assert fixed.input("position_ids").shape == [n_tokens]
-    assert fixed.input("attention_mask").shape == [n_tokens, DIMS.cache_size + n_tokens]
-    assert fixed.output("logits").shape == [1, n_tokens, DIMS.n_vocab]
-    assert fixed.output("present_key_values.1.decoder.value").shape == [1, 2, n_tokens, 8]
-    assert fixed.output("cross_attention").shape == [1, len(HEADS), n_tokens, DIMS.n_audio_ctx]
-    assert decoder.input("input_ids").partial_shape[1].is_dynamic  # what it was made of stays as it was
-    assert decoder.input("past_key_values.0.decoder.key").partial_shape[2].is_dynamic
-
-
-@pytest.mark.parametrize(("n_tokens", "n_cached"), [(1, 0), (1, 5), (16, 0), (16, 7)])
-def test_a_fixed_decoder_computes_what_the_open_one_does(decoder: ov.Model, n_tokens: int, n_cached: int) -> None:
-    inputs = some_inputs(n_tokens, n_cached)
-    expected = run(decoder, inputs)
-    fixed = run(fix(decoder, n_tokens), inputs)
-    assert set(fixed) == set(expected)
-    for name, values in expected.items():
-        np.testing.assert_allclose(fixed[name], values, rtol=0, atol=1e-5)
-
-
-def test_a_call_may_continue_several_sequences(decoder: ov.Model) -> None:
-    """A token sees what its own row of the mask shows, whatever lies between."""
-    fixed = fix(decoder, 2)
-    inputs = some_inputs(2, 3)
-    slots = DIMS.cache_size
-    mask = np.zeros((2, slots + 2), np.float32)
-    mask[0, [0, 1]] = mask[1, [0, 2]] = 1
-    mask[0, slots] = mask[1, slots + 1] = 1
-    inputs["attention_mask"], inputs["position_ids"] = mask, np.array([2, 2])
-    both = run(fixed, inputs)["logits"][0]
-    for row, seen in enumerate(([0, 1], [0, 2])):
-        own = np.zeros((1, slots + 1), np.float32)
-        own[0, [*seen, slots]] = 1
-        alone = {"input_ids": inputs["input_ids"][:, row : row + 1], "position_ids": np.array([2])}
-        single = run(fix(decoder, 1, slots), {**inputs, **alone, "attention_mask": own})["logits"][0, 0]
-        np.testing.assert_allclose(both[row], single, rtol=0, atol=1e-5)
-
-
-def test_a_decoder_may_have_other_numbers_of_slots(decoder: ov.Model) -> None:
-    fixed = fix(decoder, 5, 100)
-    assert fixed.input("attention_mask").shape == [5, 105]
-    assert fixed.input("past_key_values.0.decoder.key").shape[2] == 100
-
-
-def test_a_later_token_does_not_move_an_earlier_ones_logits(decoder: ov.Model) -> None:
-    fixed = fix(decoder, 4)
-    inputs = some_inputs(4, 3)
-    before = run(fixed, inputs)["logits"][0]
-    ids = inputs["input_ids"].copy()
-    ids[0, 2] = (ids[0, 2] + 1) % DIMS.n_vocab
-    after = run(fixed, {**inputs, "input_ids": ids})["logits"][0]
-    np.testing.assert_array_equal(after[:2], before[:2])
-    assert (np.abs(after[2:] - before[2:]).max(axis=1) > 1e-3).all()
 
 
 def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
@@ -209,13 +146,6 @@ def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
     for n_tokens in (1, 16):
         own = addresses(fix(decoder, n_tokens)) - shared
         assert not own
-
-
-def test_the_decoder_knows_no_number_of_tokens_when_it_is_read_again(decoder: ov.Model, checkpoint: Checkpoint) -> None:
-    assert decoder.get_friendly_name() == "whisper_decoder"
-    without = graphs.build_decoder(DIMS, checkpoint.tensors, [])
-    assert "cross_attention" not in {port.any_name for port in without.outputs}
-    assert fix(without, 1).output("logits").shape == [1, 1, DIMS.n_vocab]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -269,23 +199,3 @@ def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> N
     del fixed, rubbish
     gc.collect()
     assert not any(ref() is not None for ref in alive)
-
-
-def test_weights_of_any_layout_are_taken(checkpoint: Checkpoint) -> None:
-    """Read-only, not aligned, not contiguous: what a reader of a file may give."""
-    inputs = some_inputs(1, 2)
-    expected = run(fix(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1), inputs)["logits"]
-
-    def frozen(array: FloatArray) -> FloatArray:
-        return np.frombuffer(array.tobytes(), np.float32).reshape(array.shape)
-
-    def unaligned(array: FloatArray) -> FloatArray:
-        return np.frombuffer(b"\0" + array.tobytes(), np.float32, array.size, offset=1).reshape(array.shape)
-
-    def reversed_(array: FloatArray) -> FloatArray:
-        return np.asfortranarray(array)
-
-    for change in (frozen, unaligned, reversed_):
-        tensors = {name: change(array) for name, array in checkpoint.tensors.items()}
-        found = run(fix(graphs.build_decoder(DIMS, tensors, HEADS), 1), inputs)["logits"]
-        np.testing.assert_array_equal(found, expected)

@@ -1,7 +1,6 @@
 """Precisions by name, and graphs with fewer bits."""
 
 import math
-from collections import Counter
 
 import numpy as np
 import openvino as ov
@@ -11,15 +10,7 @@ import pytest
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import build as graphs
-from streamer.whisper.graphs import compress as module
 from streamer.whisper.graphs.compress import PRECISIONS, constant, parse_precisions
-from streamer.whisper.graphs.ports import ports
-from tests.whisper.graphs.test_build import run
-from tests.whisper.support import random_checkpoint
-
-DIMS = ModelDimensions(8, 1500, 64, 1, 1, 100, 32, 64, 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -57,13 +48,6 @@ def test_an_unknown_precision_or_stage_names_the_nearest(text: str, message: str
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300
-
-
-def stored_bytes(model: ov.Model) -> float:
-    """Return how large the weights are: shapes and indices, which are i64, are none."""
-    outputs = [node.output(0) for node in model.get_ops() if node.get_type_name() == "Constant"]
-    weights = [output for output in outputs if output.element_type != ov.Type.i64]
-    return float(sum(math.prod(output.shape) * output.element_type.bitwidth / 8 for output in weights))
 
 
 def value(node: ov.Node) -> FloatArray:
@@ -104,49 +88,6 @@ def test_extreme_weights_stay_finite_and_zeros_stay_zeros(precision: str, number
     assert np.abs(np.delete(found[1], 3)).max() == 0
 
 
-def test_a_matrix_is_worked_on_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = np.random.default_rng(0).standard_normal((7, 192), np.float32)
-    for precision in PRECISIONS:
-        whole = value(constant(weights.copy(), precision))
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "_PIECE", 2 * 192)
-            np.testing.assert_array_equal(value(constant(weights.copy(), precision)), whole)
-
-
-@pytest.mark.parametrize(
-    ("precision", "least", "most"),
-    [("f16", 0.5, 0.51), ("int8", 0.25, 0.35), ("int8-sym", 0.25, 0.35)],
-)
-def test_the_weights_shrink_and_the_graph_stays(precision: str, least: float, most: float) -> None:
-    tensors = random_checkpoint(DIMS).tensors
-
-    def build(to: str) -> list[ov.Model]:
-        return [
-            graphs.build_encoder(DIMS, tensors, to),
-            graphs.build_cross_kv(DIMS, tensors, to),
-            graphs.build_decoder(DIMS, tensors, [(1, 0)], to),
-        ]
-
-    small, large = build(precision), build("f32")
-    # The encoder is mostly its positions here, which are no matrix.
-    assert least < sum(map(stored_bytes, small[1:])) / sum(map(stored_bytes, large[1:])) < most
-    for ours, theirs in zip(small, large, strict=True):
-        for found, expected in zip(ours.inputs + ours.outputs, theirs.inputs + theirs.outputs, strict=True):
-            assert found.names == expected.names
-            assert found.partial_shape == expected.partial_shape
-            assert found.element_type == expected.element_type
-    kinds = Counter(
-        node.output(0).element_type.get_type_name()
-        for node in small[2].get_ops()
-        if node.get_type_name() == "Constant" and math.prod(node.output(0).shape) >= 64 * 64
-    )
-    assert kinds == {{"f16": "f16", "int8": "u8", "int8-sym": "i8"}[precision]: 13}
-
-    mel = {"input_features": np.random.default_rng(0).standard_normal((1, 8, 3000), np.float32)}
-    found, expected = (run(model, mel)["last_hidden_state"] for model in (small[0], large[0]))
-    assert 0 < np.abs(found - expected).mean() < 0.05
-
-
 @pytest.mark.parametrize("precision", ["int8", "int8-sym"])
 def test_the_processor_keeps_them_compressed(precision: str) -> None:
     """A matrix that the plugin does not know as compressed is unpacked to float32 when the graph is compiled."""
@@ -161,10 +102,3 @@ def test_the_processor_keeps_them_compressed(precision: str) -> None:
     }
     assert types
     assert types <= {"u8", "i8"}
-
-
-def test_a_compressed_decoder_can_be_fixed_and_keeps_its_bits() -> None:
-    decoder = graphs.build_decoder(DIMS, random_checkpoint(DIMS).tensors, [(1, 0)], "int8")
-    fixed = graphs.fix_sizes(decoder, ports("decoder", DIMS, 1, n_tokens=4, n_slots=8).inputs)
-    assert not fixed.is_dynamic()
-    assert stored_bytes(fixed) == stored_bytes(decoder)

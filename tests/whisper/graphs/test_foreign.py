@@ -2,8 +2,9 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,15 @@ import pytest
 import torch
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES
-from streamer.audio.mel import log_mel
-from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import foreign
 from streamer.whisper.graphs.foreign import is_triple, load_triple
-from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.whisper.support import NANO, SAMPLE, Untyped, load_reference, read, tensor
+from tests.whisper.support import NANO, Untyped, load_reference, tensor
 from tests.whisper.triple import TripleDecoder, build_decoder, decoder_name, write_triple
+from tests.whisper.weights import checks
 
 # Weights, keys and values in half precision.
 TOLERANCE = 0.05
@@ -43,18 +41,8 @@ DECODER = decoder_name()
 
 
 @pytest.fixture(scope="module")
-def nano() -> Checkpoint:
-    return huggingface.load(NANO)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, nano: Checkpoint) -> Path:
-    return write_triple(tmp_path_factory.mktemp("whole"), nano, OURS)
-
-
-@pytest.fixture(scope="module")
-def mel() -> FloatArray:
-    return log_mel(read(SAMPLE)[:N_SAMPLES], 80)
+def whole(tmp_path_factory: pytest.TempPathFactory, checkpoint: Checkpoint) -> Path:
+    return write_triple(tmp_path_factory.mktemp("whole"), checkpoint, OURS)
 
 
 @pytest.fixture(scope="module")
@@ -84,13 +72,13 @@ def expected(reference: Untyped, mel: FloatArray) -> tuple[list[int], FloatArray
 def test_a_triple_of_each_convention_decodes_as_transformers(
     tmp_path: Path,
     whole: Path,
-    nano: Checkpoint,
+    checkpoint: Checkpoint,
     convention: MaskConvention,
     cross: Mapping[str, FloatArray],
     expected: tuple[list[int], FloatArray],
 ) -> None:
     directory = shutil.copytree(whole, tmp_path / "triple")
-    model = build_decoder(nano, convention, position_shape=(1, 1), cache_type=np.float16)
+    model = build_decoder(checkpoint, convention, position_shape=(1, 1), cache_type=np.float16)
     ov.save_model(model, directory / DECODER, compress_to_fp16=True)
     decoder = TripleDecoder(
         the_core().compile_model(load_triple(directory).read("decoder", HEADS), "CPU", FULL_PRECISION)
@@ -104,10 +92,10 @@ def test_a_triple_of_each_convention_decodes_as_transformers(
     assert rows[len(PROMPT) - 1 :].argmax(1).tolist() == tokens[len(PROMPT) :]
 
 
-def test_a_triple_says_what_its_model_is(whole: Path, nano: Checkpoint) -> None:
+def test_a_triple_says_what_its_model_is(whole: Path, checkpoint: Checkpoint) -> None:
     triple = load_triple(whole)
     assert is_triple(whole)
-    assert triple.dims == replace(nano.dims, n_text_ctx=224, n_audio_layer=nano.dims.n_text_layer)
+    assert triple.dims == replace(checkpoint.dims, n_text_ctx=224, n_audio_layer=checkpoint.dims.n_text_layer)
     assert triple.dims.cache_size == 223
     assert [path.name for path in triple.paths.values()] == [ENCODER, CROSS_KV, DECODER]
 
@@ -126,12 +114,12 @@ def attention(mel: FloatArray) -> list[FloatArray]:
 @pytest.mark.parametrize("cross_names", [True, False])
 def test_cross_attention_is_found_by_name_or_by_shape(
     tmp_path: Path,
-    nano: Checkpoint,
+    checkpoint: Checkpoint,
     cross: Mapping[str, FloatArray],
     attention: list[FloatArray],
     cross_names: bool,
 ) -> None:
-    triple = load_triple(write_triple(tmp_path, nano, OURS, cross_names=cross_names))
+    triple = load_triple(write_triple(tmp_path, checkpoint, OURS, cross_names=cross_names))
     compiled = the_core().compile_model(triple.read("decoder", HEADS), "CPU", FULL_PRECISION)
     decoder = TripleDecoder(compiled)
     decoder.use(cross)
@@ -142,9 +130,9 @@ def test_cross_attention_is_found_by_name_or_by_shape(
 
 
 def test_graphs_that_hand_over_in_other_types_are_joined(
-    tmp_path: Path, nano: Checkpoint, cross: Mapping[str, FloatArray], expected: tuple[list[int], FloatArray]
+    tmp_path: Path, checkpoint: Checkpoint, cross: Mapping[str, FloatArray], expected: tuple[list[int], FloatArray]
 ) -> None:
-    triple = load_triple(write_triple(tmp_path, nano, OURS, cross_type=np.float32))
+    triple = load_triple(write_triple(tmp_path, checkpoint, OURS, cross_type=np.float32))
     model = triple.read("decoder", HEADS)
     kinds = {port.any_name: port.element_type.get_type_name() for port in model.inputs}
     assert {kind for name, kind in kinds.items() if ".encoder." in name} == {"f16"}
@@ -225,17 +213,7 @@ def write_ports(path: Path, inputs: Ports, outputs: Ports) -> None:
     ov.save_model(ov.Model(results, parameters, "main_graph"), path)
 
 
-def refuse(directory: Path, *parts: str) -> None:
-    """Check that loading fails with one line that holds all of these."""
-    assert is_triple(directory)
-    with pytest.raises(ModelError) as caught:
-        load_triple(directory)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "\x7f" not in message
-    assert len(message) < 1000
-    for part in (str(directory), *parts):
-        assert part in message
+refuse = partial(checks.refuse, load_triple)
 
 
 def test_every_size_comes_from_the_ports(triple: Path) -> None:
@@ -264,16 +242,6 @@ def test_two_graphs_of_a_kind(triple: Path, file: str) -> None:
     refuse(triple, "has several *", file, other, "expected the three graphs")
 
 
-@pytest.mark.usefixtures("unprobed")
-@pytest.mark.parametrize("file", [ENCODER, CROSS_KV, DECODER])
-def test_missing_and_truncated_weights(triple: Path, file: str) -> None:
-    weights = (triple / file).with_suffix(".bin")
-    weights.write_bytes(weights.read_bytes()[:-1])
-    refuse(triple, f"{file} cannot be read (", f"{weights.name} is damaged", "fetch both again")
-    weights.unlink()
-    refuse(triple, f"{weights.name} is missing")
-
-
 def other(inputs: Ports | None = None, outputs: Ports | None = None) -> tuple[Ports, Ports]:
     return inputs or {}, outputs or {}
 
@@ -288,45 +256,19 @@ CROSS = "past_key_values.1.encoder.key"
     ("file", "change", "problem"),
     [
         (ENCODER, other({"input_features": ([1, 80, 2998], "f32")}), "[1,80,2998] f32: expected [1, 80, 3000] of f32"),
-        (
-            ENCODER,
-            other({"input_features": ([1, 80, -1], "f32")}),
-            "input_features of shape [1,80,?]: expected 3 fixed",
-        ),
-        (
-            ENCODER,
-            other({"input_features": ([80, 3000], "f32")}),
-            "input_features of shape [80,3000]: expected 3 fixed",
-        ),
-        (ENCODER, other({"input_features": ([1, 80, 3000], "u8")}), "[1,80,3000] u8: expected [1, 80, 3000] of f32 or"),
+        (ENCODER, other({"input_features": ([1, 80, -1], "f32")}), "of shape [1,80,?]: expected 3 fixed"),
         (ENCODER, other({"input_features": ([1, 300, 3000], "f32")}), "n_mels 300: expected a whole number from 1"),
-        (ENCODER, other({"speaker": ([1], "f32")}), "has the input 'speaker': expected only input_features"),
-        (ENCODER, other({}, {"last_hidden_state": ([1500, 12], "f32")}), "[1500,12] f32: expected [1, 1500, 12]"),
         (ENCODER, other({}, {"last_hidden_state": ([1, 1500, 16], "f32")}), "[1,1500,16] f32: expected [1, 1500, 12]"),
         (CROSS_KV, other({"encoder_hidden_states": ([1, 1500, 16], "f32")}), "[1,1500,16] f32: expected [1, 1500, 12]"),
         (CROSS_KV, other({}, {"present_key_values.1.encoder.key": ([1, 3, 1500, 8], "f16")}), "[1, 3, 1500, 4] of f32"),
-        (
-            CROSS_KV,
-            other({}, {"present_key_values.2.encoder.key": ([1, 3, 1500, 4], "f16")}),
-            "has the output 'present",
-        ),
         (DECODER, other({"input_ids": ([1, 4], "i64")}), "input_ids [1,4] i64: expected [1, 1] of i32 or i64"),
-        (DECODER, other({"input_ids": ([1, 1], "f32")}), "input_ids [1,1] f32: expected [1, 1] of i32 or i64"),
         (DECODER, other({"attention_mask": ([1, 39], "f32")}), "attention_mask [1,39] f32: expected [1, 40]"),
-        (DECODER, other({"attention_mask": ([1, -1], "f32")}), "attention_mask [1,?] f32: expected [1, 40]"),
         (DECODER, other({"position_ids": ([2], "i64")}), "position_ids [2] i64: expected [1] of i32 or i64"),
-        (DECODER, other({"position_ids": ([1, 2], "i64")}), "position_ids [1,2] i64: expected [1, 1]"),
         (DECODER, other({CACHE: ([1, 3, 38, 4], "f32")}), f"{CACHE} [1,3,38,4] f32: expected [1, 3, 39, 4]"),
-        (DECODER, other({CACHE: ([1, 3, -1, 4], "f32")}), f"{CACHE} [1,3,?,4] f32: expected [1, 3, 39, 4]"),
-        (
-            DECODER,
-            other({CACHE: ([1, 3, 39, 4], "bf16")}),
-            f"{CACHE} [1,3,39,4] bf16: expected [1, 3, 39, 4] of f32 or",
-        ),
+        (DECODER, other({CACHE: ([1, 3, 39, 4], "bf16")}), "[1,3,39,4] bf16: expected [1, 3, 39, 4] of f32 or"),
         (DECODER, other({CROSS: ([1, 3, 750, 4], "f16")}), f"{CROSS} [1,3,750,4] f16: expected [1, 3, 1500, 4]"),
         (DECODER, other({}, {PRESENT: ([1, 3, 40, 4], "f32")}), f"{PRESENT} [1,3,40,4] f32: expected [1, 3, 1, 4]"),
         (DECODER, other({}, {"logits": ([1, 16], "f32")}), "logits of shape [1,16]: expected 3 fixed sizes"),
-        (DECODER, other({}, {"logits": ([1, 1, 200_000], "f32")}), "n_vocab 200000: expected a whole number"),
         (DECODER, other({"beam_idx": ([1], "i32")}), "has the input 'beam_idx': expected only input_ids"),
         (DECODER, other({"past_key_values.2.decoder.key": ([1, 3, 39, 4], "f32")}), "no output present_key_values.2."),
     ],
@@ -335,17 +277,6 @@ def test_ports_of_other_shapes_and_types(triple: Path, file: str, change: tuple[
     inputs, outputs = change
     write_ports(triple / file, {**INPUTS[file], **inputs}, {**OUTPUTS[file], **outputs})
     refuse(triple, problem)
-
-
-@pytest.mark.usefixtures("unprobed")
-@pytest.mark.parametrize("file", [ENCODER, CROSS_KV, DECODER])
-def test_a_port_of_another_name_is_missed_and_the_real_ones_are_told(triple: Path, file: str) -> None:
-    for names, kind in ((INPUTS[file], "input"), (OUTPUTS[file], "output")):
-        *_, last = names
-        renamed: Ports = {("x\x7f\ny" if name == last else name): port for name, port in names.items()}
-        ports = (renamed, OUTPUTS[file]) if kind == "input" else (INPUTS[file], renamed)
-        write_ports(triple / file, *ports)
-        refuse(triple, f"{file} has no ", f"{last}, it has '", "or use the original checkpoint")
 
 
 @pytest.mark.usefixtures("unprobed")
@@ -389,26 +320,3 @@ def test_a_config_beside_the_graphs_knows_the_encoder(triple: Path) -> None:
 def test_a_config_of_another_model(triple: Path, key: str, value: object, problem: str) -> None:
     (triple / "config.json").write_text(json.dumps({**CONFIG, key: value}), encoding="utf-8")
     refuse(triple, "config.json", problem)
-
-
-def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
-    return lambda text: text.replace(old, new, 1)
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        lambda text: text[: len(text) // 2],
-        lambda _: b"",
-        replaced(b'type="Result"', b'type="Broadcast"'),
-        replaced(b'to-layer="', b'to-layer="9'),
-        replaced(b'offset="0"', b'offset="9999999"'),
-    ],
-    ids=["cut", "empty", "broadcast", "edges", "offset"],
-)
-@pytest.mark.parametrize("file", [ENCODER, DECODER])
-def test_damaged_graphs(triple: Path, file: str, damage: Callable[[bytes], bytes]) -> None:
-    text = (triple / file).read_bytes()
-    assert damage(text) != text
-    (triple / file).write_bytes(damage(text))
-    refuse(triple, file)

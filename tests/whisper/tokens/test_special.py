@@ -4,15 +4,7 @@ import pytest
 import whisper.tokenizer
 
 from streamer.errors import ModelError
-from streamer.whisper.tokens.special import (
-    ENGLISH_ONLY,
-    LANGUAGES,
-    PUBLISHED,
-    RENAMED,
-    SpecialTokens,
-    complete,
-    find_special,
-)
+from streamer.whisper.tokens.special import ENGLISH_ONLY, LANGUAGES, PUBLISHED, SpecialTokens, complete, find_special
 from tests.whisper.tokens.published import CASES, Case, reference, special_tokens, table
 
 N_COMMON = 1509  # special tokens without languages
@@ -122,17 +114,3 @@ def test_another_name_where_a_special_token_belongs(name: str, other: str) -> No
 def test_a_special_name_at_another_place() -> None:
     with pytest.raises(ModelError, match=r"has '<\|0\.04\|>' as token 5, Whisper has <\|0\.04\|> as token 312:"):
         complete({**text_tokens(300), "<|0.04|>": 5}, SpecialTokens.at(300, 2), "here")
-
-
-def test_old_names_stand_for_those_of_openai_whisper() -> None:
-    names = PUBLISHED[51865][0].names
-    assert {*RENAMED.values()} <= {*names}
-    assert not {*RENAMED} & {*names}
-
-
-def test_where_the_published_ones_are() -> None:
-    assert [repository for _, repository in PUBLISHED.values()] == [
-        "openai/whisper-tiny.en",
-        "openai/whisper-tiny",
-        "openai/whisper-large-v3",
-    ]

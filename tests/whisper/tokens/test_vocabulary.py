@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError
@@ -88,11 +88,6 @@ def test_the_first_of_the_kinds_is_taken(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_of_any_kind(copy: Path, name: str) -> None:
-    check(Tokenizer.load(copy / name, n_vocab=N_VOCAB))
-
-
-@pytest.mark.parametrize("name", FILES)
 def test_a_file_under_a_name_of_ones_own(copy: Path, name: str) -> None:
     (copy / name).rename(copy / "my own")
     if name == "vocab.json":  # that is what an ordinary word tells
@@ -163,12 +158,6 @@ def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     refuse(tmp_path / name, " cannot be read" if os.name == "posix" and len(name) == 5000 else " is missing: ")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    refuse(tmp_path / "pipe", "pipe is no file")
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_a_gigabyte_is_not_read(copy: Path, name: str) -> None:
     with (copy / name).open("ab") as file:
@@ -199,12 +188,6 @@ def test_a_file_of_a_gigabyte_is_not_read(copy: Path, name: str) -> None:
 def test_json_that_is_no_tokenizer(copy: Path, name: str, text: str, part: str) -> None:
     (copy / name).write_text(text, encoding="utf-8")
     refuse(copy / name, name, part)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_text(copy: Path, name: str) -> None:
-    (copy / name).write_bytes(b"\x80\xff" * 50)
-    refuse(copy / name, f"{name} is no text", "can't decode byte")
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
@@ -381,63 +364,3 @@ def test_bytes_changed_anywhere(copy: Path, name: str, data: st.DataObject) -> N
         )
     (copy / name).write_bytes(content)
     load_or_refuse(copy / name)
-
-
-@pytest.mark.parametrize("name", FILES)
-@bounded
-@given(cut=st.floats(0, 1))
-def test_files_cut_anywhere(copy: Path, name: str, cut: float) -> None:
-    (copy / name).write_bytes(SOURCES[name][: int(cut * len(SOURCES[name]))])
-    load_or_refuse(copy / name)
-
-
-@bounded
-@given(content=st.binary(max_size=200))
-@example(b"{}")
-@example(b'{"model": 0}')
-@example(b'{"model": {"vocab": {"\\ud800": 0}}, "pre_tokenizer": {"type": "ByteLevel"}}')
-def test_any_bytes_under_any_name(copy: Path, content: bytes) -> None:
-    for name in (*FILES, "own"):
-        (copy / name).write_bytes(content)
-        load_or_refuse(copy / name)
-
-
-values = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@bounded
-@given(
-    path=st.sampled_from([("model",), ("model", "vocab"), ("model", "type"), ("added_tokens",)]),
-    more=values,
-)
-def test_any_value_in_a_tokenizer_json(tmp_path: Path, path: tuple[str, ...], more: Any) -> None:  # noqa: ANN401
-    def change(data: dict[str, Any]) -> None:
-        *parents, key = path
-        for parent in parents:
-            data = data[parent]
-        if isinstance(data[key], dict) and isinstance(more, dict):
-            data[key].update(more)
-        elif isinstance(data[key], list) and isinstance(more, list):
-            data[key].extend(more)
-        else:
-            data[key] = more
-
-    (tmp_path / "tokenizer.json").write_text(edited(change), encoding="utf-8")
-    load_or_refuse(tmp_path)
-
-
-@bounded
-@given(words=st.lists(st.binary(max_size=4), max_size=20), n_more=st.integers(0, 110))
-def test_any_table(words: list[bytes], n_more: int) -> None:
-    table = [*TABLE[:256], *words]
-    try:
-        backend = vocabulary.from_table(table, len(table) + 1509 + n_more, "here")
-    except ModelError as error:
-        check_message(str(error))
-    else:
-        tokenizer = Tokenizer(backend, where="here")
-        assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT

@@ -148,19 +148,3 @@ def test_text_is_split_at_marks_as_openai_whisper_does(case: Case, name: str, la
     assert_split_equals(case, language, tokens)
     # Up to within a character.
     assert_split_equals(case, language, tokens[:-1])
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@settings(max_examples=75, deadline=None)
-@given(data=st.data())
-def test_any_tokens_are_split_at_marks_into_all_of_them(language: str, data: st.DataObject) -> None:
-    tokens = data.draw(ANY_TOKENS)
-    found = split_at_marks(load(MULTILINGUAL), tokens, language)
-    assert [token for _, piece in found for token in piece] == tokens
-    assert "".join(word for word, _ in found) == load(MULTILINGUAL).decode(tokens)
-
-
-def test_a_mark_begins_a_word_of_its_own() -> None:
-    tokenizer = load(MULTILINGUAL)
-    words = split_at_marks(tokenizer, tokenizer.encode(" Re-enter? He said."), "en")
-    assert [text for text, _ in words] == [" Re", "-enter", "?", " He", " said", "."]

@@ -13,6 +13,7 @@ import openvino.opset13 as ops
 
 from streamer.arrays import FloatArray
 from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.whisper.support import config_of
 
 # Makes a constant of a weight.
 Store = Callable[[FloatArray, str], ov.Node]
@@ -73,19 +74,7 @@ def write_optimum(
     """
     directory.mkdir(parents=True, exist_ok=True)
     dims = checkpoint.dims
-    config = {
-        "model_type": "whisper",
-        "num_mel_bins": dims.n_mels,
-        "max_source_positions": dims.n_audio_ctx,
-        "d_model": dims.n_text_state,
-        "encoder_attention_heads": dims.n_audio_head,
-        "encoder_layers": dims.n_audio_layer,
-        "vocab_size": dims.n_vocab,
-        "max_target_positions": dims.n_text_ctx,
-        "decoder_attention_heads": dims.n_text_head,
-        "decoder_layers": dims.n_text_layer,
-    }
-    (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    (directory / "config.json").write_text(json.dumps(config_of(dims)), encoding="utf-8")
 
     encoder = _Layers(checkpoint, store, scale, transposed, "encoder.", "encoder." if "encoder." in wrapped else "")
     x = encoder.input("input_features", [1, dims.n_mels, 3000])

@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from safetensors.numpy import save_file
 from streamer.commands.convert import convert_model
 from streamer.errors import ModelError
 from streamer.settings.table import ModelSettings, Settings
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.model import load_model
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import huggingface, lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
-from tests.whisper.support import NANO, Untyped, random_checkpoint, tensor
+from tests.whisper.support import NANO, Untyped, load_on_cpu, random_checkpoint, tensor
+from tests.whisper.weights import checks
 from tests.whisper.weights.checks import at_most, check_message
 
 DIMS = ModelDimensions(2, 1500, 32, 2, 1, 40, 32, 32, 2, 1)
@@ -68,12 +68,7 @@ def write_adapter(directory: Path, tensors: dict[str, Any] | None = None, /, **c
     return directory
 
 
-def refuse(directory: Path, *parts: str) -> None:
-    with pytest.raises(ModelError) as caught:
-        lora.merged(TINY, directory)
-    message = check_message(caught.value)
-    for part in (str(directory), *parts):
-        assert part in message, message
+refuse = partial(checks.refuse, partial(lora.merged, TINY))
 
 
 def apart(layer: str, x: Untyped, found: dict[str, Any], scale: float) -> Untyped:
@@ -258,7 +253,7 @@ class TestModels:
 
         def encoded(name: str, alpha: float) -> NDArray[np.float32]:
             adapter = str(write_adapter(tmp_path / name, found, lora_alpha=alpha))
-            runtime = load_model(str(NANO), DeviceSettings("CPU"), lora=adapter, cache_dir=str(tmp_path / "c")).runtime
+            runtime = load_on_cpu(NANO, tmp_path / "c", lora=adapter).runtime
             runtime.encode(silence, 0)
             return np.array(runtime.last_hidden_state)
 

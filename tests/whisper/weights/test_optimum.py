@@ -15,15 +15,7 @@ from streamer.whisper.hub.files import choose
 from streamer.whisper.weights import formats, optimum
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import random_checkpoint
-from tests.whisper.weights.optimum_writer import (
-    SCALES,
-    Store,
-    as_float,
-    as_half,
-    as_int4,
-    as_int8,
-    write_optimum,
-)
+from tests.whisper.weights.optimum_writer import SCALES, Store, as_float, as_half, as_int4, as_int8, write_optimum
 
 # Heads of 16, so that the scale of attention is a power of two.
 DIMS = ModelDimensions(4, 1500, 32, 2, 1, 50, 48, 32, 2, 2)

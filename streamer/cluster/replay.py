@@ -1,4 +1,4 @@
-"""What a gateway keeps of a session until no other worker could need it: audio and commands. No I/O.
+"""Audio and commands that a gateway keeps until no other worker can need them. No I/O.
 
 Positions are absolute samples of the session's audio at 16 kHz. Commands are numbered 1, 2, 3, ...
 """
@@ -10,17 +10,17 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.cluster.messages import MAX_BLOCK_SAMPLES, Audio, Do, pack_samples
+from streamer.cluster.messages import MAX_BLOCK_SAMPLES, AudioBlock, SessionCommand, pack_samples
 
-# Audio that may wait to be heard; then the client is held back. What was heard and may be needed is kept besides: a
-# window, of 30 s at most.
+# Audio that may wait to be processed; then the client is held back. Processed audio that may be needed again is kept as
+# well: a window of 30 s at most.
 WAITING_SAMPLES = 30 * SAMPLE_RATE
 
 # Commands that may wait to take effect.
 MAX_COMMANDS = 1000
 
 
-class Kept:
+class ReplayBuffer:
     """A session's audio and commands behind its newest checkpoint, and what of them was sent to its worker.
 
     It is to a gateway's streams what the ring buffer is to a daemon's: nothing that was put in is ever lost.
@@ -37,14 +37,14 @@ class Kept:
         # Audio from position `first` on, as it is sent.
         self._audio = bytearray()
         self.first = position
-        # As they are sent, but for the epoch; the last number that was given.
-        self._commands: deque[Do] = deque()
+        # As they are sent, except the epoch; the last number that was given.
+        self._commands: deque[SessionCommand] = deque()
         self.command = command
-        # Up to where and which the worker was sent; the position may lie behind the audio, where it wants no earlier.
+        # Position and command up to which the worker was sent; it may need audio only from a position that is to come.
         self._sent_position, self._sent_command = position, command
-        # Up to where audio was heard.
-        self._heard = position
-        # Called when audio was heard, or commands took effect: there may be room again.
+        # Position up to which audio was processed.
+        self._processed = position
+        # Called when audio was processed, or commands took effect: there may be room again.
         self.on_room: Callable[[], None] | None = None
 
     @property
@@ -54,8 +54,8 @@ class Kept:
 
     @property
     def free(self) -> int:
-        """Samples for which there is room; below 0 where the sender has to wait with commands, too."""
-        return -1 if len(self._commands) >= MAX_COMMANDS else max(0, WAITING_SAMPLES - (self.head - self._heard))
+        """Samples for which there is room; below 0 if commands have to wait as well."""
+        return -1 if len(self._commands) >= MAX_COMMANDS else max(0, WAITING_SAMPLES - (self.head - self._processed))
 
     @property
     def sent(self) -> tuple[int, int]:
@@ -66,13 +66,13 @@ class Kept:
         """Take audio, shape (n,)."""
         self._audio += pack_samples(samples, wide=self._wide)
 
-    def put(self, do: Do) -> None:
+    def put(self, do: SessionCommand) -> None:
         """Take a command, at the end of the audio so far: it gets its number and place here."""
         self.command += 1
         self._commands.append(msgspec.structs.replace(do, position=self.head, command=self.command))
 
-    def release(self, needed_from: int, heard: int, command: int) -> None:
-        """Forget audio before a position and commands up to a number; audio was heard up to `heard`."""
+    def release(self, needed_from: int, processed: int, command: int) -> None:
+        """Drop audio before a position and commands up to a number; audio was processed up to `processed`."""
         n_samples = min(needed_from, self.head) - self.first
         if n_samples > 0:
             del self._audio[: n_samples * self._sample_bytes]
@@ -80,17 +80,17 @@ class Kept:
             self._sent_position = max(self._sent_position, self.first)
         while self._commands and self._commands[0].command <= command:
             self._sent_command = max(self._sent_command, self._commands.popleft().command)
-        self._heard = max(self._heard, heard)
+        self._processed = max(self._processed, processed)
         if self.on_room is not None:
             self.on_room()
 
     def rewind(self, position: int, command: int) -> None:
-        """Send again from a position on, and commands above a number: to who has what lies before these."""
+        """Send again from a position on, and commands above a number: the worker has what is before these."""
         oldest = self._commands[0].command if self._commands else self.command + 1
         self._sent_position = max(position, self.first)
         self._sent_command = min(max(command, oldest - 1), self.command)
 
-    def take(self, epoch: int) -> Audio | Do | None:
+    def take(self, epoch: int) -> AudioBlock | SessionCommand | None:
         """Return what is to be sent next to the owner with an epoch; None: all is sent."""
         position, head = self._sent_position, self.head
         if self._sent_command < self.command:
@@ -106,7 +106,7 @@ class Kept:
         begin, stop = ((at - self.first) * self._sample_bytes for at in (position, end))
         with memoryview(self._audio) as audio:
             data = bytes(audio[begin:stop])
-        return Audio(
+        return AudioBlock(
             session=self._session,
             epoch=epoch,
             position=position,

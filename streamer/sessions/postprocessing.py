@@ -1,6 +1,6 @@
 """Post-processing of a session: terms of the glossary, labels of speakers, later corrections and translations.
 
-Everything here is off unless the settings ask for it, and no caption waits for it.
+All of it is off unless the settings ask for it, and no caption waits for it.
 """
 
 import logging
@@ -33,12 +33,12 @@ from streamer.whisper.model import WhisperModel
 logger = logging.getLogger(__name__)
 
 
-class Enrichment:
-    """What the settings ask for, ready for any number of sessions."""
+class PostProcessing:
+    """The post-processing that the settings ask for, shared by all sessions."""
 
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
-        """Read and load what is asked for. Raises StreamerError if that fails."""
-        # What does not work for now: `enrichment` in /healthz.
+        """Load models and files. Raises StreamerError if that fails."""
+        # Current failures: `enrichment` in /healthz.
         self.health = Health()
         correctors = _correctors(settings, model)
         self.second_pass: SecondPass | None = None
@@ -60,44 +60,44 @@ class Enrichment:
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
 
     def reread(self) -> Callable[[], None]:
-        """Read again what may have changed, and return what takes it into use. Raises ConfigError."""
+        """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None
 
-    def open(self, log: EventLog, runner: SessionRunner) -> "EnrichedSession":
-        """Add to the events of a session, from the first on."""
-        return EnrichedSession(self, log, runner)
+    def open(self, log: EventLog, runner: SessionRunner) -> "PostProcessor":
+        """Return the post-processing of a session, which begins with its first event."""
+        return PostProcessor(self, log, runner)
 
 
-class EnrichedSession:
-    """What is added to one session."""
+class PostProcessor:
+    """The post-processing of one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, runner: SessionRunner) -> None:
-        # It refers to what is added: a session that is over goes at once.
+    def __init__(self, shared: PostProcessing, log: EventLog, runner: SessionRunner) -> None:
+        # Weak, as the runner refers to this object: a session that is over is freed at once.
         self._runner = weakref.ref(runner)
         self._ring = runner.ring
-        glossary, corrections = enrichment.glossary, enrichment.corrections
+        glossary, corrections = shared.glossary, shared.corrections
         self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
         self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None
         self._speakers: SpeakersOfSession | None = None
-        if enrichment.speakers is not None and self._finals is not None:
+        if shared.speakers is not None and self._finals is not None:
             self._speakers = SpeakersOfSession(
-                enrichment.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
+                shared.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
             )
             diarization = self._speakers.diarization
             self._finals.label = lambda word: label_word(word, diarization)
-        self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
+        self._translated = TranslatedSession(shared.translations, log, self._read, self._translation_s)
 
     def label(self, event: Event) -> Event:
-        """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
+        """Return an event as it is to be published. Called under the session's lock: it does not wait."""
         for part in (self._spelling, self._speakers):
             try:
                 event = event if part is None else part.label(event)
-            except Exception:  # no caption is lost for what is added to it
-                logger.exception("nothing was added to a %s event", event.type)
+            except Exception:  # the caption is published all the same
+                logger.exception("post-processing of a %s event failed", event.type)
         return event
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Everything is final: call `then`, once, when there is nothing left to add."""
+        """Note that everything is final: call `then`, once, when post-processing is done."""
         for part in (self._translated, self._finals, self._speakers):
             if part is not None:
                 then = partial(part.finish, then)
@@ -111,7 +111,7 @@ class EnrichedSession:
         return runner.position if (runner := self._runner()) is not None else 0
 
     def _translation_s(self) -> float:
-        """Return the seconds that the translation of a final may take; 0 if none is wanted."""
+        """Return the seconds that the translation of a final may take; 0 if finals are not translated."""
         runner = self._runner()
         if runner is None or not runner.settings.translated:
             return 0.0

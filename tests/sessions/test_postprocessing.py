@@ -11,17 +11,17 @@ from streamer.correct.language_model import LanguageModel
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Revision
-from streamer.sessions.enrich import Enrichment
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.table import CorrectionSettings, Settings
 from tests.builders import final, partial, words
 
 WAIT_S = 90.0
 
 
-def enrichment_of(glossary: Path) -> Enrichment:
+def post_processing_of(glossary: Path) -> PostProcessing:
     model, engine = MagicMock(), MagicMock()
     model.tokenizer.encode.return_value = [99_999]  # no usual word
-    return Enrichment(Settings(correction=CorrectionSettings(glossary=str(glossary))), model, engine)
+    return PostProcessing(Settings(correction=CorrectionSettings(glossary=str(glossary))), model, engine)
 
 
 def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_where_that_was_too_late(
@@ -29,13 +29,13 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
 ) -> None:
     path = tmp_path / "terms.yaml"
     path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
-    enrichment = enrichment_of(path)
+    processing = post_processing_of(path)
     log = EventLog("abc", 100)
     events: list[Event] = []
     log.subscribe(events.append)
     runner = MagicMock()
     runner.settings.language, runner.settings.translated = "en", False
-    session = enrichment.open(log, runner)
+    session = processing.open(log, runner)
     text = "damn quarbex at pord"
     log.append(session.label(partial(text, len(text), segment=1, words=words(text, step=1.0))))
     text += " draven hold"
@@ -55,7 +55,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     assert (revision.of, revision.by) == (2, "glossary")
 
     path.write_text("- Other", encoding="utf-8")
-    enrichment.reread()()
+    processing.reread()()
     new = msgspec.structs.replace(late, segment=2)
     assert session.label(new) == new
 
@@ -63,15 +63,15 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
 def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "terms.yaml").write_text("- {find: a}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"terms\.yaml:1"):
-        enrichment_of(tmp_path / "terms.yaml")
+        post_processing_of(tmp_path / "terms.yaml")
 
 
 def test_an_event_to_which_nothing_can_be_added_is_published_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "terms.yaml").write_text("- Quorbix", encoding="utf-8")
-    enrichment = enrichment_of(tmp_path / "terms.yaml")
-    session = enrichment.open(EventLog("abc", 100), MagicMock())
-    assert enrichment.glossary is not None
-    enrichment.glossary._indexes = {}
+    processing = post_processing_of(tmp_path / "terms.yaml")
+    session = processing.open(EventLog("abc", 100), MagicMock())
+    assert processing.glossary is not None
+    processing.glossary._indexes = {}
     event = partial("quarbex")
     assert session.label(event) is event
 
@@ -80,10 +80,10 @@ def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: P
     path = tmp_path / "terms.yaml"
     path.write_text("- Quorbix", encoding="utf-8")
     wanted = CorrectionSettings(glossary=str(path), to="http://127.0.0.1:1/v1")
-    enrichment = Enrichment(Settings(correction=wanted), MagicMock(), MagicMock())
+    processing = PostProcessing(Settings(correction=wanted), MagicMock(), MagicMock())
     path.write_text("- Grafana", encoding="utf-8")
-    enrichment.reread()()
-    assert enrichment.corrections is not None
-    (endpoint,) = enrichment.corrections.slow
+    processing.reread()()
+    assert processing.corrections is not None
+    (endpoint,) = processing.corrections.slow
     assert isinstance(endpoint, LanguageModel)
     assert list(endpoint._terms()) == ["Grafana"]

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.cluster.messages import WORKERS, Audio, Do, Leave, Message, Opened, Refused, Released
+from streamer.cluster.messages import WORKERS, AudioBlock, Leave, Message, Refused, Released, SessionCommand
+from streamer.cluster.worker_session import WorkerState, without_old_partials
 from streamer.engine.engine import Engine
 from streamer.engine.state import SessionState
 from streamer.events import End, Error, Partial, Ready
@@ -46,9 +47,9 @@ class Scene:
         """Hold that everything was said, once, and that all of it but partials is in the log."""
         gateway = self.gateway
         assert gateway.words == SPEECH.texts
-        told = [event for event in gateway.events if not isinstance(event, Partial)]
-        check_promises(gateway.events if partials else told, wordless=wordless)
-        assert self.log.events(gateway.session) == told
+        lasting = [event for event in gateway.events if not isinstance(event, Partial)]
+        check_promises(gateway.events if partials else lasting, wordless=wordless)
+        assert self.log.events(gateway.session) == lasting
 
 
 @pytest.fixture
@@ -66,10 +67,10 @@ async def scene(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
 
 async def test_a_session_from_its_beginning_to_its_end(scene: Scene) -> None:
     gateway = scene.gateway
-    assert isinstance(await gateway.open("w1"), Opened)
+    await gateway.opened("w1")
     await gateway.write(SPEECH.audio)
     await gateway.do("end")
-    await within(gateway.settled())
+    await within(gateway.ended())
     scene.check()
     assert isinstance(gateway.events[0], Ready)
     assert scene.engine.n_sessions == 0
@@ -82,31 +83,30 @@ async def test_a_session_from_its_beginning_to_its_end(scene: Scene) -> None:
 @pytest.mark.parametrize("how", ["released", "killed", "log"])
 async def test_a_session_that_moves_again_and_again(scene: Scene, how: str, seed: int) -> None:
     gateway, rng = scene.gateway, random.Random(seed)
-    opened = await gateway.open("w1")
+    await gateway.opened("w1")
     position = n_moves = 0
     while position < len(SPEECH.audio):
         end = position + rng.randrange(SAMPLE_RATE, 8 * SAMPLE_RATE)
         await gateway.write(SPEECH.audio[position:end])
         position = end
         if rng.random() < 0.5:
-            await gateway.heard(min(end, len(SPEECH.audio)) - 3 * SAMPLE_RATE)
+            await gateway.processed(min(end, len(SPEECH.audio)) - 3 * SAMPLE_RATE)
         if how == "released":
             assert isinstance(await gateway.release(), Released)
         else:
             scene.workers.workers[gateway.worker == "w2"]._owned["s1"].drop()
         if how == "log":
             gateway.checkpoint = scene.log.records["s1"][-1].record.checkpoint
-        opened = await gateway.open("w2" if gateway.worker == "w1" else "w1")
+        opened = await gateway.opened("w2" if gateway.worker == "w1" else "w1")
         n_moves += 1
-        assert isinstance(opened, Opened)
         assert opened.epoch == n_moves + 1
     await gateway.do("end")
-    await within(gateway.settled())
-    # Where worker and gateway are lost at once, nobody knows what partials had shown.
+    await within(gateway.ended())
+    # If worker and gateway are lost at once, no machine knows the partials.
     scene.check(partials=how != "log")
 
 
-async def test_what_settles_is_told_after_it_is_stored(scene: Scene) -> None:
+async def test_events_are_stored_before_they_are_published(scene: Scene) -> None:
     gateway = scene.gateway
     await gateway.open("w1")
     await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
@@ -115,24 +115,24 @@ async def test_what_settles_is_told_after_it_is_stored(scene: Scene) -> None:
     await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
     await asyncio.sleep(0.3)
     n_stored = len(scene.log.records["s1"])
-    assert gateway.told[-1].number <= n_stored
+    assert gateway.updates[-1].number <= n_stored
     scene.log.answers.set()
     await gateway.do("end")
-    await within(gateway.settled())
+    await within(gateway.ended())
     scene.check()
-    stored = [told for told in gateway.told if told.stored]
-    for told in stored:
-        record = scene.log.records["s1"][told.number - 1].record
-        assert record.events == tuple(event for event in told.events if not is_partial(event))
-        assert record.checkpoint == told.checkpoint
-    assert all(is_partial(event) for told in gateway.told if not told.stored for event in told.events)
+    stored = [update for update in gateway.updates if update.stored]
+    for update in stored:
+        record = scene.log.records["s1"][update.number - 1].record
+        assert record.events == tuple(event for event in update.events if not is_partial(event))
+        assert record.checkpoint == update.checkpoint
+    assert all(is_partial(event) for update in gateway.updates if not update.stored for event in update.events)
 
 
 async def test_audio_and_commands_that_get_lost_come_twice_or_out_of_order_make_no_difference(scene: Scene) -> None:
     gateway, rng, held = scene.gateway, random.Random(1), list[tuple[str, Message]]()
 
     def loses(subject: str, message: Message) -> bool:
-        if not isinstance(message, Audio | Do) or message in [each for _, each in held]:
+        if not isinstance(message, AudioBlock | SessionCommand) or message in [each for _, each in held]:
             return False
         if rng.random() < 0.1:
             held.append((subject, message))
@@ -150,7 +150,7 @@ async def test_audio_and_commands_that_get_lost_come_twice_or_out_of_order_make_
             await scene.bus.publish(subject, message)
     scene.bus.loses = lambda subject, message: False
     await gateway.do("end")
-    await within(gateway.settled())
+    await within(gateway.ended())
     scene.check()
 
 
@@ -165,7 +165,7 @@ async def test_audio_waits_where_the_buffer_has_no_room(scene: Scene, monkeypatc
         await until(lambda: owned.head == len(gateway.audio))
         assert owned._waiting
     await gateway.do("end")
-    await within(gateway.settled())
+    await within(gateway.ended())
     scene.check()
 
 
@@ -188,7 +188,7 @@ async def test_what_a_client_chooses_and_what_is_reported_moves_with_it(scene: S
     assert (runner.settings.pace_s, runner.settings.words) == (0.7, False)
     await gateway.write(SPEECH.audio[10 * SAMPLE_RATE :])
     await gateway.do("end")
-    await within(gateway.settled())
+    await within(gateway.ended())
     scene.check(wordless=True)
     errors = [(event.code, event.message[:9]) for event in gateway.events if isinstance(event, Error)]
     assert errors == [("audio", "too loud"), ("config", "beam_size"), ("audio", "too loud")]
@@ -202,15 +202,15 @@ async def test_a_pause_and_a_flush_move_with_it(scene: Scene) -> None:
         await gateway.do(what)
         await gateway.release()
         await gateway.open("w2" if gateway.worker == "w1" else "w1")
-    await within(gateway.settled())
+    await within(gateway.ended())
     check_promises(gateway.events)
     gaps = [(event.start, event.end, event.reason) for event in gateway.events if event.type == "gap"]  # type: ignore[attr-defined]
     assert gaps == [(10.0, 20.0, "paused")]
     assert [event.time for event in gateway.events if event.type == "flushed"] == [5.0]  # type: ignore[attr-defined]
 
 
-async def test_who_does_not_own_it_any_more_says_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.cluster.owned.LOOK_S", 1.0)  # where it has nothing to say
+async def test_a_worker_that_no_longer_owns_it_publishes_nothing(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.cluster.worker_session.RENEW_S", 1.0)  # where it has nothing to say
     gateway = scene.gateway
     await gateway.open("w1")
     zombie = scene.workers.workers[0]._owned["s1"]
@@ -222,13 +222,13 @@ async def test_who_does_not_own_it_any_more_says_nothing(scene: Scene, monkeypat
     scene.log.answers.set()
     if isinstance(await opening, Refused):  # what it had said was stored first
         await gateway.open("w2")
-    n_told = len(gateway.told)
+    n_updates = len(gateway.updates)
     await gateway.write(SPEECH.audio[20 * SAMPLE_RATE :])
     await gateway.do("end")
-    await within(gateway.settled())
-    assert all(told.epoch == gateway.epoch for told in gateway.told[n_told:])
+    await within(gateway.ended())
+    assert all(update.epoch == gateway.epoch for update in gateway.updates[n_updates:])
     await until(lambda: zombie.over)
-    assert zombie.fenced
+    assert zombie.state is WorkerState.FENCED
     assert scene.workers.workers[0].alive.counters["fenced"] == 1
     scene.check()
 
@@ -239,21 +239,21 @@ async def test_a_client_that_leaves(scene: Scene) -> None:
     await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
     await scene.bus.publish(f"{WORKERS}.w1", Leave(session="s1", epoch=gateway.epoch - 1))
     await scene.bus.publish(f"{WORKERS}.w1", Leave(session="s1", epoch=gateway.epoch))
-    await within(gateway.settled())
+    await within(gateway.ended())
     assert isinstance(scene.log.events("s1")[-1], End)
     assert scene.workers.workers[0].alive.sessions == scene.engine.n_sessions == 0
 
 
-async def test_progress_is_told_while_nothing_is_said_and_the_log_is_renewed(
+async def test_progress_is_reported_during_silence_and_the_log_is_renewed(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.cluster.owned.PROGRESS_S", 0.01)
+    monkeypatch.setattr("streamer.cluster.worker_session.PROGRESS_S", 0.01)
     gateway = scene.gateway
     await gateway.open("w1")
     await gateway.write(np.zeros(30 * SAMPLE_RATE, dtype=np.float32))
     await until(lambda: gateway.checkpoint.state.needed_from > 28 * SAMPLE_RATE)
     assert len(scene.log.records["s1"]) == 2  # the owner, and `ready`
-    monkeypatch.setattr("streamer.cluster.owned.LOOK_S", 0.05)
+    monkeypatch.setattr("streamer.cluster.worker_session.RENEW_S", 0.05)
     await gateway.write(np.zeros(SAMPLE_RATE, dtype=np.float32))
     await until(lambda: len(scene.log.records["s1"]) > 3)
     last = scene.log.records["s1"][-1].record
@@ -261,12 +261,12 @@ async def test_progress_is_told_while_nothing_is_said_and_the_log_is_renewed(
     assert last.checkpoint.state.needed_from > 28 * SAMPLE_RATE
 
 
-async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> None:
+async def test_an_impossible_state_is_refused(scene: Scene) -> None:
     gateway = scene.gateway
     await gateway.open("w1")
     while not gateway.checkpoint.state.transcript.stable.words:
         await gateway.write(SPEECH.audio[len(gateway.audio) : len(gateway.audio) + SAMPLE_RATE])
-        await gateway.heard(len(gateway.audio) - SAMPLE_RATE // 10)
+        await gateway.processed(len(gateway.audio) - SAMPLE_RATE // 10)
     await gateway.release()
     good = gateway.checkpoint
     state, text = good.state, good.state.transcript
@@ -279,29 +279,21 @@ async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> No
         SessionState.behind_loss(0, 10**15, 1, mark=0),
     ):
         gateway.checkpoint = msgspec.structs.replace(good, state=bad, seq=good.seq + 1)
-        refused = await gateway.open("w2")
-        assert isinstance(refused, Refused)
-        assert refused.code == "session_state"
+        assert (await gateway.refused("w2")).code == "session_state"
     # It goes on behind a gap.
-    heard = len(gateway.audio) - SAMPLE_RATE
-    told_until = round(max((event.end for event in gateway.finals), default=0.0) * SAMPLE_RATE)
-    lost = SessionState.behind_loss(told_until, heard, state.transcript.segment, mark=state.mark)
+    processed = len(gateway.audio) - SAMPLE_RATE
+    published_until = round(max((event.end for event in gateway.finals), default=0.0) * SAMPLE_RATE)
+    lost = SessionState.behind_loss(published_until, processed, state.transcript.segment, mark=state.mark)
     gateway.checkpoint = msgspec.structs.replace(good, state=lost)
-    assert isinstance(await gateway.open("w2"), Opened)
+    await gateway.opened("w2")
     assert len(scene.log.records["s1"]) > 2
 
 
-async def test_partials_that_wait_leave_for_newer_text() -> None:
-    from streamer.cluster.owned import _Journal
-
-    journal = _Journal(lambda: None)
+def test_partials_that_wait_leave_for_newer_text() -> None:
     speech = SpeechEvent(state="start", time=0.0)
-    for event in (speech, partial(1, "a"), partial(1, "a b"), final(1, "a b c"), partial(2, "d"), partial(2, "d e")):
-        journal.put(event)
-    taken = journal.take()
-    assert [(event.type, getattr(event, "text", "")) for event in taken] == [
+    events = (speech, partial(1, "a"), partial(1, "a b"), final(1, "a b c"), partial(2, "d"), partial(2, "d e"))
+    assert [(event.type, getattr(event, "text", "")) for event in without_old_partials(events)] == [
         ("speech", ""),
         ("final", "a b c"),
         ("partial", "d e"),
     ]
-    assert journal.take() == []

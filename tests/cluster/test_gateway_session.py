@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamer.audio.pcm import PcmDecoder
-from streamer.cluster.remote import first_frame
+from streamer.cluster.gateway_session import first_frame
 from streamer.protocols.native import StreamStart
 
 
