@@ -2,16 +2,17 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import secrets
 import time
 from collections.abc import Callable, Mapping
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from streamer import __version__, descriptors, signals, systemd
+from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
@@ -32,7 +33,6 @@ from streamer.sessions.own_input import OwnInput, make_source
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
-from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -207,7 +207,7 @@ class Daemon:
             take_glossary = self._enrichment.reread() if self._enrichment is not None else lambda: None
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
-            front = dataclasses.replace(self._settings.server, **new)
+            front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)
                 self._streams.reload(front)

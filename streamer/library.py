@@ -13,17 +13,17 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.file import Recording
+from streamer.check import check_options
 from streamer.commands.auto import choose_model
 from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.offline import transcribe as transcribe_recording
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper
+from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ EVENTS = {
     *("streamer.audio", "streamer.audio.constants"),
     "streamer.findings",
 }
-SETTINGS = {"streamer.settings", "streamer.settings.table"}
+SETTINGS = {"streamer.settings", *(f"streamer.settings.{name}" for name in ("setting", "table", "values"))}
 
 # For the references in the tests and for people's tools.
 NEVER = ("torch", "transformers", "librosa", "whisper", "tools", "tests")
@@ -32,6 +32,7 @@ def name_of(path: Path) -> str:
 # Rooms of `streamer/whisper`, each of which imports only those further down. Upwards from `weights` it is the way from
 # the bytes of files to words; `source` joins what lies on disk, `model` joins all.
 ROOMS = [
+    "options",
     "model",
     "doctor",
     "locate",

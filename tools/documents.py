@@ -1,13 +1,16 @@
 """Generates what is made from the table of settings, the commands and the events.
 
-These are config.yaml, its JSON Schema, the options of docs/options.md, the events of docs/protocol.md and the manual
-page. Run `make documents` after a change in streamer/settings/table.py, streamer/events.py or of a command.
+These are config.yaml, its JSON Schema, the options of docs/options.md, the events of docs/protocol.md, the types of a
+session's options in the clients, and the manual page. Run `make documents` after a change in
+streamer/settings/table.py, streamer/events.py or of a command.
 """
 
 import ast
 import re
+import typing
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import streamer.events
 from streamer.cli import make_parser
@@ -30,6 +33,7 @@ from streamer.events import (
     Translation,
     Word,
 )
+from streamer.protocols.native import OPTIONS
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
 from streamer.settings.flags import option_groups
 
@@ -103,11 +107,14 @@ TYPES = {
 def documents() -> dict[Path, str]:
     """Return each generated file with the text that it should have."""
     options, protocol = DOCS / "options.md", DOCS / "protocol.md"
+    javascript = REPOSITORY / "clients" / "js" / "index.d.ts"
     return {
         REPOSITORY / "config.yaml": config_yaml(SCHEMA_PATH.relative_to(REPOSITORY).as_posix()),
         SCHEMA_PATH: json_schema(),
         options: with_part(options.read_text(encoding="utf-8"), "options", options_markdown()),
         protocol: with_part(protocol.read_text(encoding="utf-8"), "events", events_markdown()),
+        REPOSITORY / "streamer" / "client" / "options.py": python_options(),
+        javascript: with_typescript(javascript.read_text(encoding="utf-8")),
         REPOSITORY / "contrib" / "streamer.1": manual_page(),
     }
 
@@ -225,6 +232,43 @@ Settings, unless another file is named with
 .SH EXIT STATUS
 0 done, 1 failed, 2 wrong usage.
 """
+
+
+PYTHON_OPTIONS = '''"""What a session may choose, as `stream` takes it. Written by `make documents`."""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+
+class Options(TypedDict, total=False):
+    """Options of a session, described in docs/protocol.md. None: the daemon's setting."""
+
+'''
+
+
+def python_options() -> str:
+    return PYTHON_OPTIONS + "".join(f"    {name}: {python_type(type)} | None\n" for name, type in OPTIONS.items())
+
+
+def python_type(type: Any) -> str:  # noqa: ANN401 - a type
+    """Return the type of an option in Python."""
+    if typing.get_origin(type) is Annotated:
+        return python_type(typing.get_args(type)[0])
+    if typing.get_origin(type) is Literal:
+        return "Literal[" + ", ".join(f'"{choice}"' for choice in typing.get_args(type)) + "]"
+    return str(type.__name__) if type in (bool, int, float, str) else "Sequence[str]"
+
+
+def with_typescript(document: str) -> str:
+    """Return a TypeScript document with the types of its `Options` made anew."""
+    of_python = {"bool": "boolean", "int": "number", "float": "number", "str": "string", "Sequence[str]": "string[]"}
+    lines = []
+    for name, type in OPTIONS.items():
+        python = python_type(type)
+        choices = python.removeprefix("Literal[").removesuffix("]").replace(", ", " | ")
+        lines.append(f"  {name}?: {of_python.get(python, choices)} | null;\n")
+    pattern = re.compile(r"(?<=export interface Options {\n).*?(?=}\n)", re.DOTALL)
+    return pattern.sub("".join(lines), document)
 
 
 if __name__ == "__main__":

@@ -57,15 +57,15 @@ export function listen(options: Connecting & { after?: number }): {
 /** What a session may choose; null: what the daemon is set to. */
 export interface Options {
   language?: string | null;
-  languages?: string[] | null;
-  task?: "transcribe" | "translate" | null;
+  task?: "transcribe" | "translate" | "both" | null;
+  beam_size?: number | null;
   initial_prompt?: string | null;
   hotwords?: string[] | null;
-  beam_size?: number | null;
-  words?: boolean | null;
   vad_threshold?: number | null;
   min_silence_s?: number | null;
   pace_s?: number | null;
+  languages?: string[] | null;
+  words?: boolean | null;
 }
 
 /** Send audio and read what is said in it. Times are those of all the audio. */

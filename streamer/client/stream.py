@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, get_args
+from typing import Any, Literal, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -33,6 +33,7 @@ from streamer.client.connection import (
     log_notice,
     parse_address,
 )
+from streamer.client.options import Options
 from streamer.errors import (
     BusyError,
     ConfigError,
@@ -52,21 +53,6 @@ Command = Literal["flush", "pause", "resume", "clear"]
 
 # Audio or a piece of it, shape (n,) or (n, channels): int16 or floats from -1 to 1; or bytes of `format`, cut anywhere.
 Audio = bytes | bytearray | memoryview | NDArray[np.int16] | NDArray[np.floating[Any]]
-
-
-class Options(TypedDict, total=False):
-    """Options of a session, described in docs/protocol.md. None: the daemon's setting."""
-
-    language: str | None
-    languages: Sequence[str] | None
-    task: Literal["transcribe", "translate", "both"] | None
-    initial_prompt: str | None
-    hotwords: Sequence[str] | None
-    beam_size: int | None
-    words: bool | None
-    vad_threshold: float | None
-    min_silence_s: float | None
-    pace_s: float | None
 
 
 class StreamOptions(Options, total=False):

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import math
 import secrets
@@ -74,8 +73,7 @@ async def run_gateway(settings: Settings) -> int:
         async with contextlib.AsyncExitStack() as stack:
             if not settings.cluster.nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
-                cluster = dataclasses.replace(settings.cluster, nats=(url,))
-                settings = dataclasses.replace(settings, cluster=cluster)
+                settings = settings.having({"cluster.nats": (url,)})
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
             name = machine_name(settings.cluster)
             bus = await Bus.connect(settings.cluster, name)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from streamer.arrays import Float32Array
+from streamer.check import check_options
 from streamer.cluster.jobs import FREE_S, JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.cluster.messages import unpack_samples
 from streamer.cluster.worker_session import WorkerContext
@@ -19,11 +20,10 @@ from streamer.protocols.recordings import RecordedSegment
 from streamer.sessions.recordings import choose_decoding, recorded_segments
 from streamer.sessions.sessions import ready_event
 from streamer.sessions.yielding import YieldToLive
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
 from streamer.settings.values import checked
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 

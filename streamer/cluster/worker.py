@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from streamer.check import check_options
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.log import SessionLog, UnreadableRecordError
 from streamer.cluster.messages import (
@@ -57,9 +58,9 @@ from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
 from streamer.sessions.models import unless_stopped
 from streamer.sessions.postprocessing import PostProcessing
-from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_options_of_model
 
 logger = logging.getLogger(__name__)
 

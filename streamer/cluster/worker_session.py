@@ -6,13 +6,14 @@ except `_on_event` and `_on_room`, which the engine's threads call.
 
 import asyncio
 import contextlib
-import dataclasses
 import enum
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -39,7 +40,7 @@ from streamer.events import End, Error, Event, Final, Gap, Partial
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.sessions.postprocessing import PostProcessing
-from streamer.sessions.sessions import open_session, ready_event, session_settings
+from streamer.sessions.sessions import SessionSource, open_session, ready_event, session_settings
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -126,12 +127,8 @@ class WorkerSession:
             settings,
             model,
             self._events,
-            options=checkpoint.start,
-            kind=AudioKind.EITHER,
-            on_finished=self._events.close,
+            SessionSource(kind=AudioKind.EITHER, options=checkpoint.start, state=state, live_from=request.head),
             enrichment=context.enrichment,
-            state=state,
-            live_from=request.head,
         )
         self.runner.ring.on_room = self._on_room
         if not checkpoint.seq:
@@ -264,8 +261,8 @@ class WorkerSession:
 
     def _change(self, options: SessionOptions, command: int) -> None:
         """Change the options, or publish why they cannot be."""
-        names = [field.name for field in dataclasses.fields(SessionOptions)]
-        start = dataclasses.replace(self._starts[-1][1], **{name: getattr(options, name) for name in names})
+        chosen = {name: getattr(options, name) for name in SessionOptions.__struct_fields__}
+        start = msgspec.structs.replace(self._starts[-1][1], **chosen)
         try:
             settings = session_settings(self._context.settings, self._context.model, start)
         except UsageError as error:

@@ -59,7 +59,7 @@ def choose_model(settings: Settings, *, live: bool) -> Settings:
         logger.info("model.name is auto: using %s, which is on this machine%s", name, more)
     else:
         name = _fetch_first(names if live else [name for name in names if name in PACKAGED], settings.decoding)
-    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, name=name))
+    return settings.having({"model.name": name})
 
 
 def candidates(decoding: DecodingSettings) -> list[str]:

@@ -19,6 +19,7 @@ from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.compare import Run, Runs, compare
 from streamer.bench.compare_table import print_comparison
 from streamer.bench.delays import word_delays
+from streamer.check import check_options
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
 from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_files
@@ -27,8 +28,7 @@ from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.sessions import open_session
-from streamer.settings.check import check_options
+from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, shipped
@@ -113,7 +113,7 @@ class LiveCaptions:
     def run(self, path: Path) -> Run:
         """Play a recording and wait for its last event. Raises StreamerError."""
         log = EventLog(path.name, self._settings.server.history_events)
-        live = open_session(self._settings, self._model, log, kind=AudioKind.LIVE, on_finished=log.close)
+        live = open_session(self._settings, self._model, log, SessionSource(kind=AudioKind.LIVE))
         events: list[tuple[float, Event]] = []
         ended = threading.Event()
 

@@ -21,6 +21,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import Recording
 from streamer.bench.compare import Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
+from streamer.check import check_options
 from streamer.commands.apart import apart
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
@@ -29,11 +30,10 @@ from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_progress
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.offline import transcribe
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.whisper.locate import find_or_pull
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 
 logger = logging.getLogger(__name__)
 

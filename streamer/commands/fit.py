@@ -14,7 +14,7 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
 from streamer.engine.schedule import EASE, EASY_SAMPLES
-from streamer.settings.apply import when_stable
+from streamer.engine.settings import when_stable
 from streamer.settings.table import StreamSettings
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages

@@ -4,7 +4,6 @@ import logging
 
 from streamer.commands.auto import choose_model
 from streamer.commands.progress import show_progress
-from streamer.settings.check import check_options_of_model
 from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
@@ -12,6 +11,7 @@ from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import check_options_of_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)

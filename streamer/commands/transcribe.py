@@ -13,6 +13,7 @@ from rich.console import Console
 
 from streamer.audio.sources.file import Recording, check_audio, read_audio
 from streamer.audio.sources.stdin import standard_input
+from streamer.check import check_options
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.invocation import Invocation
 from streamer.commands.loading import load_chosen
@@ -29,13 +30,12 @@ from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_op
 from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
 from streamer.sessions.postprocessing import open_glossary
-from streamer.sessions.sessions import open_session, ready_event, tell_error, write_all
+from streamer.sessions.sessions import SessionSource, open_session, ready_event, tell_error, write_all
 from streamer.sessions.speakers import RecordedSpeakers, label_final
-from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 
 logger = logging.getLogger(__name__)
 
@@ -217,14 +217,8 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
 
     def transcribed(path: Path, on_progress: OnProgress) -> Generator[Event]:
         log = EventLog(path.name, settings.server.history_events)
-        live = open_session(
-            settings,
-            model,
-            log,
-            kind=AudioKind.RECORDED,
-            on_finished=log.close,
-            label=Spelling(glossary, language).label if glossary is not None else lambda event: event,
-        )
+        label = Spelling(glossary, language).label if glossary is not None else lambda event: event
+        live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, label=label))
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         gaps: list[Gap] = []

@@ -5,19 +5,10 @@ from dataclasses import dataclass
 import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.settings.table import SpeechSettings
 
 # Speech goes on while its probability is above the threshold less this: it flickers at word ends.
 HYSTERESIS = 0.15
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateSettings:
-    """What counts as speech."""
-
-    threshold: float
-    min_speech_s: float
-    min_silence_s: float
-    pad_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +40,11 @@ CLOSED = GateState()
 class SpeechGate:
     """Turns probabilities into starts and ends that alternate and never go back in time."""
 
-    def __init__(self, settings: GateSettings, state: GateState = CLOSED) -> None:
+    def __init__(self, settings: SpeechSettings, state: GateState = CLOSED) -> None:
         self.settings = settings
         # Whether speech has started and not ended.
         self.open = state.open
-        # Where the newest run of speech began, which is a start if it lasts; None in silence.
+        # Start of the newest run of speech, which is a start of speech if it lasts; None in silence.
         self._run_start = state.run_start
         # End of the last chunk with speech.
         self.last_speech = state.last_speech

@@ -1,35 +1,21 @@
 """Settings of a session."""
 
-from dataclasses import dataclass
+from typing import Literal
 
-from streamer.engine.gate import GateSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodeOptions:
-    """What a session chose of how its windows are decoded. Hashable: what is made of it is kept for later windows."""
-
-    initial_prompt: str = ""  # text that the model sees before the first window, as if it had been said
-    hotwords: tuple[str, ...] = ()  # words and phrases that are made likelier while they are being spelled
-    beam_size: int = 1  # beams that are followed at temperature 0; 1: the likeliest token is taken
+from streamer.settings.table import DecodingSettings, SpeechSettings, StreamSettings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionSettings:
-    """What the decisions of a session depend on."""
+class SessionSettings(StreamSettings, frozen=True, kw_only=True):
+    """What the decisions of a session depend on: the settings `stream` as they are with its model, and some others."""
 
-    gate: GateSettings
-    pace_s: float  # least new audio from one pass to the next
+    gate: SpeechSettings
 
-    # A word becomes stable if `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, if the decoder did
+    # A word becomes stable if `agreement` hypotheses in a row agree; with `alignatt` also at once, if the decoder did
     # not attend to the last `attention_margin_s` of the audio for it and finds it at least this probable.
-    policy: str
-    n_agreeing: int
+    policy: Literal["agreement", "alignatt"]
     attention_margin_s: float
     commit_probability: float
-    show_probability: float  # an unstable word is shown if it is at least this probable; 0 shows all
-    trim_after_s: float  # length of a segment from which on any stable text is made final
-    final_silence_s: float = 0.6  # silence after which all text is made final, sentence or not
+    window_s: float = 28.0
 
     condition_on_previous_text: bool
     no_speech_threshold: float
@@ -42,7 +28,19 @@ class SessionSettings:
     languages: tuple[str, ...] = ()
     translated: bool = False  # whether finals are translated into English besides (see `sessions.translation`)
 
-    # What the session chose of how its windows are decoded; None: what the daemon is set to.
-    options: DecodeOptions | None = None
-    window_s: float = 28.0  # longest window
+    # How its windows are decoded; None: as the daemon's own.
+    options: DecodingSettings | None = None
     words: bool = True  # whether partials and finals have their words
+
+
+# Attention margin in seconds and probability from which a word is stable (measured on people: docs/tuning.md).
+CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
+
+
+def when_stable(stream: StreamSettings) -> tuple[float, float]:
+    """Return the attention margin in seconds and the probability that make a word stable at once."""
+    margin_s, probability = CAPTIONS[stream.captions]
+    return (
+        margin_s if stream.attention_margin_s is None else stream.attention_margin_s,
+        probability if stream.commit_probability is None else stream.commit_probability,
+    )

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.settings import DecodeOptions
+from streamer.settings.table import DecodingSettings
 
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech after a longer silence gets a window of its own
 
@@ -85,4 +85,4 @@ class Request:
     others_wait: Callable[[], bool] = lambda: False
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
-    options: DecodeOptions | None = None
+    options: DecodingSettings | None = None

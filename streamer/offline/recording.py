@@ -16,11 +16,11 @@ from streamer.offline.segments import RecordingWindow, Segment
 from streamer.offline.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.offline.speech import SpeechFinder
 from streamer.offline.texts import TaskText
-from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

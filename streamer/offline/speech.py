@@ -14,8 +14,9 @@ import numpy as np
 from streamer.arrays import BoolArray, Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.engine.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
+from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.offline.segments import Segment
+from streamer.settings.table import SpeechSettings
 
 # First frame, and the one behind the last.
 Span = tuple[int, int]
@@ -27,7 +28,7 @@ QUIET_FRAMES = 16
 class SpeechFinder:
     """Finds the speech in a recording, block by block."""
 
-    def __init__(self, settings: GateSettings) -> None:
+    def __init__(self, settings: SpeechSettings) -> None:
         self._detector = SpeechDetector()
         self._gate = SpeechGate(settings)
         # Probability of speech in each 512 samples; where speech begins, ends, begins, ...

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.offline.hallucinations import first_hallucination, is_anomalous
 from streamer.offline.segments import RecordingWindow, Segment, ends_with_one_time, last_end, split_segments, to_frames
-from streamer.settings.apply import ResolvedDecoding
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_windows
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.result import has_words
 
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt

@@ -1,29 +1,23 @@
 """Text frames of clients of `/v1/stream` (docs/protocol.md): reading and checking."""
 
 import json
-from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
+from streamer.settings.setting import Setting
+from streamer.settings.table import CLIENT_OPTIONS
+from streamer.settings.values import expected
 
 StreamTask = Literal["transcribe", "translate", "both"]
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
 
 
-def _one_of(choices: object) -> msgspec.Meta:
-    return msgspec.Meta(description=" or ".join(get_args(choices)))
-
-
 def _whole_number(low: int, high: int) -> msgspec.Meta:
     return msgspec.Meta(ge=low, le=high, description=f"a whole number from {low} to {high}")
-
-
-def _number(low: float, high: float) -> msgspec.Meta:
-    return msgspec.Meta(ge=low, le=high, description=f"a number from {low:g} to {high:g}")
 
 
 def _text(description: str, most: int, least: int = 0, but: str = "") -> msgspec.Meta:
@@ -32,60 +26,59 @@ def _text(description: str, most: int, least: int = 0, but: str = "") -> msgspec
     return msgspec.Meta(min_length=least, max_length=most, pattern=pattern, description=description)
 
 
-def _list_of(item: msgspec.Meta, most: int) -> msgspec.Meta:
-    return msgspec.Meta(max_length=most, description=f"a list of at most {most}, each {item.description}")
+def _list_of(item: msgspec.Meta) -> Any:  # noqa: ANN401 - a type
+    """A list of text, at most 100 items, as many as Whisper knows languages."""
+    limit = msgspec.Meta(max_length=100, description=f"a list of at most 100, each {item.description}")
+    return Annotated[tuple[Annotated[str, item], ...], limit]
 
 
-_LANGUAGE = _text("a language code such as 'en'", 32, 1)
-_LANGUAGE_FOUND = _text("a language code such as 'en'", 32, 1, but=r"(?!auto\Z)")
-_PROMPT = _text("one line of at most 2000 characters", 2_000)  # a model sees about 200 tokens of it
-_HOTWORD = _text("one line of 1 to 100 characters", 100, 1)
+_TRUE_OR_FALSE = msgspec.Meta(description="true or false")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionOptions:
-    """What a client may choose for its session, and change in mid-stream. None: what the daemon is set to.
+def _type_of(setting: Setting) -> Any:  # noqa: ANN401 - a type
+    """Return what a client may send for a setting: what the setting may be, but only one line of bounded length."""
+    if setting.name == "decoding.language":
+        return Annotated[str, _text("a language code such as 'en'", 32, 1)]
+    if setting.kind is str and not setting.choices:
+        return Annotated[str, _text("one line of at most 2000 characters", 2_000)]  # a model sees about 200 tokens
+    if setting.kind == tuple[str, ...]:
+        return _list_of(_text("one line of 1 to 100 characters", 100, 1))
+    return Annotated[setting.type, msgspec.Meta(description=expected(setting))]
 
-    Each field says what its value may be; the ranges are those of the daemon's settings.
-    """
 
-    # Language code such as `en`, or `auto`.
-    language: Annotated[str, _LANGUAGE] | None = None
-
-    # Languages that `auto` may find, at most as many as Whisper knows; empty: all.
-    languages: Annotated[tuple[Annotated[str, _LANGUAGE_FOUND], ...], _list_of(_LANGUAGE_FOUND, 100)] | None = None
-
-    # Whether to write what is said, its English translation, or the one with the other beside it.
-    task: Annotated[StreamTask, _one_of(StreamTask)] | None = None
-
-    # Text shown to the model before the first window, as if it had been said.
-    initial_prompt: Annotated[str, _PROMPT] | None = None
-
-    # Words and phrases that are likely to be said.
-    hotwords: Annotated[tuple[Annotated[str, _HOTWORD], ...], _list_of(_HOTWORD, 100)] | None = None
-
-    # Beams that the decoder follows, as many as the daemon has at most.
-    beam_size: Annotated[int, _whole_number(1, 16)] | None = None
-
+# What a client may choose for its session, by the names of the options: settings, and two that are only a session's.
+OPTIONS: dict[str, Any] = {
+    **{name: _type_of(setting) for name, setting in CLIENT_OPTIONS.items()},
+    # Languages that `auto` may find; empty: all.
+    "languages": _list_of(_text("a language code such as 'en'", 32, 1, but=r"(?!auto\Z)")),
     # Whether partials and finals carry their words one by one.
-    words: Annotated[bool, msgspec.Meta(description="true or false")] | None = None
+    "words": Annotated[bool, _TRUE_OR_FALSE],
+}
 
-    # Probability at which speech begins.
-    vad_threshold: Annotated[float, _number(0.01, 0.99)] | None = None
+if TYPE_CHECKING:
 
-    # Seconds of silence that end speech.
-    min_silence_s: Annotated[float, _number(0.1, 10.0)] | None = None
+    class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
+        """What a client chooses for its session, and changes in mid-stream. None: what the daemon is set to."""
 
-    # Least seconds of new audio from one pass to the next.
-    pace_s: Annotated[float, _number(0.1, 10.0)] | None = None
+        def __init__(self, **options: object) -> None: ...
+
+        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - of any type
+
+else:
+    SessionOptions = msgspec.defstruct(
+        "SessionOptions",
+        [(name, type | None, None) for name, type in OPTIONS.items()],
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+    )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamStart(SessionOptions):
+class StreamStart(SessionOptions, frozen=True, kw_only=True):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
 
     # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved.
-    format: Annotated[PcmFormat, _one_of(PcmFormat)] = "s16le"
+    format: Annotated[PcmFormat, msgspec.Meta(description=" or ".join(get_args(PcmFormat)))] = "s16le"
 
     # Samples a second and channel.
     sample_rate: Annotated[int, _whole_number(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000
@@ -94,11 +87,14 @@ class StreamStart(SessionOptions):
     channels: Annotated[int, _whole_number(1, MAX_CHANNELS)] = 1
 
     # Whether what is final goes into the daemon's history.
-    keep: Annotated[bool, msgspec.Meta(description="true or false")] = False
+    keep: Annotated[bool, _TRUE_OR_FALSE] = False
+
+    if TYPE_CHECKING:
+
+        def __init__(self, **options: object) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamResume:
+class StreamResume(msgspec.Struct, frozen=True, kw_only=True):
     """The stream that a client resumes: its first text frame, instead of `start`."""
 
     # Name of the session; only the client that opened it knows it.
@@ -108,13 +104,17 @@ class StreamResume:
     after: Annotated[int, _whole_number(0, 10**15 - 1)] = 0
 
 
+def _keys(message: type[msgspec.Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(message)}
+
+
 # The keys of each type of message, and what their values may be.
 _KEYS: dict[str, dict[str, Any]] = {
-    "start": {field.name: field.type for field in fields(StreamStart)},
-    "set": {field.name: field.type for field in fields(SessionOptions)},
+    "start": _keys(StreamStart),
+    "set": _keys(SessionOptions),
     **{kind: {} for kind in (*get_args(Command), "finish")},
 }
-_KEYS_OF_RESUME: dict[str, Any] = {field.name: field.type for field in fields(StreamResume)}
+_KEYS_OF_RESUME = _keys(StreamResume)
 
 
 def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
@@ -159,4 +159,4 @@ def _parse_object(text: str) -> dict[str, Any]:
 def _expected(annotation: Any) -> str:  # noqa: ANN401 - any type
     """Return the description of a field's type."""
     first, *others = get_args(annotation)
-    return f"{_expected(first)}, or null" if others == [type(None)] else str(others[0].description)
+    return f"{_expected(first)}, or null" if others == [type(None)] else str(others[-1].description)

@@ -12,7 +12,7 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -179,7 +179,7 @@ class Realtime(adapter.Adapter):
         self._refused = False
         actions = [self._show("updated"), *self._check_model()]
         if self._opened and session.options() != before.options():
-            actions.append(Change(asdict(session.options())))
+            actions.append(Change(msgspec.structs.asdict(session.options())))
         return actions
 
     def _append(self, audio: bytes) -> list[Action]:
@@ -189,7 +189,7 @@ class Realtime(adapter.Adapter):
         actions: list[Action] = [Write(encoding.decode(audio))]
         if not self._opened:
             self._opened = True
-            options = asdict(self._session.options())
+            options = msgspec.structs.asdict(self._session.options())
             actions.insert(0, Open(StreamStart(**options, format="s16le", sample_rate=rate)))
         if self._item is None and not self._detects:
             self._item = self._new_item(self._buffer_s)

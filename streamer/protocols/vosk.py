@@ -4,7 +4,6 @@ Source: the server and the test clients of alphacep/vosk-server. A client sends 
 sends more, so only the last reply waits for the recogniser.
 """
 
-import dataclasses
 from collections import deque
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -109,7 +108,7 @@ class Vosk(Adapter):
             self._words = bool(config.words)
         if config.max_alternatives is not None:
             self._alternatives = config.max_alternatives > 0
-        self._start = dataclasses.replace(
+        self._start = msgspec.structs.replace(
             self._start,
             sample_rate=round(config.sample_rate or self._start.sample_rate),
             hotwords=hotwords(config.phrase_list) or self._start.hotwords,

@@ -2,12 +2,12 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from typing import Protocol
 
+import msgspec
 from prometheus_client import Gauge
 from websockets.frames import CloseCode
 
@@ -251,7 +251,7 @@ class _Runtime:
                 await stream.command(command)
             case Change(options):
                 try:
-                    await stream.change(dataclasses.replace(stream.options, **options))  # type: ignore[arg-type]
+                    await stream.change(msgspec.structs.replace(stream.options, **options))
                 except UsageError as error:
                     await self._take(self._adapter.unchanged(error))
             case Report(error):

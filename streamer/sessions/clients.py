@@ -1,9 +1,10 @@
 """Clients' own audio: a session for each, for the server's `/v1/stream`."""
 
-import dataclasses
 import secrets
 from collections.abc import Collection
 from functools import partial
+
+import msgspec
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.engine.engine import Engine
@@ -13,7 +14,7 @@ from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History
 from streamer.sessions.postprocessing import PostProcessing
-from streamer.sessions.sessions import open_session, session_settings
+from streamer.sessions.sessions import SessionSource, open_session, session_settings
 from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
 from streamer.settings.table import ServerSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -41,7 +42,7 @@ class ClientStreams:
 
     def reload(self, front: ServerSettings) -> None:
         """Apply other limits from now on."""
-        self._settings = dataclasses.replace(self._settings, server=front)
+        self._settings = msgspec.structs.replace(self._settings, server=front)
         self._slots.settings = front
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
@@ -73,9 +74,7 @@ class ClientStreams:
             settings,
             model,
             log,
-            options=start,
-            kind=AudioKind.EITHER,
-            on_finished=log.close,
+            SessionSource(kind=AudioKind.EITHER, options=start),
             enrichment=self._enrichment,
         )
         if spare is not None:

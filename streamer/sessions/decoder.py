@@ -5,14 +5,13 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
+import msgspec
+
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
 from streamer.engine.language import choose_language, is_doubtful, language_outside, only_among
-from streamer.engine.settings import DecodeOptions
 from streamer.engine.window import Request
-from streamer.settings.apply import decode_options, initial_prompt, resolve_decoding, temperatures, text_tokens
-from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.hotwords import HotWords
@@ -22,6 +21,13 @@ from streamer.whisper.decode.window import WindowOptions, detect_language, max_t
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import (
+    check_decode_options,
+    initial_prompt,
+    resolve_decoding,
+    temperatures,
+    text_tokens,
+)
 from streamer.whisper.result import Hypothesis
 
 # How many sessions' options are kept ready for decoding; a thousand hot words take about 10 MB.
@@ -42,10 +48,10 @@ class WhisperDecoder:
         self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = resolve_decoding(dataclasses.replace(decoding, hotwords=()), model)
+        chosen = resolve_decoding(msgspec.structs.replace(decoding, hotwords=()), model)
         self._config = chosen.generation
         # Options of sessions that chose none.
-        self._own = check_decode_options(decode_options(decoding, model), model)
+        self._own = check_decode_options(decoding, model)
         # Whether the model sees the initial prompt before every window.
         self._carried = decoding.carry_initial_prompt
         # Temperatures of further attempts; the first is at 0.
@@ -77,7 +83,8 @@ class WhisperDecoder:
     def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, sure, outside = self._language(decoder, request)
-        initial, options = self._prepared(request.options or self._own)
+        own = request.options or self._own
+        initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
         options = dataclasses.replace(
             options,
             language=language,
@@ -133,14 +140,14 @@ class WhisperDecoder:
             sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
         return language, sure, outside
 
-    def _prepare(self, options: DecodeOptions) -> tuple[tuple[int, ...], WindowOptions]:
+    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> tuple[tuple[int, ...], WindowOptions]:
         """Return the tokens of the initial prompt, and how to decode the windows of a session."""
         tokenizer = self._model.tokenizer
         filters = self._options.filters
-        if options.hotwords:
-            filters = (HotWords(tokenizer, options.hotwords, self._decoding.hotwords_boost), *filters)
-        initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
-        return initial, dataclasses.replace(self._options, filters=filters, n_beams=options.beam_size)
+        if hotwords:
+            filters = (HotWords(tokenizer, hotwords, self._decoding.hotwords_boost), *filters)
+        initial = tuple(text_tokens(initial_prompt(prompt, hotwords, self._model), tokenizer))
+        return initial, dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
 
     def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 import psutil
 
 from streamer.errors import BusyError, UnknownModelError
@@ -71,7 +72,7 @@ class Models:
     def serve_with(self, model: WhisperModel) -> None:
         """Take the daemon's own model."""
         if self._settings.name == AUTO:
-            self._settings = dataclasses.replace(self._settings, name=model.name)
+            self._settings = msgspec.structs.replace(self._settings, name=model.name)
         path = find_model(self._settings.name)
         self._own, self._own_path = model, path.resolve() if path is not None else Path(self._settings.name)
 

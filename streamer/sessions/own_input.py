@@ -21,7 +21,7 @@ from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
 from streamer.sessions.postprocessing import PostProcessing
-from streamer.sessions.sessions import open_session, tell_error, write_all
+from streamer.sessions.sessions import SessionSource, open_session, tell_error, write_all
 from streamer.settings.table import InputSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -114,11 +114,13 @@ class OwnInput:
             self._settings,
             model,
             self.log,
-            kind=_kind(source),
-            reserved=True,
-            on_finished=finished,
-            label=source.labelled if isinstance(source, Mixed) else lambda event: event,
+            SessionSource(
+                kind=_kind(source),
+                reserved=True,
+                label=source.labelled if isinstance(source, Mixed) else lambda event: event,
+            ),
             enrichment=enrichment,
+            on_finished=finished,
         )
         engine.add(live)
         logger.info("input: %s", source.name)

@@ -5,12 +5,13 @@ One thread takes them from a bounded queue. Before each call of a graph it lets 
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import Any, Self
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -22,11 +23,10 @@ from streamer.offline.recording import OnLanguage
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.sessions.models import Known, Models
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
-from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
-from streamer.worker import Worker
+from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -41,9 +41,9 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
         "temperature": options.temperature,
         "beam_size": options.beam_size,
     }
-    chosen = dataclasses.replace(decoding, **{name: value for name, value in given.items() if value is not None})
+    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
     # The model sees the end of a prompt that is too long.
-    check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
+    check_decode_options(msgspec.structs.replace(chosen, initial_prompt=""), model)
     return chosen
 
 
@@ -80,7 +80,7 @@ class Recordings:
         self._wait_idle: WaitIdle | None = None
         # Jobs that are not over: each is put into the worker's queue once, so that none is dropped there.
         self._jobs: set[Job] = set()
-        self._worker = Worker("recordings", settings.server.max_recordings)
+        self._worker = WorkQueue("recordings", settings.server.max_recordings)
         self._stopping = False
 
     def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:

@@ -1,6 +1,5 @@
 """The model of the second pass: the daemon's own, or another one."""
 
-import dataclasses
 from collections.abc import Sequence
 from concurrent.futures import Future
 
@@ -14,11 +13,11 @@ from streamer.health import Health
 from streamer.offline import transcribe
 from streamer.sessions.models import Known, Models, in_thread
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
@@ -68,7 +67,7 @@ class SecondPass:
             raise StreamerError(str(error))  # a new one each time: its traceback would grow
         model, session = self.model.result(), passage.settings
         language = passage.finals[0].language
-        decoding = dataclasses.replace(
+        decoding = msgspec.structs.replace(
             self._settings.decoding,
             language=language,
             task="translate" if session is not None and session.task == "translate" else "transcribe",
@@ -84,7 +83,7 @@ class SecondPass:
             return ()
         if session is not None and session.options is not None:
             chosen = session.options
-            decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
+            decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
         self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start

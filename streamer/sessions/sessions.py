@@ -1,11 +1,13 @@
 """Sessions of a loaded model: their settings, how they are opened, and how audio is written to them."""
 
-import dataclasses
+import functools
 import logging
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -13,7 +15,7 @@ from streamer.audio.mel import LogMelStream
 from streamer.engine.eventlog import EventLog
 from streamer.engine.publisher import Output
 from streamer.engine.runner import AudioKind, Input, SessionRunner
-from streamer.engine.settings import SessionSettings
+from streamer.engine.settings import SessionSettings, when_stable
 from streamer.engine.state import SessionState
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
@@ -21,10 +23,9 @@ from streamer.protocols.native import SessionOptions
 from streamer.sessions.confidence import Confidence
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.streams import MAX_WRITE_SAMPLES
-from streamer.settings.apply import decode_options, gate_settings, is_conditioned, stability_policy, when_stable
-from streamer.settings.check import check_decode_options
-from streamer.settings.table import Settings
+from streamer.settings.table import CLIENT_OPTIONS, Settings, StreamSettings
 from streamer.whisper.model import SILENCE_S, WhisperModel
+from streamer.whisper.options import check_decode_options, is_conditioned
 
 logger = logging.getLogger(__name__)
 
@@ -32,52 +33,65 @@ logger = logging.getLogger(__name__)
 NO_OPTIONS = SessionOptions()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSource:
+    """What sends a session its audio."""
+
+    kind: AudioKind
+    options: SessionOptions = NO_OPTIONS  # what a client chose
+
+    # Adds to an event what only the source knows.
+    label: Callable[[Event], Event] = lambda event: event
+
+    # See `Input`.
+    reserved: bool = False
+    live_from: int = 0
+
+    # Of a session that goes on from where another was, which has been ready before.
+    state: SessionState | None = None
+
+
 def open_session(
     settings: Settings,
     model: WhisperModel,
     log: EventLog,
+    source: SessionSource,
     *,
-    kind: AudioKind,
-    reserved: bool = False,
-    on_finished: Callable[[], None],
-    options: SessionOptions = NO_OPTIONS,
-    label: Callable[[Event], Event] = lambda event: event,
     enrichment: PostProcessing | None = None,
-    state: SessionState | None = None,
-    live_from: int = 0,
+    on_finished: Callable[[], None] | None = None,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    With `state` it goes on where another was, and has been ready before.
+    enrichment : post-processing of its events
+    on_finished : called when the last event was published, instead of closing the log
 
-    `options` are a client's own; `label` adds to an event what only the source knows, `enrichment` what else is to be
-    known of it. See `SessionRunner` for the rest.
-    Raises ConfigError where the model cannot do what is asked for.
+    Raises ConfigError if the model cannot do what a client chose.
     """
-    chosen = session_settings(settings, model, options)
+    chosen = session_settings(settings, model, source.options)
     runner = SessionRunner(
         chosen,
         Input(
-            kind=kind,
+            kind=source.kind,
             capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
             max_delay_s=settings.stream.max_delay_s,
-            reserved=reserved,
-            live_from=live_from,
+            reserved=source.reserved,
+            live_from=source.live_from,
         ),
         Output(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
-            label=lambda event: label(event if enriched is None else enriched.label(event)),
+            label=lambda event: source.label(event if enriched is None else enriched.label(event)),
             name=log.session,
         ),
         mel=LogMelStream(model.dims.n_mels),
-        state=state,
+        state=source.state,
     )
     if chosen.task == "transcribe":  # translations are less probable by nature
         log.subscribe(Confidence(model, runner.logger.warning).take)
     enriched = enrichment.open(log, runner) if enrichment is not None else None
-    finish = on_finished if enriched is None else partial(enriched.finish, on_finished)
-    if state is None:
+    close = on_finished or log.close
+    finish = close if enriched is None else partial(enriched.finish, close)
+    if source.state is None:
         log.append(ready_event(model, chosen.language))
     return runner
 
@@ -92,37 +106,62 @@ SHORTEST_WINDOW_S = 3.0
 
 
 def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
-    """Return a session's settings, with what a client chose where it chose something.
+    """Return a session's settings: the daemon's, with what a client chose instead.
 
-    Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
+    Raises ConfigError if the model does not know a language, cannot translate, or cannot do what the options say.
     """
-    task = options.task or settings.decoding.task
-    language = options.language or settings.decoding.language
+    named = {setting.name: getattr(options, name) for name, setting in CLIENT_OPTIONS.items()}
+    settings = settings.having({name: value for name, value in named.items() if value is not None})
+    decoding, stream = settings.decoding, settings.stream
+    language, task = decoding.language, decoding.task
     for code in options.languages or ():
         model.tokenizer.start_sequence(code, task)
     if language == "auto" and len(set(options.languages or ())) == 1:
         (language,) = set(options.languages or ())
-    margin_s, probability = when_stable(settings.stream)
-    chosen = SessionSettings(
-        gate=gate_settings(settings.speech),
-        pace_s=settings.stream.pace_s,
-        policy=stability_policy(settings.stream, model),
-        n_agreeing=settings.stream.agreement,
-        attention_margin_s=margin_s,
-        commit_probability=probability,
-        show_probability=settings.stream.show_probability,
-        trim_after_s=settings.stream.trim_after_s,
-        final_silence_s=max(settings.stream.final_silence_s, settings.speech.min_silence_s),
-        window_s=settings.stream.window_s or _longest_window_s(model, whole=settings.stream.captions == "exact"),
-        condition_on_previous_text=is_conditioned(settings.decoding, model),
-        no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
-        logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
-        compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
+    margin_s, probability = when_stable(stream)
+    # A client that chooses how much silence ends speech means that it makes the text final, too.
+    final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
+    resolved = {
+        **msgspec.structs.asdict(stream),
+        "policy": stability_policy(stream, model),
+        "attention_margin_s": margin_s,
+        "commit_probability": probability,
+        "final_silence_s": max(final_silence_s, settings.speech.min_silence_s),
+        "window_s": stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
+    }
+    return SessionSettings(
+        **resolved,
+        gate=settings.speech,
+        condition_on_previous_text=is_conditioned(decoding, model),
+        no_speech_threshold=_or(decoding.no_speech_threshold, math.inf),
+        logprob_threshold=_or(decoding.logprob_threshold, -math.inf),
+        compression_ratio_threshold=_or(decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
+        languages=options.languages or (),
         task="transcribe" if task == "both" else task,
         translated=task == "both",
+        options=check_decode_options(decoding, model),
+        words=options.words is not False,
     )
-    return _with_options(chosen, settings, model, options)
+
+
+def stability_policy(stream: StreamSettings, model: WhisperModel) -> str:
+    """Return what makes words stable with a model: `agreement`, or `alignatt`, which needs known alignment heads."""
+    if stream.policy != "auto":
+        return stream.policy
+    if model.knows_heads:
+        return "alignatt"
+    _note_agreement(model.name)
+    return "agreement"
+
+
+@functools.cache  # said once, however many sessions ask for it
+def _note_agreement(name: str) -> None:
+    logger.info(
+        "it is not known which attention heads of %s follow the audio: words become stable by agreement of passes"
+        " (stream.policy: alignatt is the other way)",
+        name,
+    )
 
 
 def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
@@ -134,31 +173,6 @@ def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
     if whole or not short:
         return longest - SILENCE_S
     return max(SHORTEST_WINDOW_S, short[-1] - (model.silence_s or SILENCE_S))
-
-
-def _with_options(
-    chosen: SessionSettings, settings: Settings, model: WhisperModel, options: SessionOptions
-) -> SessionSettings:
-    """Return settings with the options that a client named, but for language and task."""
-    decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
-    gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
-    own = dataclasses.replace(decode_options(settings.decoding, model), **decoding)
-    return dataclasses.replace(
-        chosen,
-        **_named(
-            languages=options.languages,
-            words=options.words,
-            pace_s=options.pace_s,
-            options=check_decode_options(own, model),
-            final_silence_s=options.min_silence_s,
-            gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
-        ),
-    )
-
-
-def _named(**options: object) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {key: value for key, value in options.items() if value is not None}
 
 
 def write_all(runner: SessionRunner, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:
@@ -178,5 +192,5 @@ def tell_error(log: EventLog, error: StreamerError) -> None:
 
 
 def _or(threshold: float | None, never: float) -> float:
-    """Return a threshold, or where there is none, one that nothing passes."""
+    """Return a threshold, or one that nothing passes if it is None."""
     return never if threshold is None else threshold

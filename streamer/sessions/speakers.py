@@ -17,7 +17,6 @@ from streamer.engine.gate import SpeechStart
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.health import Health
 from streamer.offline.speech import SpeechFinder
-from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
 from streamer.speakers.clusters import ClusteringSettings
 from streamer.speakers.diarization import Diarization
@@ -26,7 +25,7 @@ from streamer.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.speakers.models import find_model
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.weights import torch
-from streamer.worker import Worker
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class SpeakersOfSessions:
         self.known = known
         self._health = health
         # Computes a window of each session in turn. One waiting step of a session is enough: it does all there is.
-        self.worker = Worker("speakers", limit=1)
+        self.worker = WorkQueue("speakers", limit=1)
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
         """Return the vector of the speaker; None if no one speaks, or the model fails."""
@@ -197,7 +196,7 @@ class RecordedSpeakers:
 
     def __init__(self, settings: Settings) -> None:
         """Load the model. Raises ConfigError if it, or a file of the people who are enrolled, is damaged."""
-        self._gate = gate_settings(settings.speech)
+        self._gate = settings.speech
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 

@@ -4,10 +4,11 @@ The unit is a passage: finals up to the end of a sentence, or of speech. Its aud
 its own, so that windows of captions wait for one call of a graph at most.
 """
 
-import dataclasses
 import math
 import time
 from collections.abc import Callable
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
@@ -22,10 +23,10 @@ from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.yielding import WaitIdle, YieldToLive
-from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
-from streamer.worker import Worker, once
+from streamer.whisper.options import is_conditioned
+from streamer.worker import WorkQueue, once
 
 # The language that Whisper translates into.
 ENGLISH = "en"
@@ -56,11 +57,11 @@ class Translations:
         self.health = health
         # The two steps of a passage, each in a thread. The thread that publishes a final holds the lock of its session
         # and must not copy audio; the first of these does, before the audio is overwritten.
-        self.copying = Worker("copy for translation", MAX_WAITING, self.note_late)
-        self.translating = Worker("translate", MAX_WAITING, self.note_late)
+        self.copying = WorkQueue("copy for translation", MAX_WAITING, self.note_late)
+        self.translating = WorkQueue("translate", MAX_WAITING, self.note_late)
         # Grammar, hot words and prompt are for the spoken language. Translations are less probable than transcripts:
         # only a loop is decoded again, and dropped if it stays one.
-        self._decoding = dataclasses.replace(
+        self._decoding = msgspec.structs.replace(
             settings.decoding, grammar="", hotwords=(), initial_prompt="", logprob_threshold=None
         )
         self._conditioned = is_conditioned(settings.decoding, model)

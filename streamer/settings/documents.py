@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import yaml
 
-from streamer.settings.table import SECTIONS, SETTINGS, Setting
+from streamer.settings.setting import Setting
+from streamer.settings.table import SECTIONS, SETTINGS
 from streamer.settings.values import NONE
 
 # JSON Schema of the configuration file; editors read it. `make documents` writes it.
@@ -78,32 +80,12 @@ def _property(setting: Setting) -> dict[str, Any]:
         "description": _noted(setting.help, setting.limits) + (f". {setting.more}" if setting.more else ""),
         "default": NONE if setting.default is None else setting.default,
     }
-    allowed = _allowed(setting)
+    allowed = msgspec.json.schema(setting.type)
+    if "enum" in allowed:
+        allowed["enum"] = list(setting.choices)  # in our order
     if setting.may_be_none:
         return {**described, "anyOf": [allowed, {"enum": [NONE]}]}
     return {**described, **allowed}
-
-
-def _allowed(setting: Setting) -> dict[str, Any]:
-    """Return the schema of a setting's values other than none."""
-    kind = setting.kind
-    if kind is bool:
-        return {"type": "boolean"}
-    if kind in (int, float, tuple[int, ...]):
-        limits = {"minimum": setting.low, "maximum": setting.high}
-        number = {
-            "type": "number" if kind is float else "integer",
-            **{key: limit for key, limit in limits.items() if limit is not None},
-        }
-        return {"type": "array", "items": number} if kind == tuple[int, ...] else number
-    text: dict[str, Any] = {"type": "string"}
-    pattern = {"pattern": f"^(?:{setting.pattern})$"} if setting.pattern else {}
-    if setting.choices is not None:
-        choices = {"enum": list(setting.choices)}
-        text |= {"anyOf": [choices, pattern]} if pattern else choices
-    else:
-        text |= pattern
-    return text if kind is str else {"type": "array", "items": text}
 
 
 def _summary(cls: type[Any]) -> str:

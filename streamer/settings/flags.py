@@ -2,7 +2,8 @@
 
 import argparse
 
-from streamer.settings.table import SETTINGS, Setting
+from streamer.settings.setting import Setting
+from streamer.settings.table import SETTINGS
 
 
 def option_groups() -> dict[str, list[Setting]]:

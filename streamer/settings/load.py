@@ -11,16 +11,14 @@ import yaml
 
 from streamer.errors import ConfigError
 from streamer.outside import printable
-from streamer.settings.table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, ServerSettings, Settings
+from streamer.settings.setting import ENVIRONMENT_PREFIX
+from streamer.settings.table import SECTIONS, SETTINGS, ServerSettings, Settings
 from streamer.settings.values import checked, described, from_text
 
 CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
 CACHE_VARIABLE = "STREAMER_CACHE_DIR"  # read by what compiles models; here only known, so that it is let through
 TOKEN_VARIABLE = "STREAMER_TOKEN"  # what `listen` and `chat` show a daemon; here only known  # noqa: S105
 MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
-
-# Numbers such as 1e3, which YAML 1.2 reads as numbers and YAML 1.1, which PyYAML speaks, as text.
-_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
 
 # Of our environment variables those that are no setting.
 _OTHER_VARIABLES = (CONFIG_VARIABLE, CACHE_VARIABLE, TOKEN_VARIABLE)
@@ -56,15 +54,7 @@ def load_settings(path: Path | None, environ: Mapping[str, str], overrides: Mapp
 
     See `given_values` for the arguments and what is raised.
     """
-    given = given_values(path, environ, overrides)
-    return Settings(
-        **{
-            section: cls(
-                **{name.partition(".")[2]: given[name].value for name in given if name.startswith(f"{section}.")}
-            )
-            for section, cls in SECTIONS.items()
-        }
-    )
+    return Settings().having({name: given.value for name, given in given_values(path, environ, overrides).items()})
 
 
 def given_values(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, Given]:
@@ -138,10 +128,10 @@ def _read(path: Path, named: str) -> str:
 
 
 def _parse(path: Path, text: str) -> dict[str, Given]:
-    # Nodes rather than values: they know their line, and nothing is expanded, so that aliases cannot make a small
-    # file large.
+    # Nodes know their line; an alias stays one object, so that aliases cannot make a small file large.
     try:
-        root = yaml.SafeLoader(text).get_single_node()
+        loader = _Loader(text)
+        root = loader.get_single_node()
     except yaml.MarkedYAMLError as error:
         place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
         raise ConfigError(
@@ -152,33 +142,32 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
         raise ConfigError(f"{path}: this is not YAML ({' '.join(str(error).split())}): expected plain text") from None
     except RecursionError:
         raise ConfigError(f"{path}: nested too deeply: expected sections with `key: value` lines below") from None
-    if root is None or _is_null(root):
-        return {}
     values: dict[str, Given] = {}
-    for section, section_line, block in _entries(path, root, "sections such as `server:`"):
+    for section, section_line, block in _entries(path, loader, root, "sections such as `server:`"):
         if section not in SECTIONS:
             raise ConfigError(
                 f"{path}:{section_line}: there is no section {section!r:.80}: {_nearest_section(section)}"
             )
-        if _is_null(block):
-            continue  # a section whose keys are all commented out
-        for key, line, node in _entries(path, block, f"`key: value` lines below `{section}:`"):
+        for key, line, node in _entries(path, loader, block, f"`key: value` lines below `{section}:`"):
             name = f"{section}.{key}"
             if name not in SETTINGS:
                 raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
-            # YAML 1.1 reads `on` and `off` as true and false.
-            is_choice = isinstance(node, yaml.ScalarNode) and node.value in (SETTINGS[name].choices or ())
-            value = node.value if is_choice else _node_value(node)
-            value = checked(SETTINGS[name], value, f"{path}:{line}: {name}")
-            values[name] = Given(value, f"{path}, line {line}")
+            value = _value(loader, node)
+            if isinstance(value, bool) and node.value in SETTINGS[name].choices:
+                value = node.value  # YAML 1.1 reads `on` and `off` as true and false
+            values[name] = Given(checked(SETTINGS[name], value, f"{path}:{line}: {name}"), f"{path}, line {line}")
     return values
 
 
-def _entries(path: Path, node: yaml.Node, expected: str) -> Iterator[tuple[str, int, yaml.Node]]:
-    """Yield key, line and value of a mapping, whose keys must be text and different."""
+def _entries(
+    path: Path, loader: "_Loader", node: yaml.Node | None, expected: str
+) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Yield key, line and value of a mapping, whose keys must be text and different; nothing if it is empty."""
+    if node is None or node.tag == "tag:yaml.org,2002:null":
+        return
     if not isinstance(node, yaml.MappingNode):
         line = node.start_mark.line + 1
-        raise ConfigError(f"{path}:{line}: found {described(_node_value(node))}: expected {expected}")
+        raise ConfigError(f"{path}:{line}: found {described(_value(loader, node))}: expected {expected}")
     seen: dict[str, int] = {}
     for key_node, value in node.value:
         line = key_node.start_mark.line + 1
@@ -191,22 +180,21 @@ def _entries(path: Path, node: yaml.Node, expected: str) -> Iterator[tuple[str, 
         yield name, line, value
 
 
-def _node_value(node: yaml.Node) -> object:
-    """Return what a node says: a plain value, a list of such, or an empty mapping for anything deeper."""
-    if isinstance(node, yaml.ScalarNode):
-        if node.style is None and _EXPONENT.fullmatch(node.value):
-            return float(node.value)
-        try:
-            return yaml.constructor.SafeConstructor().construct_object(node)
-        except (ValueError, OverflowError, yaml.YAMLError):  # 2026-13-45, a number of 5000 digits, !!int "x"
-            return str(node.value)
-    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
-        return [_node_value(item) for item in node.value]
-    return {}
+def _value(loader: "_Loader", node: yaml.Node) -> object:
+    """Return the value of a node; its text if that is not of the type that it looks like, such as 2026-13-45."""
+    try:
+        return loader.construct_object(node, deep=True)
+    except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        return node.value if isinstance(node, yaml.ScalarNode) else {}
 
 
-def _is_null(node: yaml.Node) -> bool:
-    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+class _Loader(yaml.SafeLoader):
+    """Reads 1e3, too, as a number, as YAML 1.2 does; PyYAML reads YAML 1.1."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}$"), [*"-+0123456789"]
+)
 
 
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:

@@ -1,163 +1,45 @@
-"""The one table of settings: each with its default, range, unit, help, flag, and the program that it comes from.
+"""The one table of settings: each with its type, default, range, unit, help, flag, and the program that it comes from.
 
 Everything else about a setting is made of this table: its place in the configuration file, its environment variable
-and its flag (`load`, `flags`), and config.yaml, the JSON Schema and the tables of docs/options.md (`documents`).
-A new setting is one entry here. The table imports nothing of the program, so that every part may read its sections.
+and its flag (`load`, `flags`), config.yaml, the JSON Schema and the tables of docs/options.md (`documents`), and what
+a client may choose for its session (`client`, read by `protocols.native`). A new setting is one entry here, and the
+name of a section's class is the only other thing to know: some sections have many fields, as each is a block of the
+configuration file with a line for each setting. The table imports nothing of the program but `setting`, so that every
+part may read its sections.
 """
 
-import dataclasses
-import types
-import typing
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
-ENVIRONMENT_PREFIX = "STREAMER_"
+import msgspec
+
+from streamer.settings.setting import Setting, section, setting
 
 # `model.name` of the model that is chosen for the machine.
 AUTO = "auto"
 
 OPENAI = "openai-whisper"
-WHISPER_CPP = "whisper.cpp"
-FASTER_WHISPER = "faster-whisper"
-OURS = "streamer"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """What is known of a setting. Text is one of the choices or fits the pattern, and so does each item of a list."""
-
-    default: Any
-
-    # One phrase: the comment in config.yaml, the help of the flag, and what it does in the documents and the schema.
-    help: str
-
-    # Such as `s`, `tokens`, `logits`.
-    unit: str = ""
-
-    # Inclusive.
-    low: float | None = None
-    high: float | None = None
-    choices: Sequence[str] | None = None
-    pattern: str | None = None
-
-    # Of what fits the pattern.
-    example: str = ""
-
-    # Where it is not made of the name; and what the help calls the value, where that is not a matter of its type.
-    flag: str = ""
-    metavar: str = ""
-
-    # Whether no message repeats the value.
-    secret: bool = False
-
-    # Whether the flag is given once for each item of the list, and not once with commas between them.
-    repeated: bool = False
-
-    # Of options of decoding and output. Title of the group that begins with this option:
-    group: str = ""
-
-    # Program whose name, meaning and default it has.
-    source: str = OURS
-
-    # Whether live captions heed it as well as the transcription of files.
-    live: bool = False
-
-    # Sentences for the documents: more on what it does, and what it is good for.
-    more: str = ""
-    use: str = ""
-
-    # Dotted, such as `server.port`; the type of its values other than None; and whether None, `none` in the file, in
-    # the environment and in a flag, is one. Known from the field.
-    name: str = ""
-    kind: Any = None
-    may_be_none: bool = False
-
-    @property
-    def key(self) -> str:
-        """Its name within its section."""
-        return self.name.partition(".")[2]
-
-    @property
-    def variable(self) -> str:
-        """The environment variable that sets it."""
-        return ENVIRONMENT_PREFIX + self.name.replace(".", "_").upper()
-
-    @property
-    def option(self) -> str:
-        """The flag that sets it, in commands that have it."""
-        return self.flag or "--" + self.key.replace("_", "-")
-
-    @property
-    def default_text(self) -> str:
-        """The default in words, as documents and help show it; `empty` where it is."""
-        if isinstance(self.default, bool):
-            return "on" if self.default else "off"
-        if self.default is None:
-            return "none"
-        return str(self.default) if self.default not in ("", ()) else "empty"
-
-    @property
-    def limits(self) -> str:
-        """What it may be, in a few words; empty where anything of its type may, or the help names all choices."""
-        if self.choices is not None:
-            named = all(choice in self.help for choice in self.choices)
-            found = "" if named else ", ".join(filter(None, (*self.choices, self.example)))
-        elif self.low is not None and self.high is not None:
-            found = f"{short(self.low)} to {short(self.high)}{self.unit and f' {self.unit}'}"
-        else:
-            return self.unit
-        return (
-            f"{found}, or none" if self.may_be_none and self.default is not None and "none" not in self.help else found
-        )
-
-    def is_in_range(self, value: float) -> bool:
-        """Return whether a number is in the range."""
-        # NaN is in none. Compared before it is converted: an integer may be too large for a float.
-        return value == value and (
-            (self.low is None or value >= self.low) and (self.high is None or value <= self.high)
-        )
-
-
-def short(number: float) -> str:
-    """Return a number as people write it: without a point where it is whole."""
-    return str(int(number)) if number == int(number) else str(number)
-
-
-def setting(
-    default: Any,  # noqa: ANN401 - as dataclasses.field
-    help: str,
-    *,
-    within: tuple[float, float] | tuple[None, None] = (None, None),
-    **known: Any,  # noqa: ANN401
-) -> Any:  # noqa: ANN401
-    """Declare a setting: a field of a section that carries its `Setting`; numbers are `within` a range."""
-    low, high = within
-    declared = Setting(**{"default": default, "help": help, "low": low, "high": high, **known})
-    return field(default=default, metadata={"setting": declared})
-
-
-# The same for options that other programs have.
+# How options of other programs are declared.
 _openai = partial(setting, source=OPENAI)
-_whisper_cpp = partial(setting, source=WHISPER_CPP)
-_faster_whisper = partial(setting, source=FASTER_WHISPER)
+_whisper_cpp = partial(setting, source="whisper.cpp")
+_faster_whisper = partial(setting, source="faster-whisper")
 
 
-def _device(default: str, help: str, **known: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Declare an inference device; empty where it may be left to another setting."""
+def _device(default: str, help: str, **known: Any) -> Any:  # noqa: ANN401 - as setting
+    """Declare an inference device; empty if it may be left to another setting."""
     choices = ("AUTO", "NPU", "GPU", "CPU") if default else ("AUTO", "NPU", "GPU", "CPU", "")
-    pattern = r"(NPU|GPU|CPU)(\.[0-9]+)+"
+    pattern = "|".join((*choices, r"(NPU|GPU|CPU)(\.[0-9]+)+"))
     return setting(default, help, choices=choices, pattern=pattern, example="GPU.1", **{"metavar": "D", **known})
 
 
-def _properties(help: str) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Declare a list of OpenVINO properties."""
-    return setting((), help, pattern=r"\w+=.*", example="NPU_TURBO=YES")
+# How a list of OpenVINO properties is declared.
+_properties = partial(setting, (), pattern=r"\w+=.*", example="NPU_TURBO=YES")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InputSettings:
+@section
+class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where audio comes from."""
 
     source: str = setting(
@@ -179,15 +61,15 @@ class InputSettings:
     buffer_s: float = setting(
         90.0, "audio kept; room for a slow device to catch up before anything is lost", unit="s", within=(60.0, 3600.0)
     )
-    stdin_format: str = setting(
-        "s16le", "standard input: s16le (16-bit integers) or f32le (floats), little-endian", choices=("s16le", "f32le")
+    stdin_format: Literal["s16le", "f32le"] = setting(
+        "s16le", "standard input: s16le (16-bit integers) or f32le (floats), little-endian"
     )
     stdin_sample_rate: int = setting(16_000, "standard input: samples a second", unit="Hz", within=(4_000, 384_000))
     stdin_channels: int = setting(1, "standard input: channels, interleaved; they are mixed to one", within=(1, 32))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelSettings:
+@section
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Which Whisper, on which device; `streamer devices` shows what comes of it."""
 
     name: str = setting(
@@ -207,11 +89,8 @@ class ModelSettings:
         "adapter for windows of less than 30 s; auto: one that comes with streamer, if any; none",
         metavar="DIR|auto|none",
     )
-    weights: str = setting(
-        "auto",
-        "f32, f16, int8; auto: int8 for tiny and base on CPU and GPU, else as in the file",
-        choices=("auto", "f32", "f16", "int8"),
-        metavar="W",
+    weights: Literal["auto", "f32", "f16", "int8"] = setting(
+        "auto", "f32, f16, int8; auto: int8 for tiny and base on CPU and GPU, else as in the file", metavar="W"
     )
     device: str = _device(
         "AUTO",
@@ -246,8 +125,8 @@ class ModelSettings:
     cache_dir: str = setting("", "where compiled models are kept; empty: the user's cache directory", metavar="DIR")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodingSettings:
+@section
+class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How audio becomes text; docs/options.md says more, and which options live captions use."""
 
     # Names and defaults are openai-whisper's where it has the option.
@@ -260,15 +139,16 @@ class DecodingSettings:
         live=True,
         more="`auto` looks at the first 30 s. YAML takes `no` (Norwegian) for false: quote it",
         use="a known language saves the search for it, and its errors on short audio",
+        client="language",
     )
-    task: str = _openai(
+    task: Literal["transcribe", "translate", "both"] = _openai(
         "transcribe",
         "transcribe; translate, into English; both, the one with the other beside it",
-        choices=("transcribe", "translate", "both"),
         metavar="T",
         live=True,
         more="Of a file `both` makes two texts; live the translation follows each sentence (docs/streaming.md)",
         use="captions in the original and in English",
+        client="task",
     )
     beam_size: int | None = _openai(
         None,
@@ -277,6 +157,7 @@ class DecodingSettings:
         live=True,
         more="Live nano.en asks for 4, most models for 1. 1 is greedy: faster, with more errors",
         use="fewer errors, for more time",
+        client="beam_size",
     )
     patience: float | None = _openai(
         None,
@@ -366,10 +247,9 @@ class DecodingSettings:
         more="whisper.cpp has 2.4",
         use="finds loops of tokens",
     )
-    keep_failed: str = setting(
+    keep_failed: Literal["best", "last"] = setting(
         "best",
         "text if every temperature fails: best, the most probable that is no loop; last",
-        choices=("best", "last"),
         metavar="W",
         more="openai-whisper keeps that of the last temperature",
         use="less hallucinated text",
@@ -388,10 +268,9 @@ class DecodingSettings:
         use="the same text each time; another one gives another draw",
     )
 
-    condition_on_previous_text: str = _openai(
+    condition_on_previous_text: Literal["auto", "always", "never"] = _openai(
         "auto",
         "show the model what was said last: always, never, or auto: as it was trained",
-        choices=("auto", "always", "never"),
         metavar="W",
         group="Prompt",
         live=True,
@@ -404,6 +283,7 @@ class DecodingSettings:
         metavar="TEXT",
         live=True,
         use="spelling of names, style of punctuation",
+        client="initial_prompt",
     )
     carry_initial_prompt: bool = _openai(
         False,
@@ -426,6 +306,7 @@ class DecodingSettings:
         more="They are made likelier while they are being spelled, and shown before the first window to a model that"
         " heeds a prompt",
         use="names, products, rare words",
+        client="hotwords",
     )
     hotwords_boost: float = setting(
         3.0,
@@ -555,14 +436,13 @@ class DecodingSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputSettings:
+@section
+class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Subtitles."""
 
-    subtitle_style: str = setting(
+    subtitle_style: Literal["broadcast", "whisper"] = setting(
         "broadcast",
         "how subtitles are divided and how long they stand",
-        choices=("broadcast", "whisper"),
         metavar="STYLE",
         live=True,
         more="broadcast: two lines that can be read; whisper: one a segment, as openai-whisper writes them, as with any"
@@ -591,26 +471,35 @@ class OutputSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeechSettings:
+@section
+class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When somebody counts as speaking."""
 
     threshold: float = setting(
-        0.5, "probability at which speech begins; higher in noise, lower for soft voices", within=(0.01, 0.99)
+        0.5,
+        "probability at which speech begins; higher in noise, lower for soft voices",
+        within=(0.01, 0.99),
+        client="vad_threshold",
     )
     min_speech_s: float = setting(0.1, "shorter bursts are clicks", unit="s", within=(0.0, 10.0))
-    min_silence_s: float = setting(0.6, "silence that ends speech", unit="s", within=(0.1, 10.0))
+    min_silence_s: float = setting(
+        0.6, "silence that ends speech", unit="s", within=(0.1, 10.0), client="min_silence_s"
+    )
     pad_s: float = setting(
         0.3, "kept before and after speech, so that soft first and last sounds are heard", unit="s", within=(0.0, 2.0)
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamSettings:
+@section
+class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When to transcribe, and when a word is settled."""
 
     pace_s: float = setting(
-        0.25, "least new audio from one pass to the next; costly passes take more", unit="s", within=(0.1, 10.0)
+        0.25,
+        "least new audio from one pass to the next; costly passes take more",
+        unit="s",
+        within=(0.1, 10.0),
+        client="pace_s",
     )
     max_pace_s: float = setting(
         2.0, "clients' audio is refused where it would make passes rarer than this", unit="s", within=(0.1, 60.0)
@@ -621,17 +510,11 @@ class StreamSettings:
         unit="s",
         within=(5.0, 3600.0),
     )
-    captions: str = setting(
-        "balanced",
-        "early: stable sooner, more wrong words; exact: later, fewer",
-        choices=("early", "balanced", "exact"),
-        flag="--captions",
-        metavar="HOW",
+    captions: Literal["early", "balanced", "exact"] = setting(
+        "balanced", "early: stable sooner, more wrong words; exact: later, fewer", flag="--captions", metavar="HOW"
     )
-    policy: str = setting(
-        "auto",
-        "agreement: passes agree on a word; alignatt: or the decoder is sure; auto: by the model",
-        choices=("auto", "agreement", "alignatt"),
+    policy: Literal["auto", "agreement", "alignatt"] = setting(
+        "auto", "agreement: passes agree on a word; alignatt: or the decoder is sure; auto: by the model"
     )
     agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
     attention_margin_s: float | None = setting(
@@ -660,8 +543,8 @@ class StreamSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServerSettings:
+@section
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The WebSocket and HTTP front."""
 
     host: str = setting(
@@ -694,11 +577,8 @@ class ServerSettings:
     proxies: tuple[str, ...] = setting(
         (), "reverse proxies whose X-Forwarded-* are believed, such as 10.0.0.0/8, or unix"
     )
-    tls: str = setting(
-        "auto",
-        "auto (on where tls_certificate is set), on, off, or self-signed (made for this machine)",
-        choices=("auto", "on", "off", "self-signed"),
-        metavar="HOW",
+    tls: Literal["auto", "on", "off", "self-signed"] = setting(
+        "auto", "auto (on where tls_certificate is set), on, off, or self-signed (made for this machine)", metavar="HOW"
     )
     tls_certificate: str = setting("", "PEM file with the certificate and its chain", metavar="FILE")
     tls_key: str = setting(
@@ -733,8 +613,8 @@ class ServerSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OutputsSettings:
+@section
+class OutputsSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Where captions of the daemon's own input go, too (docs/clients.md); a secret may be @FILE."""
 
     to: tuple[str, ...] = setting(
@@ -753,8 +633,8 @@ class OutputsSettings:
     webhook_secret: str = setting("", "what posts are signed with; empty: they are not", secret=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorrectionSettings:
+@section
+class CorrectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What corrects finals later, as `revision` events."""
 
     glossary: str = setting("", "YAML file of terms as they are to be spelled; empty: none", metavar="FILE")
@@ -778,16 +658,16 @@ class CorrectionSettings:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpeakersSettings:
+@section
+class SpeakersSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Who speaks: a label for each word."""
 
     enabled: bool = setting(False, "label each word with who says it", flag="--speakers")
     enrolled: str = setting("", "folder of people's voices by name; empty: in the user's data directory", metavar="DIR")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterSettings:
+@section
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Many machines joined by NATS: gateways, workers, `transcribe --nats` (docs/cluster.md)."""
 
     nats: tuple[str, ...] = setting(
@@ -806,8 +686,8 @@ class ClusterSettings:
     max_recordings: int = setting(1, "recordings that a worker transcribes at once; 0: none", within=(0, 64))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatSettings:
+@section
+class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The chatbot that is asked what was said."""
 
     url: str = setting("", "OpenAI-compatible endpoint, up to and including /v1", flag="--to", metavar="URL")
@@ -823,57 +703,54 @@ class ChatSettings:
     history_turns: int = setting(20, "questions and answers that the model is reminded of", within=(0, 1000))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogSettings:
+@section
+class LogSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What is logged, on standard error."""
 
-    level: str = setting("info", "how much is logged", flag="--debug", choices=("debug", "info", "warning", "error"))
-    format: str = setting("text", "how a line is written: text, or json for programs", choices=("text", "json"))
+    level: Literal["debug", "info", "warning", "error"] = setting("info", "how much is logged", flag="--debug")
+    format: Literal["text", "json"] = setting("text", "how a line is written: text, or json for programs")
     access: bool = setting(False, "log each request: address, name of the token, path, status, duration")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """All of them, section by section."""
 
-    input: InputSettings = field(default_factory=InputSettings)
-    model: ModelSettings = field(default_factory=ModelSettings)
-    decoding: DecodingSettings = field(default_factory=DecodingSettings)
-    output: OutputSettings = field(default_factory=OutputSettings)
-    speech: SpeechSettings = field(default_factory=SpeechSettings)
-    stream: StreamSettings = field(default_factory=StreamSettings)
-    server: ServerSettings = field(default_factory=ServerSettings)
-    outputs: OutputsSettings = field(default_factory=OutputsSettings)
-    correction: CorrectionSettings = field(default_factory=CorrectionSettings)
-    speakers: SpeakersSettings = field(default_factory=SpeakersSettings)
-    cluster: ClusterSettings = field(default_factory=ClusterSettings)
-    chat: ChatSettings = field(default_factory=ChatSettings)
-    log: LogSettings = field(default_factory=LogSettings)
+    input: InputSettings = InputSettings()
+    model: ModelSettings = ModelSettings()
+    decoding: DecodingSettings = DecodingSettings()
+    output: OutputSettings = OutputSettings()
+    speech: SpeechSettings = SpeechSettings()
+    stream: StreamSettings = StreamSettings()
+    server: ServerSettings = ServerSettings()
+    outputs: OutputsSettings = OutputsSettings()
+    correction: CorrectionSettings = CorrectionSettings()
+    speakers: SpeakersSettings = SpeakersSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    chat: ChatSettings = ChatSettings()
+    log: LogSettings = LogSettings()
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any type of setting
         """Return a value by its dotted name."""
         section, _, key = name.partition(".")
         return getattr(getattr(self, section), key)
 
-
-def _read_table() -> dict[str, Setting]:
-    table = {}
-    for name, section in SECTIONS.items():
-        for key in dataclasses.fields(section):
-            kinds = typing.get_args(key.type)
-            may_be_none = types.NoneType in kinds
-            known: Setting = key.metadata["setting"]
-            table[f"{name}.{key.name}"] = dataclasses.replace(
-                known,
-                name=f"{name}.{key.name}",
-                kind=next(kind for kind in kinds if kind is not types.NoneType) if may_be_none else key.type,
-                may_be_none=may_be_none,
-            )
-    return table
+    def having(self, values: Mapping[str, Any]) -> "Settings":
+        """Return the settings with other values for some, by their dotted names."""
+        changed: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            section, _, key = name.partition(".")
+            changed.setdefault(section, {})[key] = value
+        replace = msgspec.structs.replace
+        return replace(self, **{name: replace(getattr(self, name), **keys) for name, keys in changed.items()})
 
 
 # The class of each section, and every setting by its dotted name, in the order of the configuration file.
-SECTIONS: dict[str, type[Any]] = {
-    section.name: section.type for section in dataclasses.fields(Settings) if isinstance(section.type, type)
+SECTIONS: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+SETTINGS: dict[str, Setting] = {
+    f"{name}.{key}": msgspec.structs.replace(known, name=f"{name}.{key}")
+    for name, cls in SECTIONS.items()
+    for key, known in cls.settings.items()
 }
-SETTINGS = _read_table()
+
+# Settings that a client may choose otherwise for its session, by the names of the options.
+CLIENT_OPTIONS = {known.client: known for known in SETTINGS.values() if known.client}

@@ -97,7 +97,7 @@ class WhisperModel:
         Raises ConfigError if the model does not know the language, or cannot translate.
         """
         if task == "both" and self.tokenizer.known_languages == ["en"]:
-            raise ConfigError(f"task is both, and {self.name} hears English only: choose a multilingual model")
+            raise ConfigError(f"task is both, and {self.name} knows English only: choose a multilingual model")
         language = self.tokenizer.choose_language(wanted, "translate" if task == "both" else task)
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.

@@ -1,13 +1,12 @@
 """Audio through a daemon that goes away in the middle: nothing is lost, and nothing comes twice."""
 
 import asyncio
-import dataclasses
 import json
 import queue
 import socket
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,7 +15,7 @@ import soundfile
 from websockets.asyncio.server import ServerConnection
 
 from streamer.client import stream as module
-from streamer.client.stream import Item, Options, Sent, stream
+from streamer.client.stream import Item, Sent, stream
 from streamer.errors import (
     BusyError,
     ConfigError,
@@ -28,7 +27,6 @@ from streamer.errors import (
     UsageError,
 )
 from streamer.events import End, Error, Event, Final, Ready, Resumed
-from streamer.protocols.native import SessionOptions
 from tests.client.test_captions import daemon, ready, sending
 from tests.client.test_captions import final as said
 from tests.cutting import cutting
@@ -367,7 +365,3 @@ async def test_an_event_that_comes_twice_and_a_second_resumption_are_left_out() 
     # The name of the session is a secret, and addresses lie in the logs of proxies.
     assert paths == ["/v1/stream", "/v1/stream"]
     assert [json.loads(message) for message in messages] == [{"type": "resume", "session": "s", "after": 2}]
-
-
-def test_options_are_those_of_the_daemon() -> None:
-    assert set(get_type_hints(Options)) == {field.name for field in dataclasses.fields(SessionOptions)}

@@ -233,7 +233,8 @@ class FakeWorker:
                 events = [self._final(own, len(own.audio))] if len(own.audio) else []
                 events.append(End())
             case "set":
-                start = dataclasses.replace(own.checkpoint.start, language=do.options.language if do.options else None)
+                language = do.options.language if do.options else None
+                start = msgspec.structs.replace(own.checkpoint.start, language=language)
                 own.checkpoint = msgspec.structs.replace(own.checkpoint, start=start)
         await self._say(own, events)
 

@@ -1,13 +1,13 @@
 """A machine's connection to NATS."""
 
 import asyncio
-import dataclasses
 import logging
 import re
 import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamer.cluster.bus import Bus, Reply, machine_name
@@ -232,7 +232,7 @@ async def test_passwords_are_used_and_never_logged(tmp_path: Path, caplog: pytes
     ],
 )
 async def test_wrong_settings_are_refused_in_one_line(nats: str, given: dict[str, Any]) -> None:
-    settings = dataclasses.replace(settings_for(nats), **given)
+    settings = msgspec.structs.replace(settings_for(nats), **given)
     with pytest.raises(ConfigError) as raised:
         await Bus.connect(settings, settings.name or "a")
     assert "\n" not in str(raised.value)

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -151,7 +151,7 @@ async def test_a_session_is_transcribed_by_a_worker(places: Places) -> None:
     client = await places.client(8000)
     await client.speak(4000)
     await client.stream.command("flush")
-    await client.stream.change(dataclasses.replace(client.stream.options, language="de"))
+    await client.stream.change(msgspec.structs.replace(client.stream.options, language="de"))
     await client.finish()
     assert isinstance(client.events[0], Ready)
     assert [event.time for event in client.events if isinstance(event, Flushed)] == [0.25]
@@ -493,7 +493,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     def at(stream: ClientStream, position: int) -> bool:
         return stream._session.checkpoint.state.heard >= position  # type: ignore[attr-defined, no-any-return]
 
-    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))  # type: ignore[arg-type]
+    stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     await stream.write(data[: 2 * rate * frame_bytes])
     await until(lambda: at(stream, 30_000))
     await g1.close()

@@ -21,10 +21,10 @@ from streamer.commands import batch
 from streamer.errors import AudioFileError, ClusterError, ConfigError, StoppingError, UnknownModelError
 from streamer.offline import transcribe
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within

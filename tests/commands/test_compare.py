@@ -123,7 +123,7 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
         (("CLIP", "--models", "nano.en@decoding.beams=5"), "there is no setting 'decoding.beams'"),
         (("CLIP", "--models", "nano.en@decoding.beam_size=many"), "nano.en@decoding.beam_size=many: "),
         (("CLIP", "--models", "nano.en,tiny", "--language", "de"), "nano.en: language is de"),
-        (("CLIP", "--models", "nano.en@decoding.task=both"), "nano.en hears English only"),
+        (("CLIP", "--models", "nano.en@decoding.task=both"), "nano.en knows English only"),
         (("CLIP", "--models", "tiny@decoding.task=both"), "task is both"),
         (("-", "--models", "nano.en"), "standard input"),
         (("missing.wav", "--models", "nano.en"), "missing.wav"),

@@ -53,7 +53,7 @@ def test_several_voices_and_too_little_speech_are_refused(
 def test_words_of_a_file_have_a_speaker(
     run_here: Callable[..., Outcome], people: dict[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("streamer.settings.check.find_model", lambda: tmp_path)
+    monkeypatch.setattr("streamer.check.find_model", lambda: tmp_path)
     monkeypatch.setenv("STREAMER_SPEAKERS_ENROLLED", str(tmp_path))
     assert "leave out --stream" in run_here("transcribe", "--speakers", "--stream", SAMPLE).error()
     done = run_here("transcribe", "--speakers", "--format", "json", SAMPLE)

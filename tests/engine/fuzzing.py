@@ -17,13 +17,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
 
+import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.engine import Engine
-from streamer.engine.gate import GateSettings
 from streamer.engine.language import choose_language
 from streamer.engine.publisher import Output
 from streamer.engine.runner import AudioKind, Input, SessionRunner
@@ -34,6 +34,7 @@ from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
 from streamer.engine.window import Request
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, GapReason
+from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.engine.test_session import SETTINGS, n_items
 from tests.fakes import (
@@ -151,9 +152,9 @@ def random_manners(rng: random.Random) -> Manners:
 
 def random_settings(rng: random.Random) -> SessionSettings:
     """Return settings that a client might ask for."""
-    return dataclasses.replace(
+    return msgspec.structs.replace(
         SETTINGS,
-        gate=GateSettings(
+        gate=SpeechSettings(
             threshold=rng.choice((0.3, 0.5, 0.8)),
             min_speech_s=rng.choice((0.05, 0.1, 0.2)),
             min_silence_s=rng.choice((0.1, 0.6, 0.6, 2.0, 10.0)),
@@ -161,7 +162,7 @@ def random_settings(rng: random.Random) -> SessionSettings:
         ),
         pace_s=rng.choice((0.1, 0.5, 0.5, 2.0, 10.0)),
         policy=rng.choice(("agreement", "alignatt")),
-        n_agreeing=rng.randint(1, 4),
+        agreement=rng.randint(1, 4),
         commit_probability=rng.choice((0.0, 0.4)),
         show_probability=rng.choice((0.0, 0.5)),
         trim_after_s=rng.choice((5.0, 8.0, 15.0, 28.0)),
@@ -425,7 +426,7 @@ class Client:
     def _change(self) -> None:
         settings = random_settings(self.rng)
         if self.world.faithful:
-            settings = dataclasses.replace(settings, words=self.settings.words)
+            settings = msgspec.structs.replace(settings, words=self.settings.words)
         self.runner.change(settings)
 
     def _hole(self) -> float:

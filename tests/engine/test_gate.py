@@ -4,10 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
+from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
+from streamer.settings.table import SpeechSettings
 
 CHUNK = 512
-SETTINGS = GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
+SETTINGS = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
 
 Boundary = SpeechStart | SpeechEnd
 
@@ -61,7 +62,7 @@ def test_no_speech_reaches_back_into_lost_audio() -> None:
 def test_starts_and_ends_alternate_and_never_go_back(
     probabilities: list[float], min_silence_s: float, pad_s: float
 ) -> None:
-    gate = SpeechGate(GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=min_silence_s, pad_s=pad_s))
+    gate = SpeechGate(SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=min_silence_s, pad_s=pad_s))
     boundaries: list[Boundary] = []
     for i, probability in enumerate(probabilities):
         boundaries += feed(gate, i, 1, probability)

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -361,7 +362,7 @@ def test_the_log_says_once_that_a_language_is_spoken_that_is_not_allowed(caplog:
 
 def test_settings_can_change_while_somebody_speaks() -> None:
     rig = Rig(words_at(0.5, 1.0, 2.0, 2.5, 5.0, 5.5), settings=settings_of(language="en"))
-    quick = dataclasses.replace(SETTINGS.gate, min_silence_s=0.2)
+    quick = msgspec.structs.replace(SETTINGS.gate, min_silence_s=0.2)
     rig.speak_until(1.4)
     rig.runner.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto"))
     n_windows = len(rig.windows)
@@ -379,7 +380,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     assert len(rig.windows) == n_windows + 3
     assert languages[-2:] == ["auto", "en"]
     # Nothing is as probable: nobody speaks any more.
-    rig.runner.change(settings_of(gate=dataclasses.replace(quick, threshold=0.99), final_silence_s=0.2))
+    rig.runner.change(settings_of(gate=msgspec.structs.replace(quick, threshold=0.99), final_silence_s=0.2))
     rig.finish(7.0)
     assert len(rig.finals) == 2
 

@@ -1,6 +1,5 @@
 """The promises of a session, held over simulated conversations."""
 
-import dataclasses
 import itertools
 import random
 from collections import deque
@@ -8,19 +7,20 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.gate import GateSettings
 from streamer.engine.schedule import PAUSE_SAMPLES
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
 from streamer.engine.window import Request, Window
 from streamer.events import Event, Final, Gap, Partial, Speech
+from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
 from tests.promises import Promises
@@ -30,13 +30,14 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 # A word of a hypothesis: text, start, end and, if it is not the end, how far the decoder attended, in seconds.
 Said = TimedWord | tuple[str, float, float] | tuple[str, float, float, float]
 
-GATE = GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
+GATE = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
 
 SETTINGS = SessionSettings(
     gate=GATE,
     pace_s=0.5,
     policy="agreement",
-    n_agreeing=2,
+    agreement=2,
+    final_silence_s=0.6,
     attention_margin_s=0.3,
     commit_probability=0.0,
     show_probability=0.0,
@@ -155,14 +156,14 @@ class Conversation:
 
 
 def settings_of(**changes: object) -> SessionSettings:
-    return dataclasses.replace(SETTINGS, **changes)  # type: ignore[arg-type]
+    return msgspec.structs.replace(SETTINGS, **changes)
 
 
 paces = st.builds(
     settings_of,
     pace_s=st.sampled_from((0.1, 0.5, 2.0, 10.0)),
     policy=st.sampled_from(("agreement", "alignatt")),
-    n_agreeing=st.integers(1, 4),
+    agreement=st.integers(1, 4),
     trim_after_s=st.sampled_from((5.0, 8.0, 15.0, 28.0)),
     window_s=st.sampled_from((5.0, 10.0, 28.0)),
     final_silence_s=st.sampled_from((0.6, 1.5)),
@@ -439,7 +440,7 @@ def test_where_speech_ends_while_the_pause_is_transcribed_that_is_the_last_pass(
 
 
 def test_silence_after_a_pause_is_not_encoded_and_speech_goes_on_behind_it() -> None:
-    session = speaking(settings_of(gate=dataclasses.replace(GATE, min_silence_s=5.0)))
+    session = speaking(settings_of(gate=msgspec.structs.replace(GATE, min_silence_s=5.0)))
     hear(session, 2.0)
     take(session, pause_at(session, 2.3), [(" hello", 0.5, 1.0)])
     hear(session, 5.0, 0.0)
@@ -717,7 +718,7 @@ def test_speech_that_begins_with_the_audio_lacks_nothing() -> None:
     start = only(Speech, hear(session, 2.4))
     assert start.time > 1.6
     # It does not begin once more where it ended before.
-    session = Session(settings_of(gate=dataclasses.replace(GATE, min_silence_s=0.1)))
+    session = Session(settings_of(gate=msgspec.structs.replace(GATE, min_silence_s=0.1)))
     hear(session, 0.3)
     end = only(Speech, [event for event in hear(session, 0.45, 0.0) if isinstance(event, Speech)])
     start = only(Speech, [event for event in hear(session, 0.8) if isinstance(event, Speech)])

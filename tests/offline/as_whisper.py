@@ -3,9 +3,9 @@
 import dataclasses
 from typing import Any
 
-from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 
 
 def as_whisper(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa: ANN401 - any option

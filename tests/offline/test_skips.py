@@ -13,11 +13,11 @@ from streamer.offline import transcribe_segments
 from streamer.offline.segments import Segment
 from streamer.offline.skips import SkippedPassage, is_trusted, repeats, skipped
 from streamer.offline.speech import JoinedSpeech, SpeechFinder
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 
 END_OF_TEXT = 100
 TEXT = (1,) * 20

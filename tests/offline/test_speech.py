@@ -9,19 +9,19 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
+from streamer.check import check_options
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe
 from streamer.offline.segments import Segment, split_segments
 from streamer.offline.speech import JoinedSpeech, SpeechFinder
-from streamer.settings.apply import ResolvedDecoding, gate_settings, resolve_decoding
-from streamer.settings.check import check_options
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 from streamer.whisper.result import TimedWord
 from tests.whisper.support import NANO, ROOT, SPEECH, Samples, load_on_cpu, read
 
@@ -47,7 +47,7 @@ def said(finals: list[Final]) -> list[str]:
 
 
 def test_speech_is_found_while_a_recording_goes_by() -> None:
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     samples = np.concatenate([silence(5), read(SPEECH), silence(5)])
     for block in np.array_split(samples, 7):
         finder.process(block)
@@ -61,14 +61,14 @@ def test_speech_is_found_while_a_recording_goes_by() -> None:
 def test_quiet_people_are_found_beside_loud_ones() -> None:
     """At -50 dB, from 21.5 to 26.8 s, the detector alone finds nothing; Whisper transcribes a sentence there."""
     samples = read(PEOPLE / "fleurs" / "fleurs-en.flac")[: 30 * SAMPLE_RATE]
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     finder.process(samples)
     spans = finder.finish(3000, [(0, 3000)]).spans
     assert sum(max(0, min(end, 2680) - max(begin, 1970)) for begin, end in spans) > 500
 
 
 def test_of_clips_the_speech_in_them_is_heard() -> None:
-    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder = SpeechFinder(SpeechSettings())
     finder.process(read(SPEECH))
     n_frames = len(read(SPEECH)) // HOP_LENGTH
     speech = finder.finish(n_frames, [(60, 90), (200, 230)])
@@ -246,5 +246,5 @@ def test_where_no_word_is_asked_for_none_is_looked_for(model: WhisperModel, monk
 
 def test_who_hears_no_silence_cannot_skip_any() -> None:
     options = DecodingSettings(batch_size=2, word_timestamps=True, hallucination_silence_threshold=2.0)
-    with pytest.raises(ConfigError, match="batch_size 2, with which nobody hears silence"):
+    with pytest.raises(ConfigError, match="batch_size 2, which decodes no silence"):
         check_options(Settings(decoding=options), streaming=False)

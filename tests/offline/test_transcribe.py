@@ -1,7 +1,7 @@
 """Whole recordings against transformers' long-form generation on the same weights."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -12,10 +12,10 @@ from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe, transcribe_segments
 from streamer.offline.segments import split_segments
-from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, resolve_decoding
 from tests.offline.as_whisper import as_whisper
 from tests.whisper.conftest import processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
@@ -237,7 +237,8 @@ def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
 
 
 def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for failed, keep in ((False, "best"), (True, "best"), (True, "last")):
+    keeps: list[tuple[bool, Literal["best", "last"]]] = [(False, "best"), (True, "best"), (True, "last")]
+    for failed, keep in keeps:
         seen = windows_of(model, monkeypatch, [" One.", " Two."], failed=failed)
         always = DecodingSettings(
             language="en", condition_on_previous_text="always", keep_failed=keep, vad_filter=False

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import dataclasses
 import json
 import socket
 import threading
@@ -22,7 +21,7 @@ from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import Services, StreamSession
 from streamer.server.tokens import TokenFile, new_token
-from streamer.settings.table import ServerSettings
+from streamer.settings.table import SECTIONS, ServerSettings
 from tests import builders
 from tests.builders import ready as ready
 
@@ -247,7 +246,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     own = RecordingInput()
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
-    names = {field.name for field in dataclasses.fields(ServerSettings)}
+    names = set(SECTIONS["server"].settings)
     chosen = {name: value for name, value in settings.items() if name in names}
     arguments: dict[str, Any] = {
         "feed": log,

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import dataclasses
 import json
 import logging
 import os
@@ -10,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
+import msgspec
 import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
@@ -157,10 +157,10 @@ async def test_a_reload_takes_up_another_token(monkeypatch: pytest.MonkeyPatch) 
         client = await running.socket("/v1/captions", additional_headers=bearer(TOKEN))
         for bad in ({"token": "short"}, {"proxies": ("x",)}, {"token_file": "/missing"}):
             with pytest.raises(ConfigError):
-                running.server.reload(dataclasses.replace(settings, **bad))
+                running.server.reload(msgspec.structs.replace(settings, **bad))
         assert await status(running, "/v1/captions", TOKEN) == 101
         other = "another of 16 or more"
-        running.server.reload(dataclasses.replace(settings, token=other))
+        running.server.reload(msgspec.structs.replace(settings, token=other))
         assert (await closing(client))[0] == 1008
         assert await status(running, "/v1/captions", TOKEN) == 401
         assert await status(running, "/v1/captions", other) == 101

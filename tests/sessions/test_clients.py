@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -176,11 +177,12 @@ def test_what_a_client_chooses_wins_over_the_settings() -> None:
     options = StreamStart(language="de", task="translate", pace_s=2.0, vad_threshold=0.7, min_silence_s=0.2)
     chosen = session_settings(Settings(), MODEL, options)
     assert (chosen.language, chosen.task, chosen.pace_s) == ("de", "translate", 2.0)
-    assert chosen.gate == dataclasses.replace(plain.gate, threshold=0.7, min_silence_s=0.2)
+    assert chosen.gate == msgspec.structs.replace(plain.gate, threshold=0.7, min_silence_s=0.2)
     # Who says what silence ends speech wants a final then.
     assert chosen.final_silence_s == 0.2
-    own = {name: getattr(plain, name) for name in ("language", "task", "pace_s", "gate", "final_silence_s")}
-    assert dataclasses.replace(chosen, **own) == plain
+    names = ("language", "task", "pace_s", "gate", "final_silence_s", "options")
+    own = {name: getattr(plain, name) for name in names}
+    assert msgspec.structs.replace(chosen, **own) == plain
 
 
 def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:

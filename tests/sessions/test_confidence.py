@@ -9,7 +9,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
 from streamer.events import Final
 from streamer.sessions.confidence import LEAST_PROBABILITY, N_WORDS, SPAN_S, Confidence
-from streamer.sessions.sessions import open_session
+from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, partial, words
@@ -76,7 +76,7 @@ def test_nothing_is_said_of(finals: list[Final]) -> None:
 
 def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog("abc", 100)
-    open_session(Settings(), model, log, kind=AudioKind.RECORDED, on_finished=log.close)
+    open_session(Settings(), model, log, SessionSource(kind=AudioKind.RECORDED))
     for _ in range(N_FINALS):
         log.append(spoken(LOW, "en"))
     assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [

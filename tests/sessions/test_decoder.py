@@ -5,19 +5,17 @@ import itertools
 from collections.abc import Callable
 from types import SimpleNamespace
 
+import msgspec
 import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.engine.settings import DecodeOptions
 from streamer.engine.window import Request
 from streamer.errors import ConfigError
 from streamer.protocols.native import SessionOptions
 from streamer.sessions import decoder as live
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.sessions import session_settings
-from streamer.settings.apply import decode_options
-from streamer.settings.check import check_decode_options
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
@@ -27,6 +25,7 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_decode_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
 
@@ -113,8 +112,8 @@ def decoder_of(known: Untyped, clock: Callable[[], float] = lambda: 0.0, **decod
 class TestOptions:
     def test_each_session_has_its_own_and_one_that_chose_nothing_the_daemons(self, known: KnownModel) -> None:
         decoder = decoder_of(known, initial_prompt="A talk.", beam_size=5)
-        own = DecodeOptions(initial_prompt="A song.", hotwords=("NPU",), beam_size=2)
-        for options in (None, own, DecodeOptions(), own):
+        own = DecodingSettings(initial_prompt="A song.", hotwords=("NPU",), beam_size=2)
+        for options in (None, own, DecodingSettings(), own):
             decoder.decode(ENCODED, dataclasses.replace(REQUEST, options=options))
         talk, song = (tuple(known.tokenizer.encode(text)) for text in (" A talk.", " A song."))
         assert talk == known.attempts[0].prompt
@@ -127,7 +126,7 @@ class TestOptions:
         assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
 
     def test_beams_of_a_session_are_followed(self, model: WhisperModel, encoded: EncodedWindow) -> None:
-        own = DecodeOptions(beam_size=3)
+        own = DecodingSettings(beam_size=3)
         by_session = WhisperDecoder(model, DecodingSettings()).decode(
             encoded, dataclasses.replace(REQUEST, options=own)
         )
@@ -135,25 +134,30 @@ class TestOptions:
         assert by_session == by_daemon
         assert WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST) == by_daemon, "as many as there are"
         greedy = WhisperDecoder(model, DecodingSettings(beam_size=1)).decode(encoded, REQUEST)
-        fewer = DecodeOptions(beam_size=2)
+        fewer = DecodingSettings(beam_size=2)
         assert by_session.n_calls != greedy.n_calls
         assert WhisperDecoder(model, DecodingSettings()).decode(encoded, dataclasses.replace(REQUEST, options=fewer))
 
     @pytest.mark.parametrize(
         ("options", "words"),
         [
-            (DecodeOptions(beam_size=4), "beam_size is 4: expected 1 to 3, what the model was loaded for"),
-            (DecodeOptions(beam_size=0), "beam_size is 0: expected 1 to 3"),
-            (DecodeOptions(initial_prompt="electroencephalographically " * 50), "initial_prompt has .* tokens"),
-            (DecodeOptions(initial_prompt="a" * 10_001), "initial_prompt has 10001 characters: expected at most 10000"),
-            (DecodeOptions(hotwords=("two\nlines", "\x1b")), "the hot word '.x1b' cannot be used"),
-            (DecodeOptions(hotwords=tuple(map(str, range(1001)))), "there are 1001 hot words"),
+            (DecodingSettings(beam_size=4), "beam_size is 4: expected 1 to 3, what the model was loaded for"),
+            (DecodingSettings(beam_size=0), "beam_size is 0: expected 1 to 3"),
+            (DecodingSettings(initial_prompt="electroencephalographically " * 50), "initial_prompt has .* tokens"),
+            (
+                DecodingSettings(initial_prompt="a" * 10_001),
+                "initial_prompt has 10001 characters: expected at most 10000",
+            ),
+            (DecodingSettings(hotwords=("two\nlines", "\x1b")), "the hot word '.x1b' cannot be used"),
+            (DecodingSettings(hotwords=tuple(map(str, range(1001)))), "there are 1001 hot words"),
         ],
     )
-    def test_what_the_model_cannot_do_is_refused(self, model: WhisperModel, options: DecodeOptions, words: str) -> None:
+    def test_what_the_model_cannot_do_is_refused(
+        self, model: WhisperModel, options: DecodingSettings, words: str
+    ) -> None:
         with pytest.raises(ConfigError, match=words):
             check_decode_options(options, model)
-        named = dataclasses.asdict(options)
+        named = {name: getattr(options, name) for name in ("initial_prompt", "hotwords", "beam_size")}
         with pytest.raises(ConfigError, match=words):
             session_settings(load_settings(None, {}, {}), model, SessionOptions(**named))
 
@@ -163,11 +167,11 @@ class TestOptions:
 
     def test_a_session_has_the_daemons_options_where_a_client_chose_none(self, model: WhisperModel) -> None:
         settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
-        daemons = DecodeOptions(hotwords=("NPU", "OpenVINO"), beam_size=2)
-        assert session_settings(settings, model).options == daemons == decode_options(settings.decoding, model)
+        daemons = DecodingSettings(hotwords=("NPU", "OpenVINO"), beam_size=2)
+        assert session_settings(settings, model).options == daemons == check_decode_options(settings.decoding, model)
         own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
         chosen = session_settings(settings, model, own).options
-        assert chosen == dataclasses.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
+        assert chosen == msgspec.structs.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
 
     def test_allowed_languages_are_those_of_the_model(self, known: Untyped) -> None:
         settings = load_settings(None, {}, {})
@@ -261,7 +265,7 @@ class TestSecondLook:
         self, known: KnownModel, failure: dict[str, Untyped]
     ) -> None:
         known.said = {0.0: failure, 0.2: failure}
-        own = DecodeOptions(beam_size=5)
+        own = DecodingSettings(beam_size=5)
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(RETRY, options=own))
         assert temperatures_of(known) == [0.0, 0.2, 0.4]
         assert (hypothesis.temperature, hypothesis.failed, hypothesis.looped) == (0.4, False, False)

@@ -19,12 +19,12 @@ from streamer.sessions import yielding
 from streamer.sessions.models import Models
 from streamer.sessions.recordings import Job, Recordings
 from streamer.sessions.yielding import WaitIdle
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.fakes import Clock
 

@@ -19,7 +19,7 @@ from streamer.health import Health
 from streamer.sessions.decoder import make_engine
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.second_pass import SecondPass
-from streamer.sessions.sessions import open_session
+from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final
@@ -107,7 +107,9 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
         log.close()
         over.set_result(None)
 
-    runner = open_session(settings, model, log, kind=AudioKind.RECORDED, on_finished=end, enrichment=enrichment)
+    runner = open_session(
+        settings, model, log, SessionSource(kind=AudioKind.RECORDED), enrichment=enrichment, on_finished=end
+    )
     engine.start()
     try:
         assert enrichment.second_pass is not None

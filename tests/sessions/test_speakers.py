@@ -14,13 +14,13 @@ from huggingface_hub import constants
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
+from streamer.check import check_options
 from streamer.correct.pipeline import Corrections
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Revision, Speakers, Speech
 from streamer.health import Health
 from streamer.sessions.speakers import SpeakersOfSession, SpeakersOfSessions, label_word
-from streamer.settings.check import check_options
 from streamer.settings.load import load_settings
 from tests.builders import final, words
 from tests.daemon import Outcome

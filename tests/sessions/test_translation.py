@@ -277,7 +277,7 @@ def test_what_is_late_is_left_out_and_a_recording_is_not_late(
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:
     """nano.en, whose vocabulary has the token for the task."""
     settings = Settings()
-    with pytest.raises(ConfigError, match=r"task is both, and \S+ hears English only: choose a multilingual model"):
+    with pytest.raises(ConfigError, match=r"task is both, and \S+ knows English only: choose a multilingual model"):
         session_settings(settings, model, SessionOptions(task="both"))
     assert not session_settings(settings, model).translated
 

@@ -1,6 +1,5 @@
 """Settings: who wins, what is refused, and what the refusal says."""
 
-import dataclasses
 import inspect
 import os
 import tracemalloc
@@ -18,7 +17,8 @@ from hypothesis import strategies as st
 from streamer.errors import ConfigError
 from streamer.settings import load
 from streamer.settings.load import load_settings
-from streamer.settings.table import SETTINGS, DecodingSettings, Setting, Settings
+from streamer.settings.setting import Setting
+from streamer.settings.table import SETTINGS, DecodingSettings, Settings
 from streamer.whisper.decode.grammar import GRAMMAR_PENALTY
 from streamer.whisper.decode.hotwords import HOTWORDS_BOOST
 
@@ -364,7 +364,7 @@ def test_the_defaults_are_those_of_openai_whisper() -> None:
         **inspect.signature(whisper.transcribe).parameters,
         **inspect.signature(whisper.DecodingOptions).parameters,
     }
-    ours = {key.name: key.default for key in dataclasses.fields(DecodingSettings)}
+    ours = {name.removeprefix("decoding."): known.default for name, known in SETTINGS.items()}
     # The reference says a ladder of temperatures, True, None for no text, and None to find the language out.
     other = {"temperature", "condition_on_previous_text", "initial_prompt", "prefix", "language"}
     shared = {name: parameter.default for name, parameter in reference.items() if name in ours and name not in other}
@@ -385,9 +385,9 @@ def other_value(setting: Setting) -> Any:  # noqa: ANN401 - any setting
     if setting.kind is bool:
         return not setting.default
     if setting.kind in (int, float):
-        return setting.kind(setting.high if setting.default != setting.high else setting.low)
+        return setting.kind(next(limit for limit in setting.within or () if limit != setting.default))
     if setting.kind == tuple[int, ...]:
-        return (setting.low, setting.high)
+        return setting.within
     if setting.example:
         return (setting.example,)
     return ("http://a", "http://b") if setting.kind == tuple[str, ...] else "something"
@@ -419,8 +419,9 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     assert all(type(item) in kinds for item in items)
     if setting.choices and not setting.pattern:
         assert found in setting.choices
-    if setting.low is not None:
-        assert all(setting.low <= number <= (setting.high or 0) for number in items)
+    if setting.within is not None:
+        low, high = setting.within
+        assert all(low <= number <= high for number in items)
 
 
 @given(text=st.text(alphabet=st.sampled_from("server:port [],{}#&*!|>'\"%@`-?\n\t0aé\x00\x85 "), max_size=60))

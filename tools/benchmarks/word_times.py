@@ -12,10 +12,10 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.offline import transcribe_segments
 from streamer.offline.features import Features
-from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.word_timestamps import find_alignment, median_duration
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 from streamer.whisper.result import has_words
 from tools.benchmarks.recordings import SpokenWord
 from tools.benchmarks.text import Normaliser, align

@@ -1,6 +1,5 @@
 """Cues of subtitles, the words in them, and the options of transcripts."""
 
-import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,8 +19,7 @@ _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\
 _SPOKEN_CHARS_PER_S = 15
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SubtitleOptions(OutputSettings):
+class SubtitleOptions(OutputSettings, frozen=True, kw_only=True):
     """How a transcript is divided and marked: the settings `output`, and those of `decoding` about segments."""
 
     # Characters of a segment, including the spaces before its words; 0 is no limit.
@@ -38,8 +36,8 @@ class SubtitleOptions(OutputSettings):
 
 def subtitle_options(settings: Settings) -> SubtitleOptions:
     """Return the options of transcripts in the settings."""
-    output, decoding = dataclasses.asdict(settings.output), settings.decoding
-    return SubtitleOptions(**output, max_len=decoding.max_len, split_on_word=decoding.split_on_word)
+    options, decoding = msgspec.convert(settings.output, SubtitleOptions, from_attributes=True), settings.decoding
+    return msgspec.structs.replace(options, max_len=decoding.max_len, split_on_word=decoding.split_on_word)
 
 
 def file_line(text: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from streamer.settings.apply import fallback_options
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.fallback import FallbackOptions, decode_with_fallback, has_failed, is_loop, token_entropy
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.options import fallback_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
 

@@ -1,35 +1,48 @@
-"""What the settings of decoding mean for a model.
+"""What the settings of decoding mean for a model, and which of them are refused.
 
-Source: openai-whisper's `transcribe.py` (what is taken from the command line) and `decoding.py`.
+Source: openai-whisper's `transcribe.py` (what is taken from the command line) and `decoding.py` (`_verify_options`).
 """
 
 import dataclasses
-import functools
 import itertools
-import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from streamer.audio.constants import TOKENS_PER_SECOND
-from streamer.engine.gate import GateSettings
-from streamer.engine.settings import DecodeOptions
 from streamer.errors import ConfigError
-from streamer.settings.table import DecodingSettings, SpeechSettings, StreamSettings
+from streamer.settings.table import AUTO, DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.grammar import Grammar, GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
-from streamer.whisper.decode.suppression import matching_tokens, parse_suppress_tokens, suppressed_tokens
+from streamer.whisper.decode.suppression import (
+    check_suppress_regex,
+    matching_tokens,
+    parse_suppress_tokens,
+    suppressed_tokens,
+)
 from streamer.whisper.decode.window import FILE_BEAMS, FILE_BEST_OF, WindowOptions
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.shipped import shipped
+from streamer.whisper.tokens.special import LANGUAGES
 from streamer.whisper.tokens.tokenizer import Tokenizer
-
-logger = logging.getLogger(__name__)
 
 # Temperatures go up to this.
 HOTTEST = 1.0
+
+# Largest context of any Whisper's decoder.
+MAX_TEXT_CTX = 448
+
+# Characters of an initial prompt. Ten times as many as fit a context; to count the tokens of a million takes seconds.
+MAX_PROMPT_LENGTH = 10_000
+
+# Before a transcript: its start, the language, the task, and whether there are timestamps.
+START_TOKENS = 4
 
 
 # Shortest speech in a file: noise and laughter had bursts of 0.1 to 0.19 s.
@@ -59,7 +72,7 @@ class ResolvedDecoding:
     condition_on_previous_text: bool
 
     # What counts as speech, where speech alone is heard; None: all is.
-    speech: GateSettings | None
+    speech: SpeechSettings | None
 
     # Whether words are looked for in the texts, with their times.
     words: bool
@@ -100,22 +113,20 @@ def resolve_decoding(
             keep_attention=False,
         ),
         generation=_generation(decoding, model),
-        initial_prompt=tuple(text_tokens(initial_prompt(decode_options(decoding, model), model), tokenizer)),
+        initial_prompt=tuple(
+            text_tokens(initial_prompt(decoding.initial_prompt, check_hotwords(decoding.hotwords), model), tokenizer)
+        ),
         condition_on_previous_text=is_conditioned(decoding, model),
-        speech=_file_gate(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
+        speech=_speech_in_files(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
         words=words or decoding.word_timestamps,
         clips=clip_seconds(decoding.clip_timestamps),
         pad_with_silence=model.generation.silent_padding,
     )
 
 
-def gate_settings(speech: SpeechSettings) -> GateSettings:
-    return GateSettings(**dataclasses.asdict(speech))
-
-
-def _file_gate(speech: SpeechSettings) -> GateSettings:
+def _speech_in_files(speech: SpeechSettings) -> SpeechSettings:
     """Return what counts as speech in files: pauses stay, since Whisper uses them, and padding clips no word."""
-    return GateSettings(
+    return SpeechSettings(
         threshold=speech.threshold,
         min_speech_s=max(speech.min_speech_s, FILE_SPEECH_S),
         min_silence_s=max(speech.min_silence_s, FILE_SILENCE_S),
@@ -153,54 +164,10 @@ def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationCo
     )
 
 
-# Attention margin in seconds and probability from which a word is stable (measured on people: docs/streaming.md).
-CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
-
-
-def when_stable(stream: StreamSettings) -> tuple[float, float]:
-    """Return the attention margin in seconds and the probability that make a word stable at once."""
-    margin_s, probability = CAPTIONS[stream.captions]
-    return (
-        margin_s if stream.attention_margin_s is None else stream.attention_margin_s,
-        probability if stream.commit_probability is None else stream.commit_probability,
-    )
-
-
-def stability_policy(stream: StreamSettings, model: WhisperModel) -> str:
-    """Return what makes words stable with a model: `agreement`, or `alignatt`, which needs heads that are known."""
-    if stream.policy != "auto":
-        return stream.policy
-    if model.knows_heads:
-        return "alignatt"
-    _note_agreement(model.name)
-    return "agreement"
-
-
-@functools.cache  # said once, however many sessions ask for it
-def _note_agreement(name: str) -> None:
-    logger.info(
-        "it is not known which attention heads of %s follow the audio: words become stable by agreement of passes"
-        " (stream.policy: alignatt is the other way)",
-        name,
-    )
-
-
 def is_conditioned(decoding: DecodingSettings, model: WhisperModel) -> bool:
     """Return whether the model sees what was said last."""
     wanted = decoding.condition_on_previous_text
     return model.generation.prompted if wanted == "auto" else wanted == "always"
-
-
-def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodeOptions:
-    """Return what the settings say of what a session may choose. Raises ConfigError where a hot word cannot be.
-
-    Where they say nothing of beams, there are as many as the model was loaded for.
-    """
-    return DecodeOptions(
-        initial_prompt=decoding.initial_prompt,
-        hotwords=check_hotwords(decoding.hotwords),
-        beam_size=decoding.beam_size or model.n_beams,
-    )
 
 
 def text_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -240,10 +207,10 @@ def temperatures(decoding: DecodingSettings) -> tuple[float, ...]:
     return tuple(round(first + i * increment, 6) for i in range(n_more + 1))
 
 
-def initial_prompt(options: DecodeOptions, model: WhisperModel) -> str:
-    """Return the text that is shown to the model first, with the hot words where it was trained to heed it."""
-    words = hotwords_prompt(options.hotwords) if model.generation.prompted else ""
-    return " ".join(part for part in (words, options.initial_prompt.strip()) if part)
+def initial_prompt(prompt: str, hotwords: tuple[str, ...], model: WhisperModel) -> str:
+    """Return the text before the first window: a prompt, behind hot words for a model that was trained with prompts."""
+    words = hotwords_prompt(hotwords) if model.generation.prompted else ""
+    return " ".join(part for part in (words, prompt.strip()) if part)
 
 
 def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter | HotWords, ...]:
@@ -256,3 +223,113 @@ def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilte
         grammar = Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
         found.append(GrammarFilter(grammar, model.tokenizer, decoding.grammar_penalty))
     return tuple(found)
+
+
+def check_decoding(settings: Settings, *, streaming: bool) -> None:
+    """Refuse options of decoding that contradict each other or are invalid, as far as no model is needed to see that.
+
+    streaming : whether they are for live captions, which begin at temperature 0 whatever is set
+
+    Raises ConfigError.
+    """
+    decoding = settings.decoding
+    _check_language(settings)
+    if not streaming:
+        _check_search(decoding)
+    for name, text in (("initial_prompt", decoding.initial_prompt), ("prefix", decoding.prefix)):
+        # A token never goes on behind a space, so that a text has at least as many tokens as words.
+        _check_length(name, len(text.split()), MAX_TEXT_CTX // 2 - 1, "words")
+    parse_suppress_tokens(decoding.suppress_tokens)
+    check_suppress_regex(decoding.suppress_regex)
+    if decoding.grammar:
+        Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
+    check_hotwords(decoding.hotwords)
+    clip_seconds(decoding.clip_timestamps)
+    if decoding.hallucination_silence_threshold is None:
+        return
+    threshold = f"hallucination_silence_threshold is {decoding.hallucination_silence_threshold:g}"
+    if not decoding.word_timestamps:
+        raise ConfigError(
+            f"{threshold} without word_timestamps: the silence is found between words; set word_timestamps as well"
+        )
+    if decoding.batch_size > 1:
+        raise ConfigError(
+            f"{threshold} and batch_size {decoding.batch_size}, which decodes no silence: leave out one of the two"
+        )
+
+
+def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> None:
+    """Refuse what does not fit a model: its languages, its tasks, the length of its context.
+
+    Raises ConfigError.
+    """
+    tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
+    model.choose_language(decoding.language, decoding.task)
+    check_decode_options(decoding, model)
+    room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
+    if decoding.prefix and room <= 0:
+        raise ConfigError(
+            f"sample_len is {decoding.sample_len} and leaves no room for prefix {decoding.prefix!r:.60}: expected less"
+            f" than {n_text_ctx // 2}, half of the model's context"
+        )
+    _check_length("prefix", len(text_tokens(decoding.prefix, tokenizer)), room, "tokens")
+
+
+def check_decode_options(options: DecodingSettings, model: WhisperModel) -> DecodingSettings:
+    """Return the settings of a session with its hot words and beams: none are as many as the model was loaded for.
+
+    Raises ConfigError if the model cannot follow them.
+    """
+    n_beams = model.n_beams if options.beam_size is None else options.beam_size
+    if not 1 <= n_beams <= model.n_beams:
+        raise ConfigError(
+            f"beam_size is {n_beams}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
+            " the model was loaded for; to have more, start the program with a larger --beam-size"
+        )
+    options = msgspec.structs.replace(options, hotwords=check_hotwords(options.hotwords), beam_size=n_beams)
+    _check_length("initial_prompt", len(options.initial_prompt), MAX_PROMPT_LENGTH, "characters")
+    prompt = text_tokens(initial_prompt(options.initial_prompt, options.hotwords, model), model.tokenizer)
+    name = "initial_prompt, with the hot words before it," if options.hotwords else "initial_prompt"
+    # Half of the context is for what was said before, behind a token that says so.
+    _check_length(name, len(prompt), model.dims.n_text_ctx // 2 - 1, "tokens")
+    return options
+
+
+def _check_language(settings: Settings) -> None:
+    language, task, name = settings.decoding.language, settings.decoding.task, settings.model.name
+    # The tokenizers of other models know their languages.
+    if name != AUTO and (name not in (*shipped(), *SHORT_NAMES) or Path(name).exists()):
+        return
+    if language not in ("auto", *LANGUAGES):
+        raise ConfigError(f"language is {language!r:.60}: expected auto, or one of {', '.join(LANGUAGES)}")
+    if name.endswith(".en"):
+        if language not in ("auto", "en"):
+            raise ConfigError(f"language is {language}, and {name} knows English only: choose a multilingual model")
+        if task != "transcribe":
+            raise ConfigError(f"task is {task}, and {name} knows English only: choose a multilingual model")
+
+
+def _check_search(decoding: DecodingSettings) -> None:
+    beam_size, best_of = decoding.beam_size, decoding.best_of
+    if temperatures(decoding) == (0.0,) and best_of is not None:
+        if beam_size is not None:
+            raise ConfigError(
+                f"beam_size is {beam_size} and best_of {best_of}, and only temperature 0 is tried: best_of needs one"
+                " above; leave out one of the two, or set temperature_increment_on_fallback"
+            )
+        raise ConfigError(
+            f"best_of is {best_of}, and only temperature 0 is tried, where all texts are the same: set temperature or"
+            " temperature_increment_on_fallback"
+        )
+    if beam_size is not None and decoding.temperature > 0:
+        raise ConfigError(
+            f"beam_size is {beam_size} and temperature {decoding.temperature:g}: beams are for temperature 0; leave out"
+            " one of the two"
+        )
+
+
+def _check_length(name: str, length: int, most: int, unit: str) -> None:
+    if length > most:
+        raise ConfigError(
+            f"{name} has {length} {unit}: expected at most {most}, what the context has room for; shorten it"
+        )

@@ -1,0 +1,52 @@
+"""Checks of all settings before a model is loaded: each room checks its own, and here is what concerns several."""
+
+from pathlib import Path
+
+from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.correct.glossary import read_terms
+from streamer.errors import ConfigError
+from streamer.settings.table import Settings
+from streamer.speakers.enrolled import enrolled_folder, read_enrolled
+from streamer.speakers.models import find_model
+from streamer.whisper.options import check_decoding
+
+
+def check_options(settings: Settings, *, streaming: bool) -> None:
+    """Refuse settings that contradict each other or are invalid, as far as no model is needed to see that.
+
+    streaming : whether they are for live captions, which begin at temperature 0 whatever is set
+
+    Raises ConfigError.
+    """
+    if streaming:
+        _check_delay(settings)
+    if settings.speakers.enabled:
+        find_model()
+        read_enrolled(enrolled_folder(settings.speakers.enrolled))
+    check_decoding(settings, streaming=streaming)
+    if settings.correction.glossary:
+        read_terms(Path(settings.correction.glossary))
+    if settings.correction.to:
+        from streamer.outputs.completions import completions_url  # it takes 0.1 s, which others need not wait
+
+        completions_url(settings.correction.to)
+    lines = settings.output
+    if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
+        raise ConfigError(
+            f"max_words_per_line is {lines.max_words_per_line} beside max_line_width and max_line_count, which alone"
+            " decide then: leave it or one of them out"
+        )
+
+
+def _check_delay(settings: Settings) -> None:
+    """Hold the stream's times against each other."""
+    stream, most = settings.stream, settings.input.buffer_s - CHUNK_LENGTH_S
+    if stream.max_delay_s > most:
+        raise ConfigError(
+            f"stream.max_delay_s is {stream.max_delay_s:g} with input.buffer_s {settings.input.buffer_s:g}: expected at"
+            f" most {most:g}, as a window of {CHUNK_LENGTH_S} s has to be in the buffer, too; raise input.buffer_s"
+        )
+    if stream.max_pace_s < stream.pace_s:
+        raise ConfigError(
+            f"stream.max_pace_s is {stream.max_pace_s:g}: expected at least stream.pace_s, which is {stream.pace_s:g}"
+        )
