@@ -33,7 +33,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests real bench documents hooks lock clean
+.PHONY: help run quick test style types tests real npu bench documents hooks lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,6 +62,9 @@ tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='te
 # REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
 real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published weights with other programs; fetches them once
 	$(BIN)/pytest -m real tests/real $(ARGS)
+
+npu: $(VENV)/.test ## Compile graphs for Intel's NPUs without one, under wine64; models in ARGS='base tiny.en'
+	$(BIN)/python -m tools.npu $(or $(ARGS),base tiny.en)
 
 bench: $(VENV)/.test ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)

@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from streamer import __version__, log
 from streamer.commands.invocation import Invocation
-from streamer.commands.table import COMMANDS, GROUPS, Command
+from streamer.commands.table import COMMANDS, GROUPS, Subcommand
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import StreamerError
 from streamer.outside import escaped
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name and return its exit code: 0 done, 1 failed, 2 wrong usage."""
     _prepare_streams()
     args = _parse(sys.argv[1:] if argv is None else argv)
-    command: Command = args.run_command
+    command: Subcommand = args.run_command
     try:
         exit_code = _run(command, vars(args))
         sys.stdout.flush()
@@ -57,8 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return exit_code
 
 
-def _run(command: Command, arguments: dict[str, Any]) -> int:
-    """Call a command's function with those of its parameters that there are (see `Command`); return the exit code."""
+def _run(command: Subcommand, arguments: dict[str, Any]) -> int:
+    """Call a command's function with the parameters that it has (see `Subcommand`); return the exit code."""
     invocation = Invocation.of(arguments)
     given = {**arguments, "invocation": invocation}
     if command.reads_settings:
@@ -154,7 +154,7 @@ def _add_debug(parser: _Parser, default: object) -> None:
     )
 
 
-def _add_arguments(parser: _Parser, command: Command) -> None:
+def _add_arguments(parser: _Parser, command: Subcommand) -> None:
     for flag in command.flags:
         if isinstance(flag, str):
             add_flags(parser, flag)

@@ -10,7 +10,7 @@ logger = logging.getLogger(__name__)
 Work = Callable[[], object]
 
 
-class Worker:
+class WorkQueue:
     """A thread that does one piece of work after another; it starts with the first.
 
     Owners (sessions, for instance) take turns; the work of each is done in order. Any thread may call any method.

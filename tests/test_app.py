@@ -85,7 +85,7 @@ def test_outputs_that_cannot_be_are_refused_at_once(refused: Refused) -> None:
     run = ("run", "--port", "0", "--input")
     assert "name one, or drop --to" in refused(2, *run, "none", "--to", "obs")
     assert "outputs.zoom_url is empty" in refused(2, *run, SAMPLE, "--to", "obs", "--to", "zoom")
-    assert "--to 'twitch' is no output" in refused(2, *run, SAMPLE, "--to", "twitch")
+    assert "--to 'twitch' is not an output" in refused(2, *run, SAMPLE, "--to", "twitch")
 
 
 def test_an_address_of_a_meeting_in_a_flag_is_told_and_not_repeated(run_here: Run) -> None:

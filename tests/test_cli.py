@@ -66,6 +66,7 @@ def started(
 async def outcome(*args: str, environ: Mapping[str, str] | None = None) -> Outcome:
     async with started(*args, environ=environ) as process:
         stdout, stderr = await process.communicate()
+        assert process.returncode is not None
         return Outcome(process.returncode, stdout.decode(), stderr.decode())
 
 

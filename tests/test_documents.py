@@ -1,6 +1,7 @@
 """README, CONTRIBUTING and docs/: what they name exists, they are short, and generated parts are up to date."""
 
 import argparse
+import ast
 import re
 import shlex
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import streamer
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
 from streamer.settings.table import SETTINGS
@@ -139,6 +141,13 @@ def test_shown_command_lines_are_accepted(text: str) -> None:
         for line in fence.splitlines():
             for arguments in re.findall(r"(?:^|\| )(?:STREAMER_\w+=\S+ )*(?:\S*bin/)?streamer (.*?)(?= \| |$)", line):
                 make_parser().parse_args(shlex.split(arguments, comments=True))  # SystemExit if one is refused
+
+
+def test_shown_python_compiles_and_imports_what_exists(text: str) -> None:
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        for node in ast.walk(ast.parse(block)):
+            if isinstance(node, ast.ImportFrom) and node.module == "streamer":
+                assert all(hasattr(streamer, name.name) for name in node.names), block
 
 
 def test_rooms_of_the_design_exist() -> None:

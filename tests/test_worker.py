@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from streamer.worker import Worker, once
+from streamer.worker import WorkQueue, once
 
 WAIT_S = 90.0
 
@@ -16,7 +16,7 @@ class Busy:
     def __init__(self, limit: int) -> None:
         self.done: list[str] = []
         self.n_dropped = 0
-        self.worker = Worker("w", limit, self._drop)
+        self.worker = WorkQueue("w", limit, self._drop)
         self._begun, self.go_on = threading.Event(), threading.Event()
         self.worker.put("", self._hold)
         assert self._begun.wait(WAIT_S)
@@ -63,7 +63,7 @@ def test_work_that_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptur
 
 def test_a_worker_without_work_has_no_thread_and_ends_at_once() -> None:
     n_threads = threading.active_count()
-    worker = Worker("w", 1)
+    worker = WorkQueue("w", 1)
     assert threading.active_count() == n_threads
     worker.close(WAIT_S)
 

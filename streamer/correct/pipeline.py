@@ -20,7 +20,7 @@ from streamer.engine.settings import SessionSettings
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.health import Health
-from streamer.worker import Worker, once
+from streamer.worker import WorkQueue, once
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
@@ -64,8 +64,8 @@ class Corrections:
         self.health = health or Health()
         self.read_again = read_again
         # Corrects quickly, and publishes all revisions of a session in order; waits for models and endpoints.
-        self.correcting = Worker("correct", MAX_WAITING, lambda: self.health.failed("correction", LATE))
-        self.waiting = Worker("correct slowly", MAX_WAITING, lambda: self.health.failed("slow correction", LATE))
+        self.correcting = WorkQueue("correct", MAX_WAITING, lambda: self.health.failed("correction", LATE))
+        self.waiting = WorkQueue("correct slowly", MAX_WAITING, lambda: self.health.failed("slow correction", LATE))
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""

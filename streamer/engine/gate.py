@@ -44,7 +44,7 @@ class SpeechGate:
         self.settings = settings
         # Whether speech has started and not ended.
         self.open = state.open
-        # Where the newest run of speech began, which is a start if it lasts; None in silence.
+        # Start of the newest run of speech, which is a start of speech if it lasts; None in silence.
         self._run_start = state.run_start
         # End of the last chunk with speech.
         self.last_speech = state.last_speech

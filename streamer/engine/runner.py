@@ -217,7 +217,7 @@ class SessionRunner:
 
     @property
     def failing(self) -> str:
-        """The message of the current failure; empty if there is none."""
+        """The message of the current failure; empty if nothing fails."""
         return self._outage.reason
 
     @property
@@ -302,25 +302,21 @@ class SessionRunner:
 
         It is given to `decode`, `fail` or `withdraw`.
         """
-        samples: Float32Array | None = None
-        with self._recovering():
-            with self._lock:
-                window = None if self.over else self._next_window(now_s)
-                if window is None:
-                    return None
-                self._n_in_flight += 1
-            try:
-                samples = self.ring.read(window.start, window.end)
-                return window, samples
-            except Overrun:
-                with self._lock:
-                    if not self.over:
-                        self._publish(self._session.lose(self.position, "overrun"))
-                        self._note_change(now_s)
-            finally:
-                if samples is None:
-                    self.withdraw()
-        return None
+        window: Window | None = None
+        with self._recovering(), self._lock:
+            window = None if self.over else self._next_window(now_s)
+            self._n_in_flight += window is not None
+        if window is None:
+            return None
+        try:
+            return window, self.ring.read(window.start, window.end)
+        except Overrun:
+            self.withdraw()
+            with self._recovering(), self._lock:
+                if not self.over:
+                    self._publish(self._session.lose(self.position, "overrun"))
+                    self._note_change(now_s)
+            return None
 
     def withdraw(self) -> None:
         """Note that a window is not decoded, since a newer one replaces it."""

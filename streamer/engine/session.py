@@ -340,7 +340,7 @@ class Session:
             utterance.repeat()  # it was too short for its language to be sure
             return events
         if decided and not reaches_back:
-            transcript.settle(window)
+            transcript.commit(window)
         if not schedule.ends_in_next(utterance):
             events += self._move_on(utterance, window)
         elif transcript.stuck:

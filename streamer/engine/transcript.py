@@ -1,4 +1,4 @@
-"""The text of an utterance: which words are stable, and where it is cut into finals. Sans-I/O.
+"""The text of an utterance: decides which words are stable, and cuts it into finals. Sans-I/O.
 
 It takes hypotheses and returns partials and finals; which windows are decoded, and when, is decided elsewhere.
 
@@ -317,7 +317,7 @@ class Transcript(TranscriptState):
         """Whether pass after pass brings no new word although there is speech."""
         return self.n_stuck >= MAX_STUCK_PASSES
 
-    def settle(self, window: Window) -> None:
+    def commit(self, window: Window) -> None:
         """Let words of the newest hypothesis, that of a window, become stable."""
         new = list(self.tail.words[: self.tail.n_new])
         # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
@@ -444,7 +444,7 @@ class Transcript(TranscriptState):
         return final
 
     def abandon(self, end: int) -> Final | None:
-        """Make known words final, up to a position from which on speech is lost; None if there are none."""
+        """Make known words final, up to a position after which speech is lost; None if there is nothing to publish."""
         self._make_stable(self.tail.n_new)
         self.first_word = self.stable.end  # no window reaches back over the gap
         return self._publish(self.stable.end, end) if self._open_words or end > self.segment_start else None

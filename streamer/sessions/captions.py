@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from streamer.engine.eventlog import EventLog
 from streamer.events import Event
 from streamer.outputs.base import Sink
-from streamer.worker import Worker
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ def drawn_captions(log: EventLog, sink: Sink) -> Iterator[None]:
     """
     drawing = _Drawing(log, sink)
     # One call that waits is enough: it draws everything that is new.
-    worker = Worker("captions", limit=1)
+    worker = WorkQueue("captions", limit=1)
     subscription = log.subscribe(lambda event: worker.put(drawing, drawing.draw))
     try:
         yield

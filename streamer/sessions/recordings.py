@@ -26,7 +26,7 @@ from streamer.sessions.yielding import WaitIdle, YieldToLive
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
-from streamer.worker import Worker
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ class Recordings:
         self._wait_idle: WaitIdle | None = None
         # Jobs that are not over: each is put into the worker's queue once, so that none is dropped there.
         self._jobs: set[Job] = set()
-        self._worker = Worker("recordings", settings.server.max_recordings)
+        self._worker = WorkQueue("recordings", settings.server.max_recordings)
         self._stopping = False
 
     def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:

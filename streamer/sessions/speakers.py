@@ -25,7 +25,7 @@ from streamer.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.speakers.models import find_model
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.weights import torch
-from streamer.worker import Worker
+from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class SpeakersOfSessions:
         self.known = known
         self._health = health
         # Computes a window of each session in turn. One waiting step of a session is enough: it does all there is.
-        self.worker = Worker("speakers", limit=1)
+        self.worker = WorkQueue("speakers", limit=1)
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
         """Return the vector of the speaker; None if no one speaks, or the model fails."""

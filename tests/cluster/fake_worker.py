@@ -1,4 +1,4 @@
-"""A worker that understands nothing: of each tenth of a second it says a checksum. The protocol it keeps in full."""
+"""A worker that transcribes nothing: of each tenth of a second it says a checksum. It keeps to the protocol in full."""
 
 import asyncio
 import dataclasses
@@ -33,6 +33,7 @@ from streamer.cluster.messages import (
     decoded,
     unpack_samples,
 )
+from streamer.cluster.worker_session import LogPosition
 from streamer.engine.schedule import ScheduleState
 from streamer.engine.state import SessionState
 from streamer.errors import BusyError, FencedError, UnknownSessionError
@@ -54,19 +55,16 @@ def texts_of(samples: Float32Array) -> list[str]:
 
 @dataclasses.dataclass
 class FakeSession:
+    name: str
     gateway: str
-    epoch: int
-    number: int
-    sequence: int
+    at: LogPosition
     checkpoint: Checkpoint
     head: int
     command: int
-    seq: int
     segment: int
-    ended: bool = False
 
-    # Since `first`, which is where the next segment begins.
-    first: int = 0
+    # Audio from `first` on, which is where the next segment begins.
+    first: int
     audio: Float32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.float32))
     missing: bool = False
 
@@ -88,11 +86,10 @@ class FakeWorker:
         self.left: list[str] = []
         self.n_fenced = 0
         self._waiting: list[tuple[bytes, Reply]] = []
-        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> "FakeWorker":
         await self.bus.subscribe(f"{WORKERS}.{self.name}", self._receive)
-        self._tasks.append(asyncio.create_task(self._beat()))
+        self._beating = asyncio.create_task(self._beat())
         return self
 
     def kill(self) -> None:
@@ -107,12 +104,11 @@ class FakeWorker:
             await self._receive(data, reply)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._beating.cancel()
+        await asyncio.gather(self._beating, return_exceptions=True)
 
     async def ask_to_move(self, session: str, why: str) -> None:
-        await self._report(session, (), stored=False, move=why)
+        await self._report(self.sessions[session], move=why)
 
     @property
     def alive(self) -> WorkerAlive:
@@ -131,8 +127,8 @@ class FakeWorker:
         while True:
             if not self.stopped:
                 await self.bus.publish(f"{ALIVE_WORKERS}.{self.name}", self.alive)
-                for name in tuple(self.sessions):
-                    await self._report(name, (), stored=False)
+                for own in tuple(self.sessions.values()):
+                    await self._report(own)
             await asyncio.sleep(BEAT_S)
 
     async def _receive(self, data: bytes, reply: Reply) -> None:
@@ -147,11 +143,11 @@ class FakeWorker:
                     await reply(await self._open(message))
                 case Release():
                     await reply(self._release(message.session))
-                case Leave() if own is not None and own.epoch == message.epoch:
+                case Leave() if own is not None and own.at.epoch == message.epoch:
                     self.left.append(message.session)
                     del self.sessions[message.session]
-                case AudioBlock() | SessionCommand() if own is not None and own.epoch == message.epoch:
-                    await self._take(message.session, own, message)
+                case AudioBlock() | SessionCommand() if own is not None and own.at.epoch == message.epoch:
+                    await self._take(own, message)
         except FencedError:
             self.n_fenced += 1
             self.sessions.pop(message.session, None)
@@ -164,70 +160,68 @@ class FakeWorker:
         if request.checkpoint.model != self.model:
             return Refused(code="session_state", message="another model")
         last = await self.log.last(request.session)
-        checkpoint, epoch, number, sequence = request.checkpoint, 1, 0, 0
+        checkpoint, at = request.checkpoint, LogPosition(epoch=1)
         if last is not None:
             known = last.record
-            epoch, number, sequence = known.epoch + 1, known.number, last.sequence
+            at = LogPosition(known.epoch + 1, known.number, last.sequence)
             if request.epoch < known.epoch:
                 return Refused(code=FencedError.code, message="opened elsewhere since")
             newer = (known.epoch, known.checkpoint.seq) > (request.epoch, checkpoint.seq)
             if newer and known.checkpoint.model == self.model:
                 checkpoint = known.checkpoint
-        state = checkpoint.state
+        needed_from = checkpoint.state.needed_from
         own = FakeSession(
+            name=request.session,
             gateway=request.gateway,
-            epoch=epoch,
-            number=number,
-            sequence=sequence,
+            at=at,
             checkpoint=msgspec.structs.replace(checkpoint, seq=max(checkpoint.seq, request.seen)),
-            head=state.needed_from,
+            head=needed_from,
             command=checkpoint.command,
-            seq=max(checkpoint.seq, request.seen),
-            segment=state.transcript.segment,
-            first=state.needed_from,
+            segment=checkpoint.state.transcript.segment,
+            first=needed_from,
         )
-        await self._store(request.session, own, ())
+        await self._store(own, ())
         self.sessions[request.session] = own
-        answer = Opened(epoch=epoch, checkpoint=own.checkpoint, number=own.number)
+        answer = Opened(epoch=own.at.epoch, checkpoint=own.checkpoint, number=own.at.number)
         if last is None:
-            await self._say(request.session, own, [ready()])
+            await self._say(own, [ready()])
         return answer
 
     def _release(self, session: str) -> Message:
         own = self.sessions.pop(session, None)
         if own is None:
             return Refused(code=UnknownSessionError.code, message="the session is not here")
-        return Released(epoch=own.epoch, number=own.number, checkpoint=own.checkpoint)
+        return Released(epoch=own.at.epoch, number=own.at.number, checkpoint=own.checkpoint)
 
-    async def _take(self, session: str, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
+    async def _take(self, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
         if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):
             if not own.missing:
                 own.missing = True
-                await self._report(session, (), stored=False)
+                await self._report(own)
             return
         own.missing = False
         if isinstance(message, SessionCommand):
             if message.command == own.command + 1:
                 own.command = message.command
-                await self._do(session, own, message)
+                await self._do(own, message)
             return
         samples = unpack_samples(message.data, wide=message.wide)[own.head - message.position :]
         if not len(samples) or self.idle:
             return
-        self.received.setdefault(session, {})[own.head] = samples
+        self.received.setdefault(own.name, {})[own.head] = samples
         own.head += len(samples)
         own.audio = np.concatenate([own.audio, samples])
         while len(own.audio) >= SEGMENT_SAMPLES:
-            await self._say(session, own, [self._final(own, SEGMENT_SAMPLES)])
+            await self._say(own, [self._final(own, SEGMENT_SAMPLES)])
         if len(own.audio):
-            await self._say(session, own, [partial(own.segment, "so far", start=own.first / 16_000)])
+            await self._say(own, [partial(own.segment, "so far", start=own.first / 16_000)])
 
     def _final(self, own: FakeSession, n_samples: int) -> Final:
         event = final(own.segment, text_of(own.audio[:n_samples]), start=seconds(own.first))
         own.audio, own.first, own.segment = own.audio[n_samples:], own.first + n_samples, own.segment + 1
         return event
 
-    async def _do(self, session: str, own: FakeSession, do: SessionCommand) -> None:
+    async def _do(self, own: FakeSession, do: SessionCommand) -> None:
         self.done.append(do)
         events: list[Event] = []
         match do.what:
@@ -242,52 +236,47 @@ class FakeWorker:
                 language = do.options.language if do.options else None
                 start = msgspec.structs.replace(own.checkpoint.start, language=language)
                 own.checkpoint = msgspec.structs.replace(own.checkpoint, start=start)
-        await self._say(session, own, events)
+        await self._say(own, events)
 
-    async def _say(self, session: str, own: FakeSession, events: list[Event]) -> None:
-        stamped = []
-        for event in events:
-            own.seq += 1
-            stamped.append(event.stamped(own.seq, session))
+    async def _say(self, own: FakeSession, events: list[Event]) -> None:
+        seq = own.checkpoint.seq
+        stamped = [event.stamped(seq + i, own.name) for i, event in enumerate(events, 1)]
         published_until = min(own.first, own.head)
         state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
-        state = msgspec.structs.replace(
-            state,
-            needed_from=own.first,
-            losses=(),
-            schedule=ScheduleState((), own.head, own.head, 0, own.head),
+        schedule = ScheduleState((), own.head, own.head, 0, own.head)
+        state = msgspec.structs.replace(state, needed_from=own.first, losses=(), schedule=schedule)
+        own.checkpoint = msgspec.structs.replace(
+            own.checkpoint, seq=seq + len(events), command=own.command, state=state
         )
-        own.checkpoint = msgspec.structs.replace(own.checkpoint, seq=own.seq, command=own.command, state=state)
         texts = tuple(event.to_json() for event in stamped)
         stored = bool(stamped) and not all(isinstance(event, Partial) for event in stamped)
         if stored:
-            await self._store(session, own, texts)
-        await self._report(session, texts, stored=stored, own=own)
+            await self._store(own, texts)
+        await self._report(own, texts, stored=stored)
         if stamped and isinstance(stamped[-1], End):
-            self.sessions.pop(session, None)
+            self.sessions.pop(own.name, None)
 
-    async def _store(self, session: str, own: FakeSession, events: tuple[str, ...]) -> None:
+    async def _store(self, own: FakeSession, events: tuple[str, ...]) -> None:
         record = Record(
             version=VERSION,
-            epoch=own.epoch,
+            epoch=own.at.epoch,
             worker=self.name,
             gateway=own.gateway,
-            number=own.number + 1,
+            number=own.at.number + 1,
             events=events,
             checkpoint=own.checkpoint,
         )
-        own.sequence = await self.log.store(session, record, after=own.sequence)
-        own.number += 1
+        sequence = await self.log.store(own.name, record, after=own.at.sequence)
+        own.at = LogPosition(record.epoch, record.number, sequence)
 
     async def _report(
-        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None, move: str = ""
+        self, own: FakeSession, events: tuple[str, ...] = (), *, stored: bool = False, move: str = ""
     ) -> None:
-        own = own or self.sessions[session]
         update = Update(
-            session=session,
+            session=own.name,
             worker=self.name,
-            epoch=own.epoch,
-            number=own.number,
+            epoch=own.at.epoch,
+            number=own.at.number,
             stored=stored,
             events=events,
             checkpoint=own.checkpoint,

@@ -328,6 +328,17 @@ async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, tran
     assert transcriber.n_runs == 6
 
 
+async def test_a_job_belongs_to_the_run_that_begins_it_first(place: Place) -> None:
+    await place.worker(most=0)
+    job = place.submit("a.wav", silence(1)).job
+    wanted = []
+    for run, begins in (("one", False), ("one", True), ("two", True), ("one", False)):
+        report = jobs.JobReport(job=job.number, worker=run, run=run, begins=begins)
+        answer = await place.bus.request(f"{jobs.SUBMITTERS}.{job.submitter}", report, jobs.JobAnswer, timeout_s=60)
+        wanted.append(answer.wanted)
+    assert wanted == [False, True, False, True]
+
+
 async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
     reading, left = threading.Event(), threading.Event()

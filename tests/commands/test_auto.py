@@ -5,6 +5,7 @@ import re
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import psutil
@@ -78,30 +79,62 @@ def test_a_model_that_is_named_is_left_alone(world: World) -> None:
     assert world.n_measured == 0
 
 
-@pytest.mark.parametrize(
-    ("factor", "names"),
-    [
-        (1, ["small.en", "base", "tiny.en"]),
-        (10, ["base", "tiny.en"]),
-        (100, ["tiny.en"]),
-    ],
-)
-def test_models_keep_pace_or_not(factor: float, names: list[str]) -> None:
-    assert auto.keeping_pace(["small.en", "base", "tiny.en"], slower(factor), PLENTY, StreamSettings()) == names
-
-
 def test_a_model_without_room_in_memory_is_not_chosen() -> None:
     assert auto.keeping_pace(["small.en", "base", "tiny.en"], FAST, 10**9 // 2, StreamSettings()) == ["tiny.en"]
 
 
-def test_the_best_that_keeps_pace_is_fetched(world: World, tmp_path: Path) -> None:
-    world.there = {"small.en", "base", "tiny.en"}
-    assert chosen(tmp_path) == "small.en"
-    world.speed = slower(10)
-    assert chosen(tmp_path / "slower") == "base"
-    world.speed = slower(100)
-    assert chosen(tmp_path / "slow") == "tiny.en"
-    assert world.fetched == ["small.en", "base", "tiny.en"]
+ALL = ("small.en", "base", "tiny.en")
+FILES = {"live": False}
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "factor", "options", "name", "fetched"),
+    [
+        # The best that keeps pace is fetched.
+        ((), ALL, 1, {}, "small.en", ["small.en"]),
+        ((), ALL, 10, {}, "base", ["base"]),
+        ((), ALL, 100, {}, "tiny.en", ["tiny.en"]),
+        ((), ("base",), 1, {}, "base", ["small.en", "base"]),
+        # A model that is here and keeps pace is used, even if a better one could be fetched.
+        (("tiny.en",), ALL, 1, {}, "tiny.en", []),
+        (("tiny.en", "base"), ALL, 1, {}, "base", []),
+        (("small.en",), ALL, 10, {}, "base", ["base"]),
+        # Files need no pace.
+        (("tiny.en",), ALL, 1, FILES, "tiny.en", []),
+        (("small.en",), ALL, 10, FILES, "small.en", []),
+        ((), ALL, 1000, FILES, "base", ["base"]),
+        # Only base knows other languages, and translates.
+        (("small.en", "tiny.en"), ALL, 1, {"language": "de"}, "base", ["base"]),
+        (("small.en", "tiny.en"), ALL, 1, {"task": "translate"}, "base", ["base"]),
+        (("small.en", "tiny.en"), ALL, 1, {"language": "en", "task": "both"}, "base", ["base"]),
+    ],
+)
+def test_which_model_is_used(
+    world: World,
+    tmp_path: Path,
+    here: tuple[str, ...],
+    there: tuple[str, ...],
+    factor: float,
+    options: dict[str, Any],
+    name: str,
+    fetched: list[str],
+) -> None:
+    world.here, world.there, world.speed = {*here}, {*there}, slower(factor)
+    assert chosen(tmp_path, **options) == name
+    assert world.fetched == fetched
+    assert world.n_measured == (0 if options else 1)
+
+
+def test_a_model_that_is_used_is_logged(world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamer")
+    world.here = {"base"}
+    assert chosen(tmp_path) == "base"
+    assert caplog.messages == ["model.name is auto: using base, which is on this machine"]
+
+
+def test_what_another_program_fetched_is_used(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "adopted", lambda name: Path(name) if name == "base" else None)
+    assert (chosen(tmp_path), world.fetched) == ("base", [])
 
 
 def test_the_speed_is_measured_once(world: World, tmp_path: Path) -> None:
@@ -122,49 +155,6 @@ def test_the_speed_of_a_busy_machine_is_measured_again(world: World, tmp_path: P
     world.speed, world.busy_percent = slower(10), 0.0
     assert chosen(tmp_path) == chosen(tmp_path) == "base"
     assert world.n_measured == 2
-
-
-def test_what_is_here_and_fits_is_used_rather_than_a_larger_one_fetched(
-    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, "streamer")
-    world.here, world.there = {"tiny.en"}, {"small.en", "base"}
-    assert chosen(tmp_path) == chosen(tmp_path, live=False) == "tiny.en"
-    assert world.fetched == []
-    world.here |= {"base"}
-    assert chosen(tmp_path) == "base"
-    assert "model.name is auto: using base, which is on this machine" in caplog.messages
-
-
-def test_what_is_here_and_too_slow_is_not_used_live(world: World, tmp_path: Path) -> None:
-    world.here, world.there, world.speed = {"small.en"}, {"base"}, slower(10)
-    assert chosen(tmp_path) == "base"
-    assert chosen(tmp_path, live=False) == "small.en"
-
-
-def test_what_another_program_fetched_is_used(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "adopted", lambda name: Path(name) if name == "base" else None)
-    assert chosen(tmp_path) == "base"
-    assert world.fetched == []
-
-
-def test_files_need_no_pace_and_fetch_base(world: World, tmp_path: Path) -> None:
-    world.there, world.speed = {"small.en", "base", "tiny.en"}, slower(1000)
-    assert chosen(tmp_path, live=False) == "base"
-    assert (world.fetched, world.n_measured) == (["base"], 0)
-
-
-@pytest.mark.parametrize(("language", "task"), [("de", "transcribe"), ("auto", "translate"), ("en", "both")])
-def test_other_languages_and_translation_need_base(world: World, tmp_path: Path, language: str, task: str) -> None:
-    world.here, world.there = {"small.en", "tiny.en"}, {"base"}
-    assert chosen(tmp_path, language=language, task=task) == "base"
-    assert world.n_measured == 0
-
-
-def test_small_en_that_cannot_be_had_becomes_base(world: World, tmp_path: Path) -> None:
-    world.there = {"base"}
-    assert chosen(tmp_path) == "base"
-    assert world.fetched == ["small.en", "base"]
 
 
 @pytest.mark.parametrize(

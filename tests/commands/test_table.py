@@ -7,13 +7,13 @@ import shlex
 import pytest
 
 from streamer.cli import make_parser
-from streamer.commands.table import COMMANDS, Command
+from streamer.commands.table import COMMANDS, Subcommand
 
 OURS = {"config", "debug", "run_command", "parser"}
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
-def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_parameter(command: Command) -> None:
+def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_parameter(command: Subcommand) -> None:
     module, _, name = command.function.partition(":")
     function = getattr(importlib.import_module(f"streamer.commands.{module}"), name)
     parameters = set(inspect.signature(function).parameters)

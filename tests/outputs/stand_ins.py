@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -194,7 +195,8 @@ class ObsStandIn(StandIn):
     def __init__(self, password: str = "", sources: tuple[str, ...] = ()) -> None:
         self.password = password
         self.sources = sources
-        self.streaming = True
+        # Captions that are taken until the stream ends.
+        self.room: float = math.inf
         self.rubbish = False
         self.captions: list[str] = []
         self.texts: list[str] = []
@@ -248,7 +250,7 @@ class ObsStandIn(StandIn):
 
     def _carry_out(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         match name:
-            case "SendStreamCaption" if not self.streaming:
+            case "SendStreamCaption" if len(self.captions) >= self.room:
                 return {"result": False, "code": 501}
             case "SendStreamCaption":
                 self.captions.append(data["captionText"].encode("utf-8")[:128].decode("utf-8", "ignore"))

@@ -1,5 +1,7 @@
 """OBS Studio: stream captions and a text source, through restarts, and what is wrong with it."""
 
+import math
+
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
@@ -41,18 +43,32 @@ def test_obs_gets_each_final_once_through_a_restart(
 
 def test_obs_that_does_not_stream_still_shows_its_text_source() -> None:
     with ObsStandIn(sources=("Captions",)) as stand_in:
-        stand_in.streaming = False
+        stand_in.room = 0
         with sending(obs(stand_in, text_source="Captions")) as output:
             output.handle(final(1))
         sink = obs(stand_in)
         with pytest.raises(RefusalError, match="is not streaming: captions begin with the stream"):
             sink.handle(final(1))
-        stand_in.streaming = True
+        stand_in.room = math.inf
         sink.handle(final(1))
         with pytest.raises(RefusalError, match=r"refuses SetInputSettings \(600 No source was found\.\)"):
             obs(stand_in, text_source="Captoins").handle(final(1))
         sink.close()
     assert (stand_in.texts, stand_in.captions) == (["Words 1."], ["Words 1."])
+
+
+def test_a_final_that_failed_in_the_middle_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.outputs.obs.PAUSE_S", 0.0)
+    long = spoken(1, *["caption"] * 30)
+    with ObsStandIn() as stand_in:
+        sink = obs(stand_in)
+        stand_in.room = 1
+        with pytest.raises(RefusalError, match="is not streaming"):
+            sink.handle(long)
+        stand_in.room = math.inf
+        sink.handle(long)
+        sink.close()
+    assert " ".join(stand_in.captions) == long.text
 
 
 def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> None:

@@ -103,6 +103,7 @@ def test_a_long_pause_begins_a_new_cue() -> None:
 def test_words_without_a_space_stay_on_one_line() -> None:
     words = [*spaced("x" * 36), (" well", 0.3, 0.4), ("-known", 0.4, 0.5)]
     assert written("srt", [final(*words)]).splitlines()[2:4] == ["x" * 36, "well-known"]
+    assert written("srt", [final((" one ", 0.0, 0.4), ("two", 0.4, 0.8))]).splitlines()[2] == "one two"
 
 
 def test_a_word_longer_than_a_line_is_divided() -> None:

@@ -39,29 +39,14 @@ def write_triple(
     *,
     size_name: str = "medium",
     capacity: int = 224,
-    broken: str | None = None,
-    mask_type: type[np.generic] = np.float32,
-    position_shape: Sequence[int] = (1,),
-    cache_type: type[np.generic] = np.float32,
-    cross_type: type[np.generic] = np.float16,
-    cross_names: bool = True,
+    **options: Any,  # noqa: ANN401 - the decoder's
 ) -> Path:
-    """Write the three graphs; the decoder takes `capacity` tokens, `cross_names` gives its attention telling names."""
+    """Write the three graphs; the decoder takes `capacity` tokens."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"whisper_{size_name}"
     ov.save_model(build_encoder(checkpoint), directory / f"{name}_encoder.xml", compress_to_fp16=True)
     ov.save_model(build_cross_kv(checkpoint), directory / f"{name}_encoder_decoder_cross_kv.xml", compress_to_fp16=True)
-    decoder = build_decoder(
-        checkpoint,
-        convention,
-        capacity=capacity,
-        broken=broken,
-        mask_type=mask_type,
-        position_shape=position_shape,
-        cache_type=cache_type,
-        cross_type=cross_type,
-        cross_names=cross_names,
-    )
+    decoder = build_decoder(checkpoint, convention, capacity=capacity, **options)
     ov.save_model(decoder, directory / decoder_name(capacity, size_name), compress_to_fp16=True)
     return directory
 
@@ -110,6 +95,7 @@ def build_decoder(
     cross_type: type[np.generic] = np.float16,
     cross_names: bool = True,
 ) -> ov.Model:
+    """Return a decoder; `cross_names` gives its attention telling names."""
     assert broken is None or broken in BROKEN
     dims, graph = checkpoint.dims, _Graph(checkpoint.tensors)
     n_slots, n_head, size = capacity - 1, dims.n_text_head, dims.text_head_size

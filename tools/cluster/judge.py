@@ -65,17 +65,17 @@ def judge(
     stored : all events of the log; None: not compared
     """
     events = [event for _, event in received.events]
+    # `waiting` is no event of the session, and has the number of the one before.
+    numbered = [event for event in events if not (isinstance(event, Error) and event.code == "waiting")]
     found = Judgement(session=received.session, reconnected=sum("went away" in text for text in received.notices))
     try:
         if received.failure:
             raise AssertionError(received.failure)
-        # `waiting` is no event of the session, and has the number of the one before.
-        numbered = [event for event in events if not (isinstance(event, Error) and event.code == "waiting")]
         check_promises(numbered, duration_s=duration_s)
     except AssertionError as error:
         found.broken = f"{error}"[:600] or str(traceback.extract_tb(error.__traceback__)[-1].line)
     if stored is not None:
-        from_client = {event.to_json() for event in events if event.seq and not isinstance(event, Partial)}
+        from_client = {event.to_json() for event in numbered if not isinstance(event, Partial)}
         found.unlike_log = len(from_client ^ {event.to_json() for event in stored})
     for gap in (event for event in events if isinstance(event, Gap)):
         found.gaps[gap.reason] = round(found.gaps.get(gap.reason, 0.0) + gap.end - gap.start, 3)

@@ -125,7 +125,7 @@ class Compilation:
         with ThreadPoolExecutor(4, "compile") as pool:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
-            models = {stage: self._models(stage) for stage in missing}
+            models = {stage: self.models(stage) for stage in missing}
             if self._keeps_bfloat16(models):
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
                     keep_in_bfloat16(model)
@@ -177,7 +177,7 @@ class Compilation:
             # What is wrong with a device is the same for all of its stages: one line for all.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
-    def _models(self, stage: str) -> dict[Sizes, ov.Model]:
+    def models(self, stage: str) -> dict[Sizes, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
         whole = self.graphs.build[stage]()
         if stage == "decoder":

@@ -1,0 +1,176 @@
+"""Intel's NPU compiler as the Windows wheel of openvino carries it, run under wine64."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import psutil
+
+from streamer.errors import StreamerError
+
+VERSION = "2026.4.1"
+DIGEST = "sha256:4e04316abff1b99e29b8cbd38deaef9bde4739eba216d982d4b3981e456ecd87"
+
+# Meteor and Arrow Lake, Lunar Lake, Panther Lake.
+PLATFORMS = ("3720", "4000", "5010")
+
+# An encoder of large models takes minutes on a quiet machine.
+TIMEOUT_S = 3600.0
+
+SOURCE = Path(__file__).with_name("compile.c")
+
+
+class Unavailable(StreamerError):  # noqa: N818 - the machine lacks something
+    """Wine, mingw or the wheel is missing; the message says which."""
+
+
+class Compiled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What compiling one graph for one platform gave."""
+
+    # The compiler's own cost model; None if it refused the graph or prints none.
+    estimate_us: float | None = None
+    blob_mb: float | None = None
+
+    # Of the compiler, on the machine that ran it.
+    seconds: float = 0.0
+    peak_mb: float = 0.0
+
+    # Why the graph was refused; empty if it was not.
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A folder with the unpacked wheel, the program that calls it, and wine's files."""
+
+    folder: Path
+
+    @classmethod
+    def install(cls, folder: Path) -> "Compiler":
+        """Fetch and unpack the wheel, and build the program; nothing is done again. Raises Unavailable."""
+        for program, package in (("wine", "wine64"), ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64")):
+            if shutil.which(program) is None:
+                raise Unavailable(
+                    f"{program} is not installed: expected it to run Intel's compiler; apt install {package}"
+                )
+        compiler = cls(folder)
+        if not compiler._program.is_file():
+            compiler._fetch()
+            command = ["x86_64-w64-mingw32-gcc", "-O1", "-o", str(compiler._program), str(SOURCE)]
+            _run([*command, str(compiler._libraries / "openvino_c.lib")])
+        return compiler
+
+    def compile(self, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
+        """Compile a saved graph for an NPU; its blob is deleted. Raises Unavailable if the compiler does not start."""
+        blob = model.with_suffix(f".{platform}.blob")
+        given = {
+            "NPU_PLATFORM": platform,
+            "NPU_COMPILER_TYPE": "PLUGIN",
+            "LOG_LEVEL": "LOG_INFO",  # prints the estimate
+            **properties,
+        }
+        words = [str(word) for pair in given.items() for word in pair]
+        command = ["wine", str(self._program), _windows_path(model), _windows_path(blob), *words]
+        begin_s = time.monotonic()
+        with (self.folder / f"{os.getpid()}.log").open("w+b") as log:
+            process = psutil.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._environment(),
+                cwd=self.folder,
+            )
+            peak_mb = _wait(process)
+            log.seek(0)
+            printed = log.read().decode("utf-8", "replace")
+        Path(log.name).unlink()
+        seconds = round(time.monotonic() - begin_s, 1)
+        if not blob.is_file():
+            if "FAILED" not in printed and process.returncode not in (0, 1):
+                raise Unavailable(f"Intel's compiler ended with {process.returncode}: {printed[-300:]!r}")
+            reason = printed.rpartition("FAILED ")[2]
+            return Compiled(seconds=seconds, peak_mb=peak_mb, refused=" ".join(reason.split())[:300])
+        blob_mb = round(blob.stat().st_size / 1e6, 1)
+        blob.unlink()
+        found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
+        return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+
+    @property
+    def _libraries(self) -> Path:
+        return self.folder / "openvino" / "libs"
+
+    @property
+    def _program(self) -> Path:
+        return self._libraries / "compile.exe"
+
+    def _fetch(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        wanted = self.folder / "wheel.txt"
+        wanted.write_text(f"openvino=={VERSION} --hash={DIGEST}\n", encoding="utf-8")
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary=:all:",
+            "--require-hashes",
+        ]
+        _run(
+            [
+                *pip,
+                "--platform=win_amd64",
+                "--python-version=3.12",
+                f"--dest={self.folder}",
+                "--requirement",
+                str(wanted),
+            ]
+        )
+        wheel = next(self.folder.glob(f"openvino-{VERSION}-*.whl"))
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(self.folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
+        wheel.unlink()
+
+    def _environment(self) -> dict[str, str]:
+        wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
+        return {**os.environ, **wine, "WINEPATH": _windows_path(self._libraries)}
+
+
+def _windows_path(path: Path) -> str:
+    """Return a path as programs under wine see it."""
+    return "Z:" + str(path.absolute()).replace("/", "\\")
+
+
+def _wait(process: psutil.Popen) -> float:
+    """Wait for a process; return its peak memory in MB. It is killed after `TIMEOUT_S`."""
+    peak = 0
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while process.poll() is None:
+        try:
+            peak = max(peak, process.memory_info().rss)
+            process.wait(0.1)
+        except psutil.TimeoutExpired:
+            pass
+        except psutil.Error:
+            break
+        if time.monotonic() > deadline_s:
+            process.kill()
+    process.wait()
+    return round(peak / 1e6, 1)
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
+    if done.returncode != 0:
+        last = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
+        raise Unavailable(f"{Path(command[0]).name} failed ({last:.200}): Intel's compiler cannot be installed")
