@@ -42,8 +42,8 @@ from streamer.audio.constants import SAMPLE_RATE  # noqa: E402
 from streamer.engine.eventlog import EventLog  # noqa: E402
 from streamer.events import Event  # noqa: E402
 from streamer.server.outbox import Outbox  # noqa: E402
-from tests.unit.engine.machine import PIECE_SAMPLES, Machine, Talker  # noqa: E402
 from tests.fakes import LOUDNESS_STEP, SpokenWord  # noqa: E402
+from tests.unit.engine.machine import PIECE_SAMPLES, Machine, Talker  # noqa: E402
 from tools.attacks.target import Daemon, spoken_bytes, write_speech  # noqa: E402
 
 LOOK_S = 10.0
