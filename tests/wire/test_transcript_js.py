@@ -126,7 +126,7 @@ async def test_a_transcript_is_kept_and_written() -> None:
         )
         listed = ",".join(event.stamped(seq, "a").to_json() for seq, event in enumerate(told, 1))
         final_now = await page.evaluate(
-            f"(() => {{ {example}; [{listed}].forEach(take);"
+            f"(() => {{ {example}; [{listed}].forEach(apply);"
             " const { text, words, translation } = finals.get(2);"
             " return [text, translation, ...words.map(nameOf)]; })()"
         )
