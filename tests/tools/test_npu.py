@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whisper.support import NANO
+from tests.unit.whisper.support import NANO
 from tools.npu import __main__ as npu
 from tools.npu import compiler as npu_compiler
 from tools.npu.compiler import Compiled, Compiler, why_refused
