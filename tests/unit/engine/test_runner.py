@@ -538,6 +538,24 @@ def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error
     assert rig.runner.over
 
 
+def test_a_recording_goes_on_when_there_was_no_memory_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
+    read, failures = rig.runner.ring.read, iter([MemoryError()])
+
+    def read_or_fail(start: int, end: int) -> Float32Array:
+        if end - start > CHUNK_SAMPLES and (error := next(failures, None)) is not None:
+            raise error
+        return read(start, end)
+
+    monkeypatch.setattr(rig.runner.ring, "read", read_or_fail)
+    rig.write(12 * SAMPLE_RATE)
+    rig.runner.end()
+    rig.wait(10.0)
+    assert [error.fatal for error in rig.errors] == [False]
+    assert rig.finals[-1].end > 10.0
+    assert rig.runner.over
+
+
 class Deaf(FakeDetector):
     """Hears nothing any more."""
 
