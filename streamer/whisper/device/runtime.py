@@ -62,7 +62,7 @@ class Runtime:
         self._types = {name: cross_kv.port(f"present_{name}").element_type for name in names}
         self._buffers = WindowBuffers(self.dims, self._types, n_buffers)
         decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder"]
-        lookup = None if compilation.lookup is None else Stage(Sizes("lookup", None), compilation.lookup, "CPU")
+        lookup = None if compilation.lookup is None else Stage(Sizes("decoder", None), compilation.lookup, "CPU")
         self.decoder = Decoder(decoders, self.dims, mask, lookup)
         self.decoder.use(self.window(self.windows_s[-1]))
 

@@ -20,7 +20,7 @@ STAGES = ("encoder", "cross_kv", "decoder")
 # Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
-# The same on an NPU, by whose cost model 64 tokens cost as much as two times 16 (docs/npu.md, Estimates).
+# The same on an NPU, by whose cost model 64 tokens take about as long as two times 16 (docs/npu.md).
 NPU_BLOCK_TOKENS = 64
 
 # The same in a graph for any number of tokens, and the numbers that there are: each new one takes 10 ms and 4 MB to
