@@ -100,16 +100,17 @@ def test_a_right_device_is_compared_with_the_cpu_once(
 ) -> None:
     model, warned = load()
     assert (model.runtime.devices, warned) == (ON_NPU, [])
-    assert core.compiled_for.count("CPU") > 0
+    assert core.compiled_for.count("CPU") > 1
     assert [(verdict.problem, verdict.openvino) for verdict in kept_verdicts(cache_dir)] == [("", ov.get_version())] * 3
     core.compiled_for.clear()
     model, warned = load()
     assert (model.runtime.devices, warned) == (ON_NPU, [])
-    assert "CPU" not in core.compiled_for
+    # The CPU looks tokens up for an NPU.
+    assert core.compiled_for.count("CPU") == 1
     # Another driver is tried anew.
     core.driver = "1.39"
     load()
-    assert "CPU" in core.compiled_for
+    assert core.compiled_for.count("CPU") > 2
 
 
 def test_a_device_that_adds_noise_is_refused_until_its_driver_changes(
