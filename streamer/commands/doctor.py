@@ -6,6 +6,7 @@ needs the network.
 """
 
 import contextlib
+import json
 import os
 import platform
 import subprocess
@@ -142,7 +143,7 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
     except OSError as error:
         return {name: problem(f"another process cannot be started ({error})", "install streamer again")}
     try:
-        output, errors = process.communicate(msgspec.json.encode((name, settings)), timeout=timeout_s)
+        output, errors = process.communicate(_encoded((name, settings)), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         # What hangs in the kernel cannot be killed, and is left behind.
@@ -150,8 +151,8 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
             process.communicate(timeout=1)
         return {name: problem(f"no answer within {timeout_s:g} s", CHECKS[name].remedy)}
     try:
-        return msgspec.json.decode(output.splitlines()[-1], type=dict[str, Finding])
-    except (IndexError, msgspec.DecodeError):
+        return msgspec.convert(json.loads(output.splitlines()[-1]), dict[str, Finding])
+    except (IndexError, ValueError):
         lines = errors.decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "without a message")
         return {name: problem(f"exit code {process.returncode}, {last.strip():.200}", CHECKS[name].remedy)}
@@ -159,9 +160,14 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
 
 def answer() -> None:
     """Run the check whose name is on standard input, with the settings; write its findings to standard output."""
-    name, settings = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Settings])
+    name, settings = msgspec.convert(json.loads(sys.stdin.buffer.read()), tuple[str, Settings])
     # In a line of its own: libraries may have written before.
-    sys.stdout.write(f"\n{msgspec.json.encode(CHECKS[name].run(settings)).decode()}\n")
+    sys.stdout.write(f"\n{_encoded(CHECKS[name].run(settings)).decode()}\n")
+
+
+def _encoded(value: object) -> bytes:
+    """Return a value as JSON in ASCII. The name of a file may have bytes that are no UTF-8, which msgspec refuses."""
+    return json.dumps(msgspec.to_builtins(value)).encode("ascii")
 
 
 def _counted(n: int, what: str) -> str:

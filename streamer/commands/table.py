@@ -92,7 +92,7 @@ def _output_file(text: str) -> Path | None:
 
 
 def _output_folder(text: str) -> str:
-    return f"{text}/"
+    return f"{text or '.'}/"  # of an empty name, as an unset variable gives it, the present directory
 
 
 def _days(text: str) -> float:

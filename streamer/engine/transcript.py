@@ -263,14 +263,14 @@ class Transcript(TranscriptState):
         silence = self._is_silence(hypothesis)
         if silence:
             words = []
-        last = self.stable.words[-1] if window.first_word < self.stable.end else None
-        repeated = find_repeated(words, last.attended_samples if last else 0)
+        known = self.stable.since(window.first_word)
+        repeated = find_repeated(words, known)
         repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
         if repeats and repeated.stop == len(words):
             del words[repeated.start :]
         went_on = repeats and repeated.start < len(words)
         silent = all(is_mark(word.text) for word in words)
-        skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
+        skips = bool(known) and silent and window.end - known[-1].end_samples >= MAX_SKIPPED_SAMPLES
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
         is_stuck = skips or foreign or (repeats and repeated.start == 0)

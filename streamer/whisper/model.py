@@ -231,8 +231,8 @@ class LoadOptions:
     n_beams: int | None = 1
     live: bool = True
 
-    # What a checkpoint's weights become: f32, f16 or int8; auto: int8 for INT8_SIZES on CPUs and GPUs; empty, and auto
-    # otherwise: as they are.
+    # What a checkpoint's weights become: f32, f16, int8 or int8-sym; auto: for INT8_SIZES int8, or int8-sym if a device
+    # is an NPU; empty, and auto otherwise: as they are.
     weights: str = ""
 
     # Lengths of audio, in seconds, to make graphs for besides 30 s. None: those of the model or its adapter, else 15.
@@ -315,8 +315,10 @@ def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StageP
     dims = source.graphs.dims
     is_known = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer) in INT8_SIZES
     kinds = {kind_of(device) for plan in plans.values() for device in plan.candidates}
-    if weights == "auto" and source.checkpoint is not None and is_known and "NPU" not in kinds:
-        return source.with_weights("int8"), "int8 (auto)"
+    if weights == "auto" and source.checkpoint is not None and is_known:
+        # With zero points an NPU computes no faster than in float16 (docs/npu.md).
+        chosen = "int8-sym" if "NPU" in kinds else "int8"
+        return source.with_weights(chosen), f"{chosen} (auto)"
     return source, "as they are"
 
 

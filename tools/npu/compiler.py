@@ -25,6 +25,11 @@ PLATFORMS = ("3720", "4000", "5010")
 # An encoder of large models takes minutes on a quiet machine.
 TIMEOUT_S = 3600.0
 
+# A compiler that ends without an answer, as one does that the system ends for its memory, is started again.
+ATTEMPTS = 2
+PAUSE_S = 60.0
+OUT_OF_MEMORY = r"(?i)bad_alloc|bad allocation|out of memory|not enough memory"
+
 SOURCE = Path(__file__).with_name("compile.c")
 
 
@@ -79,7 +84,23 @@ class Compiler:
         }
         words = [str(word) for pair in given.items() for word in pair]
         command = ["wine", str(self._program), _windows_path(model), _windows_path(blob), *words]
-        begin_s = time.monotonic()
+        for attempt in range(ATTEMPTS):
+            begin_s = time.monotonic()
+            returncode, peak_mb, printed = self._call(command)
+            seconds = round(time.monotonic() - begin_s, 1)
+            if blob.is_file():
+                blob_mb = round(blob.stat().st_size / 1e6, 1)
+                blob.unlink()
+                found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
+                return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+            if "FAILED" in printed and not re.search(OUT_OF_MEMORY, printed):
+                return Compiled(seconds=seconds, peak_mb=peak_mb, refused=why_refused(printed))
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_S)
+        raise Unavailable(f"Intel's compiler ended with {returncode} {ATTEMPTS} times: {printed[-300:]!r}")
+
+    def _call(self, command: list[str]) -> tuple[int, float, str]:
+        """Return the exit code of a program, its peak memory in MB, and what it printed."""
         with (self.folder / f"{os.getpid()}.log").open("w+b") as log:
             process = psutil.Popen(
                 command,
@@ -93,16 +114,7 @@ class Compiler:
             log.seek(0)
             printed = log.read().decode("utf-8", "replace")
         Path(log.name).unlink()
-        seconds = round(time.monotonic() - begin_s, 1)
-        if not blob.is_file():
-            if "FAILED" not in printed and process.returncode not in (0, 1):
-                raise Unavailable(f"Intel's compiler ended with {process.returncode}: {printed[-300:]!r}")
-            reason = printed.rpartition("FAILED ")[2]
-            return Compiled(seconds=seconds, peak_mb=peak_mb, refused=" ".join(reason.split())[:300])
-        blob_mb = round(blob.stat().st_size / 1e6, 1)
-        blob.unlink()
-        found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
-        return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+        return process.returncode, peak_mb, printed
 
     @property
     def _libraries(self) -> Path:
@@ -144,6 +156,12 @@ class Compiler:
     def _environment(self) -> dict[str, str]:
         wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
         return {**os.environ, **wine, "WINEPATH": _windows_path(self._libraries)}
+
+
+def why_refused(printed: str) -> str:
+    """Return why the compiler refused a graph: what its passes reported, else the end of its message."""
+    reasons = re.findall(r"\[ERROR\] [\d:.]+ (.+)", printed) or [printed.rpartition("FAILED ")[2]]
+    return " ".join(reasons[0].split())[-300:]
 
 
 def _windows_path(path: Path) -> str:

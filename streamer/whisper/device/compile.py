@@ -29,11 +29,12 @@ from streamer.whisper.device.devices import (
 )
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
+from streamer.whisper.graphs.build import ModelGraphs, fix_sizes, lookup_of, without_lookup
 from streamer.whisper.graphs.ports import (
     BLOCK_TOKENS,
     MAX_WINDOWS,
     MOST_TOKENS,
+    NPU_BLOCK_TOKENS,
     SLOTS_STEP,
     Ports,
     beam_slots,
@@ -97,6 +98,8 @@ class Compilation:
         """
         self.graphs = graphs
         self.compiled: dict[Sizes, ov.CompiledModel] = {}
+        # What makes vectors of tokens, on the CPU, for decoders that take these.
+        self.lookup: ov.CompiledModel | None = None
         self.plans = dict(plans)
         self._n_beams = n_beams
         # Seconds, shortest first.
@@ -197,6 +200,7 @@ class Compilation:
 
     def _decoders(self, whole: ov.Model) -> dict[Sizes, ov.Model]:
         dims = self.graphs.dims
+        self.lookup = None
         if not whole.is_dynamic():  # of others, for one token a call
             return {Sizes("decoder", n_tokens=1, n_slots=dims.cache_size): whole}
         if self.devices["decoder"] == "CPU":
@@ -206,11 +210,20 @@ class Compilation:
                 "decoder", dims, self._n_heads, n_tokens=MOST_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
-        calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
+        on_npu = kind_of(self.devices["decoder"]) == "NPU"
+        block = NPU_BLOCK_TOKENS if on_npu else BLOCK_TOKENS
+        calls = [(1, dims.cache_size), (block, dims.cache_size)]
         if self._n_beams > 1:
             calls.append((BLOCK_TOKENS, beam_slots(dims, self._n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
-        return {sizes: self._fixed(sizes, whole) for sizes in found}
+        fixed = {sizes: self._fixed(sizes, whole) for sizes in found}
+        lookup = lookup_of(whole) if on_npu else None
+        if lookup is None:
+            return fixed
+        # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
+        mark_half_weights(lookup)
+        self.lookup = self._core.compile_model(lookup, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return {sizes: without_lookup(model) for sizes, model in fixed.items()}
 
     def _fixed(self, sizes: Sizes, whole: ov.Model, largest: Sizes | None = None) -> ov.Model:
         """Return a graph for calls of these sizes, and for all up to the largest."""

@@ -36,6 +36,13 @@ def test_each_check_answers_from_another_process(name: str) -> None:
     assert not any("exit code" in finding.found for finding in found.values()), found
 
 
+def test_names_that_are_no_text_are_checked() -> None:
+    settings = Settings().having({"model.name": "no\udcffmodel", "model.cache_dir": "/dev/null/\udcff"})
+    found = check_apart("Files", settings, TIMEOUT_S)
+    expect(found["Model"], PROBLEM, r"there is no model 'no\udcffmodel'")
+    expect(found["Compiled graphs"], PROBLEM, "/dev/null/\udcff cannot be made")
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

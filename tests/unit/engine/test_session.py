@@ -351,6 +351,28 @@ def test_where_the_decoder_keeps_reading_again_the_next_window_begins_behind_tha
     assert request_of(session, window).prefix == ()
 
 
+def test_words_after_one_for_which_the_attention_leapt_ahead_are_not_lost() -> None:
+    """For the first word, base often attends to the silence after the sentence."""
+    session = speaking(CERTAIN)
+    words: list[Said] = [(" so", 0.5, 0.8, 3.5), (" far", 0.9, 1.2), (" away", 1.3, 1.8)]
+    words += [(" we", 2.2, 2.4), (" went.", 2.5, 2.9)]
+    hear(session, 3.3)
+    assert shown(take(session, pause_at(session, 3.6), words))[0] == "so far away we went."
+    assert last(Final, hear(session, 5.5, 0.0)).text == "so far away we went."
+
+
+def test_words_after_a_stable_one_for_which_the_attention_leapt_ahead_are_not_lost() -> None:
+    session = speaking(CERTAIN)
+    leapt = (" so", 0.5, 0.8, 2.5)
+    assert shown(take(session, window_at(session, 3.0), [leapt])) == ("so", len("so"))
+    words: list[Said] = [leapt, (" far", 0.9, 1.2), (" away", 1.3, 1.8), (" we", 2.2, 2.4), (" went", 2.6, 3.0)]
+    for until_s in (3.6, 4.2):
+        events = take(session, window_at(session, until_s), words)
+    assert not [event for event in events if isinstance(event, Final)]
+    hear(session, 6.0, 0.0)
+    assert said(take(session, due(session, 6.0), words)) == "so far away we went"
+
+
 @pytest.mark.parametrize("ended", [False, True])
 def test_a_pause_and_the_end_of_speech_say_once_what_was_read_twice_and_hear_what_follows_it(ended: bool) -> None:
     session = speaking(CERTAIN)
