@@ -24,6 +24,7 @@ from streamer.whisper.device.stage import Stage
 from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, pause_after, recording
 from tests.promises import check_promises
 from tests.unit.whisper.support import Tensors
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -125,9 +126,7 @@ async def test_health_says_what_fails_and_that_it_works_again(faulty: Faulty) ->
         assert daemon.input is not None
         events: list[Event] = []
         events[:0] = daemon.input.log.subscribe(events.append, after=0).backlog
-        async with asyncio.timeout(WAIT_S):
-            while not text_behind_gaps(events):
-                await asyncio.sleep(0.05)
+        await until(lambda: bool(text_behind_gaps(events)))
     check_promises(events)
     assert [error.fatal for error in of(events, Error)] == [False], "told once, while it is tried again"
     assert {gap.reason for gap in of(events, Gap)} == {"device"}

@@ -21,8 +21,8 @@ from streamer.engine.transcript import Tail
 from streamer.errors import SessionStateError
 from streamer.events import Event, Gap, Speech
 from tests.fakes import BAD, FAITHFUL, FakeDetector, FakeMel, Manners, SpokenWord, spoken
-from tests.unit.engine.machine import CAPACITY_SAMPLES, Machine
-from tests.unit.engine.test_session import SETTINGS, Conversation, settings_of
+from tests.unit.engine.simulation import CAPACITY_SAMPLES, PIECE_SAMPLES, SETTINGS, Machine, settings_of
+from tests.unit.engine.test_session import Conversation
 
 
 class MovedConversation(Conversation):
@@ -177,11 +177,11 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
     here, there = first, second
     for until_s in (10.0, 17.5, 18.0, 31.0, 44.0):
         here.run_until(until_s)
-        talker.live.mark(round(until_s))
-        told, state = talker.live.snapshot(lambda: len(talker.events))
-        talker.live.close()
+        talker.runner.mark(round(until_s))
+        told, state = talker.runner.snapshot(lambda: len(talker.events))
+        talker.runner.close()
         assert told == len(talker.events)
-        behind = talker.live.ring.head
+        behind = talker.runner.ring.head
         runner = SessionRunner(
             SETTINGS,
             Input(kind=AudioKind.EITHER, capacity_samples=CAPACITY_SAMPLES, live_from=behind),
@@ -190,10 +190,10 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
             new_detector=FakeDetector,
             state=state,
         )
-        talker.live, talker._next = runner, 0
+        talker.runner = runner
         while runner.ring.head < behind:
             assert runner.ring.head > state.heard or not runner.restored
-            runner.write(talker.piece(runner.ring.head)[: behind - runner.ring.head])
+            talker.write(min(PIECE_SAMPLES, behind - runner.ring.head))
         here, there = there, here
         here.clock.now_s = there.clock.now_s
         here.engine.add(runner)
@@ -204,4 +204,4 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         word.text.strip() for word in talker.words
     ]
     assert not talker.gaps
-    assert not talker.live.recorded
+    assert not talker.runner.recorded

@@ -17,6 +17,7 @@ from streamer.settings.table import ChatSettings
 from tests import builders
 from tests.builders import partial
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
+from tests.waiting import until
 
 
 def final(text: str, segment: int = 0) -> Final:
@@ -410,9 +411,3 @@ async def test_an_endpoint_that_was_never_there_ends_it() -> None:
     transcript.bot.handle(final(" One."))
     with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
         await transcript.run()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not condition():
-            await asyncio.sleep(0.005)

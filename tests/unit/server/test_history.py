@@ -25,6 +25,7 @@ from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
 from tests.unit.outputs.finals import labelled
+from tests.waiting import until, wait_until
 from tests.wire.support import WAIT_S, final, partial, wait_published
 
 GAP = Gap(start=3.0, end=4.0, reason="overload")
@@ -227,9 +228,7 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
                 log.append(partial(i, "text"))
                 log.append(final(i, f"text {i}"))
                 await asyncio.sleep(0)
-            async with asyncio.timeout(WAIT_S):
-                while len(published) < 40:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(published) >= 40)
             assert published == sorted(published, key=lambda event: event.seq)
             assert texts(history) == []
         await asyncio.to_thread(wait_until, lambda: len(texts(history)) == 20)
@@ -724,10 +723,3 @@ def newer(path: Path) -> None:
     History(path).start().close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

@@ -1,6 +1,5 @@
 """A client that is gone leaves nothing behind, also where no garbage is collected: a session is some megabytes."""
 
-import asyncio
 import contextlib
 import gc
 import weakref
@@ -16,8 +15,9 @@ from streamer.engine.runner import SessionRunner
 from streamer.sessions.clients import ClientStreams
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
-from tests.unit.engine.machine import Machine
+from tests.unit.engine.simulation import Machine
 from tests.unit.sessions.test_clients import MODEL
+from tests.waiting import until
 from tests.wire.support import Running, events_until, next_event, serving
 
 
@@ -54,7 +54,7 @@ async def talk(running: Running) -> ClientConnection:
 @pytest.mark.parametrize("hear", [True, False], ids=["heard", "not heard yet"])
 @pytest.mark.parametrize("leave", ["cut", "close", "finish"])
 async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool, tmp_path: Path) -> None:
-    machine = Machine(encode_s=0.0, decode_s=0.0)
+    machine = Machine()
     streams = ClientStreams(Settings(server=ServerSettings(resume_s=0.01)))
     engine = cast("Engine[Any]", machine.engine)
     glossary = tmp_path / "glossary"
@@ -78,6 +78,4 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
                     await client.send('{"type":"finish"}')
                     await events_until(client, "end")
                     await client.close()
-            async with asyncio.timeout(90):
-                while any(part() is not None for part in left):
-                    await asyncio.sleep(0.01)
+            await until(lambda: all(part() is None for part in left))

@@ -56,7 +56,7 @@ from tests.fakes import (
     audio_of,
     spoken,
 )
-from tests.wire.cluster.support import WAIT_S, until
+from tests.waiting import WAIT_S, until
 
 M = TypeVar("M", bound=Message)
 

@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,8 +21,7 @@ from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
 from streamer.whisper.model import WhisperModel
-
-WAIT_S = 60.0  # bound of every wait for something that must come
+from tests.waiting import WAIT_S
 
 
 class NatsServer:
@@ -140,16 +139,6 @@ async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
         log = SessionLog(bus, settings_for(*urls, **others))
         await log.prepare()
         yield bus, log
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float = WAIT_S) -> None:
-    """Wait until a condition holds, no longer than `wait_s`."""
-    async with asyncio.timeout(wait_s):
-        while True:
-            holds = condition()
-            if holds if isinstance(holds, bool) else await holds:
-                return
-            await asyncio.sleep(0.01)
 
 
 def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> Checkpoint:

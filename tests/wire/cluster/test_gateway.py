@@ -32,8 +32,9 @@ from streamer.events import End, Error, Event, Final, Flushed, Ready
 from streamer.protocols.native import StreamStart
 from streamer.sessions.streams import ClientStream
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings
+from tests.waiting import until
 from tests.wire.cluster.fake_worker import FakeWorker, texts_of
-from tests.wire.cluster.support import NatsServer, until
+from tests.wire.cluster.support import NatsServer
 
 BLOCK = 800  # samples
 

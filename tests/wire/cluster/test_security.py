@@ -22,7 +22,8 @@ from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import Leave, Refused, decoded
 from streamer.errors import ClusterError
 from tests.daemon import REPOSITORY
-from tests.wire.cluster.support import Line, NatsServer, free_port, record, settings_for, until
+from tests.waiting import until
+from tests.wire.cluster.support import Line, NatsServer, free_port, record, settings_for
 
 EXAMPLE = REPOSITORY / "contrib" / "nats" / "nats.conf"
 ROLES = ("gateways", "workers", "submitters", "administrators")

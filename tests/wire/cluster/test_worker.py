@@ -37,9 +37,10 @@ from streamer.whisper.model import LoadOptions, load_model
 from tests.daemon import SAMPLE, Outcome, sample_text
 from tests.fakes import FakeEncoded
 from tests.promises import check_promises
+from tests.waiting import until
 from tests.wer import wer
 from tests.wire.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace
-from tests.wire.cluster.support import bus_on, until
+from tests.wire.cluster.support import bus_on
 from tests.wire.support import within
 
 if TYPE_CHECKING:

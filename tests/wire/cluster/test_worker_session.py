@@ -19,6 +19,7 @@ from streamer.events import Speech as SpeechEvent
 from streamer.settings.table import Settings
 from tests.fakes import FakeEncoded
 from tests.promises import check_promises
+from tests.waiting import until
 from tests.wire.cluster.stand_ins import (
     Gateway,
     LocalBus,
@@ -30,7 +31,6 @@ from tests.wire.cluster.stand_ins import (
     is_partial,
     workplace,
 )
-from tests.wire.cluster.support import until
 from tests.wire.support import final, partial, within
 
 SPEECH = Speech(40.0)
