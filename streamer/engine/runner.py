@@ -308,15 +308,19 @@ class SessionRunner:
             self._n_in_flight += window is not None
         if window is None:
             return None
-        try:
-            return window, self.ring.read(window.start, window.end)
-        except Overrun:
+        samples: Float32Array | None = None
+        with self._recovering():
+            try:
+                samples = self.ring.read(window.start, window.end)
+            except Overrun:
+                with self._lock:
+                    if not self.over:
+                        self._publish(self._session.lose(self.position, "overrun"))
+                        self._note_change(now_s)
+        if samples is None:
             self.withdraw()
-            with self._recovering(), self._lock:
-                if not self.over:
-                    self._publish(self._session.lose(self.position, "overrun"))
-                    self._note_change(now_s)
             return None
+        return window, samples
 
     def withdraw(self) -> None:
         """Note that a window is not decoded, since a newer one replaces it."""

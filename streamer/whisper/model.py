@@ -6,12 +6,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from streamer.errors import ConfigError, InferenceError
+from streamer.errors import ConfigError, InferenceError, LostDeviceError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
@@ -21,12 +21,15 @@ from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.speech import check_speech, exact_plans, read_speech
 from streamer.whisper.device.stage import no_op
+from streamer.whisper.device.verdicts import Verdicts
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.heads import are_known
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
+from streamer.whisper.shipped import speech
 from streamer.whisper.source import ModelSource, read_model
 
 logger = logging.getLogger(__name__)
@@ -110,18 +113,17 @@ class WhisperModel:
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
+        verdicts = _verdicts(self._source, self._compilation)
         while True:
+            while refused := verdicts.refused():
+                self._compilation.reject(refused)
             self._compilation.compile()
-            try:
-                runtime = _start(self._source, self._compilation)
-                require(_device_checks(self._source, self._compilation, runtime))
-                runtime.warm_up()
-            except InferenceError as error:
-                self._compilation.reject({error.stage: error})
-            else:
+            runtime, wrong = _try_out(self._source, self._compilation, verdicts)
+            if runtime is not None:
                 self._compilation.give_back()
                 self.runtime = runtime
                 return
+            self._compilation.reject(wrong)
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -306,6 +308,11 @@ def verify_model(
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
     yield from _device_checks(source, compilation, runtime, everywhere=True)
+    verdicts = _verdicts(source, compilation)
+    checks = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
+    yield from checks
+    problems = {stage: str(error) for stage, error in _errors(checks).items()}
+    verdicts.keep({check.stage: problems.get(check.stage, "") for check in checks})
 
 
 def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
@@ -378,6 +385,69 @@ def window_lengths(source: ModelSource, plans: Mapping[str, StagePlan], wanted: 
             " leave it out, or use the checkpoint that they were made from"
         )
     return WHOLE_WINDOW
+
+
+def _verdicts(source: ModelSource, compilation: Compilation) -> Verdicts:
+    adapter = source.adapter.path if source.adapter else None
+    files = [path for path in (source.path, source.lora, adapter) if path]
+    return Verdicts(compilation, f"{source.origin} {source.weights}".strip(), files)
+
+
+def _try_out(
+    source: ModelSource, compilation: Compilation, verdicts: Verdicts
+) -> tuple[Runtime | None, dict[str, InferenceError]]:
+    """Start compiled graphs and check them. Returns None, and errors by stage, if devices are not to be used.
+
+    Raises ModelError if the model is to blame.
+    """
+    unjudged = verdicts.unjudged()
+    checks: list[Check] = []
+    try:
+        runtime = _start(source, compilation)
+        require(_device_checks(source, compilation, runtime))
+        checks = list(_speech_checks(source, compilation, runtime, unjudged))
+        wrong = _errors(checks)
+        runtime.warm_up()
+    except LostDeviceError as error:
+        # What looks tokens up is a part of the decoder.
+        lost = compilation.devices.get(error.stage, compilation.devices["decoder"])
+        wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
+    except InferenceError as error:
+        wrong = {error.stage: error}
+    # A stage that has passed before may do so again: what went wrong now may pass, as after a computer's sleep.
+    problems = {stage: str(error) for stage, error in wrong.items() if stage in unjudged}
+    verdicts.keep({**{check.stage: "" for check in checks}, **problems})
+    return (None, wrong) if wrong else (runtime, {})
+
+
+def _speech_checks(
+    source: ModelSource, compilation: Compilation, runtime: Runtime, stages: Sequence[str]
+) -> Iterator[Check]:
+    """Compare stages with the CPU, whose graphs are compiled for that and released."""
+    sample = speech()
+    if not stages or sample is None:
+        return
+    on_cpu = Compilation(source.graphs, exact_plans(), windows_s=compilation.windows_s)
+    try:
+        on_cpu.compile()
+        exact = _start(source, on_cpu)
+    except InferenceError as error:  # too little memory, of which no accelerator is guilty
+        logger.warning("%s; the model is not compared with the CPU", error)
+        return
+    tokenizer = source.tokenizer
+    language = "en" if "en" in tokenizer.known_languages else tokenizer.known_languages[0]
+    start = tokenizer.start_sequence(language, "transcribe")
+    yield from check_speech(runtime, exact, read_speech(sample), start, tokenizer.special.end_of_text, stages)
+
+
+def _errors(checks: Iterable[Check]) -> dict[str, InferenceError]:
+    """Return the error of each stage's first check that did not pass."""
+    errors: dict[str, InferenceError] = {}
+    for check in checks:
+        error = check.error()
+        if not check.passed and isinstance(error, InferenceError):
+            errors.setdefault(check.stage, error)
+    return errors
 
 
 def _start(source: ModelSource, compilation: Compilation) -> Runtime:

@@ -109,6 +109,16 @@ async def test_a_revoked_token_closes_its_connections_and_no_other(
         await sockets[2].close()
 
 
+async def test_several_authorization_headers_match_nothing() -> None:
+    async with serving(token=TOKEN) as running:
+        twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")]
+        with pytest.raises(InvalidStatus, match="401"):
+            async with running.socket("/v1/captions", additional_headers=twice):
+                pass
+        async with running.socket("/v1/captions", additional_headers={"Authorization": f"Token {TOKEN}"}):
+            pass
+
+
 @pytest.mark.parametrize("connected", [False, True])
 async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connected: bool

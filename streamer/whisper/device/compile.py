@@ -104,18 +104,27 @@ class Compilation:
         self._n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
-        self._cache_dir = cache_dir
+        self.cache_dir = cache_dir
         self._model = model
         self._on_progress = on_progress
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
+        # Seconds that each graph took; one that is in the cache takes few.
+        self.compile_s: dict[Sizes, float] = {}
         # Stages that failed in half precision, and devices that they did so on.
         self._precise: set[tuple[str, str]] = set()
 
     @property
     def devices(self) -> dict[str, str]:
         return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
+
+    def facts(self, stage: str) -> list[object]:
+        """Return what a verdict on a stage's results there holds for: device, driver, properties and model."""
+        device = self.devices[stage]
+        properties = properties_for(device, self.plans[stage], precise=(stage, device) in self._precise)
+        facts = device_facts(self._core, device)
+        return [*facts, sorted(properties.items()), self._model]
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -133,7 +142,7 @@ class Compilation:
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
                     keep_in_bfloat16(model)
             for graphs in models.values():
-                tasks |= {graph: pool.submit(self._compile, graph, model) for graph, model in graphs.items()}
+                tasks |= {graph: pool.submit(self._timed, graph, model) for graph, model in graphs.items()}
             self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
                 self._on_progress(done, len(tasks))
@@ -149,7 +158,7 @@ class Compilation:
 
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
-        give_back_mapped(Path(place) for place in (self._cache_dir, self._model) if place)
+        give_back_mapped(Path(place) for place in (self.cache_dir, self._model) if place)
 
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
@@ -163,22 +172,23 @@ class Compilation:
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed, or half precision on them. Raises the error of a stage's last."""
-        moved: dict[str, list[str]] = {}
+        moved: dict[tuple[str, str], list[str]] = {}  # stages, by their device and what they are tried on next
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if has_choice(device, plan) and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
-                logger.warning("%s; trying %s in full precision for %s", error, device, stage)
-                continue
-            if self._failed[stage] + 1 >= len(plan.candidates):
+                place = f"{device} in full precision"
+            elif self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
-            self._failed[stage] += 1
-            moved.setdefault(f"{device} {plan.candidates[self._failed[stage]]}", []).append(stage)
-        for devices, stages in moved.items():
+            else:
+                self._failed[stage] += 1
+                place = plan.candidates[self._failed[stage]]
+            moved.setdefault((device, place), []).append(stage)
+        for (_, place), stages in moved.items():
             # What is wrong with a device is the same for all of its stages: one line for all.
-            logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
+            logger.warning("%s; trying %s for %s", errors[stages[0]], place, ", ".join(stages))
 
     def models(self, stage: str) -> dict[Sizes, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
@@ -251,6 +261,13 @@ class Compilation:
             return False
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
+    def _timed(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
+        begin = time.monotonic()
+        try:
+            return self._compile(graph, model)
+        finally:
+            self.compile_s[graph] = time.monotonic() - begin
+
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
         stage = graph.stage
@@ -260,10 +277,10 @@ class Compilation:
         through_cpu = self.plans[stage].npu_through_cpu
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         directory = None
-        if self._cache_dir is not None and not through_cpu:
+        if self.cache_dir is not None and not through_cpu:
             shapes = [port.partial_shape for port in model.inputs]
             facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph, shapes]
-            directory = cache.entry(self._cache_dir, device, facts)
+            directory = cache.entry(self.cache_dir, device, facts)
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:

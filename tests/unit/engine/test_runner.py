@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import logging
 import math
+import random
+import threading
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -417,6 +419,39 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
     assert len(runner._inbox) == 0
 
 
+def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
+    rig = Rig(words_at(0.5, 1.0), kind=AudioKind.RECORDED)
+    for _ in range(10 * CHUNK_SAMPLES):
+        rig.write(1)
+        rig.runner.flush()
+        rig.runner.pause()
+    assert len(rig.runner._inbox) <= 2 * 11
+
+
+def test_commands_from_many_threads_lose_nothing() -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(40))))
+    done = threading.Event()
+
+    def command(seed: int) -> None:
+        rng = random.Random(seed)
+        while not done.is_set():
+            rng.choice((rig.runner.flush, rig.runner.resume, lambda: rig.runner.change(SETTINGS)))()
+
+    threads = [threading.Thread(target=command, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    while rig.runner.ring.head < 22 * SAMPLE_RATE:
+        rig.clock.advance(0.1)
+        rig.write(PIECE_SAMPLES)
+        rig.runner.listen(rig.clock())
+        rig._pass()
+    done.set()
+    for thread in threads:
+        thread.join()
+    rig.finish()
+    assert rig.gaps == []
+
+
 # Devices and detectors that fail.
 
 
@@ -538,6 +573,24 @@ def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error
     assert rig.runner.over
 
 
+def test_a_recording_goes_on_when_there_was_no_memory_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
+    read, failures = rig.runner.ring.read, iter([MemoryError()])
+
+    def read_or_fail(start: int, end: int) -> Float32Array:
+        if end - start > CHUNK_SAMPLES and (error := next(failures, None)) is not None:
+            raise error
+        return read(start, end)
+
+    monkeypatch.setattr(rig.runner.ring, "read", read_or_fail)
+    rig.write(12 * SAMPLE_RATE)
+    rig.runner.end()
+    rig.wait(10.0)
+    assert [error.fatal for error in rig.errors] == [False]
+    assert rig.finals[-1].end > 10.0
+    assert rig.runner.over
+
+
 class Deaf(FakeDetector):
     """Hears nothing any more."""
 
@@ -562,6 +615,19 @@ def test_a_session_that_fails_at_its_end_is_cut_short_all_the_same(monkeypatch: 
     monkeypatch.setattr(Session, "lose", lambda *args: 1 / 0)
     rig.runner.cut_short("overload")
     assert rig.runner.over
+
+
+def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(words_at(0.5, 1.0, 1.5))
+    rig.speak_until(1.9)
+    monkeypatch.setattr(Session, "apply_hypothesis", lambda *args: 1 / 0)
+    rig.runner.end()
+    rig.work()
+    assert rig.runner.over
+    assert rig.n_finished == 1
+    rig.hold_promises()
 
 
 def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(

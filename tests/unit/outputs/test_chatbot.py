@@ -158,6 +158,16 @@ async def test_comments_carriage_returns_and_cuts_anywhere_do_not_matter() -> No
         assert "".join(await pieces(conversation, "x")) == "fünf\u2028 six"
 
 
+async def test_the_last_message_needs_no_line_end() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.send('data: {"choices":[{"delta":{"content":"all"},"finish_reason":"stop"}]}')
+        await reply.finish()
+
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
+        assert await pieces(conversation, "x") == ["all"]
+
+
 async def test_an_emoji_in_two_halves_is_one_and_can_be_sent_back() -> None:
     async def script(reply: Reply) -> None:
         await reply.start()

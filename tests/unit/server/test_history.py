@@ -40,6 +40,20 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "data" / "history.db"
 
 
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """All connections to files of histories; the first is the one that writes."""
+    opened: list[sqlite3.Connection] = []
+    connect = module._connect
+
+    def recording(path: Path) -> sqlite3.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(module, "_connect", recording)
+    return opened
+
+
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
     log = EventLog(session, 10_000, keep=history.keeper(source="mic", own=own))
     log.append(ready())
@@ -248,6 +262,22 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
         assert kept(history).ended is not None
 
 
+def test_a_session_that_begins_while_too_much_waits_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    with closing(History(path).start()) as history:
+        first, _ = followed_log(history)
+        with locked(path):
+            for i in range(10):
+                first.append(final(i, f"text {i}"))
+            second = opened_log(history, "s2")
+            second.append(final(1, "lost"))
+            first.close()
+        wait_until(lambda: history.session("s2") is not None)
+        second.append(final(2, "kept"))
+        wait_until(lambda: texts(history, "s2") == ["kept"])
+        assert kept(history, "s1").ended is not None
+
+
 def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +290,22 @@ def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
             history.close()
     assert history.n_lost == 3
     assert "could not be written: 3 texts are missing" in caplog.text
+
+
+def test_a_full_disk_stops_no_captions(
+    path: Path, connections: list[sqlite3.Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        (n_pages,) = connections[0].execute("PRAGMA page_count").fetchone()
+        connections[0].execute(f"PRAGMA max_page_count = {n_pages}")
+        long = "word " * 2000
+        for i in range(20):
+            log.append(final(i, f"{long}{i}"))
+        wait_until(lambda: "disk is full" in caplog.text)
+        wait_until(lambda: len(published) == 20)
+        connections[0].execute("PRAGMA max_page_count = 1000000")
+        wait_until(lambda: len(texts(history)) == 20)
 
 
 def test_a_file_that_is_damaged_while_it_is_written_is_one_line_and_captions_go_on(

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,7 +14,8 @@ from websockets.asyncio.client import ClientConnection
 from streamer.engine.engine import Engine
 from streamer.engine.runner import SessionRunner
 from streamer.sessions.clients import ClientStreams
-from streamer.settings.table import ServerSettings, Settings
+from streamer.sessions.postprocessing import PostProcessing
+from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
 from tests.unit.engine.machine import Machine
 from tests.unit.sessions.test_clients import MODEL
 from tests.wire.support import Running, events_until, next_event, serving
@@ -51,10 +53,14 @@ async def talk(running: Running) -> ClientConnection:
 
 @pytest.mark.parametrize("hear", [True, False], ids=["heard", "not heard yet"])
 @pytest.mark.parametrize("leave", ["cut", "close", "finish"])
-async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool) -> None:
+async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool, tmp_path: Path) -> None:
     machine = Machine(encode_s=0.0, decode_s=0.0)
     streams = ClientStreams(Settings(server=ServerSettings(resume_s=0.01)))
-    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    engine = cast("Engine[Any]", machine.engine)
+    glossary = tmp_path / "glossary"
+    glossary.write_text("- Streamer\n", encoding="utf-8")
+    corrected = Settings(correction=CorrectionSettings(model="", glossary=str(glossary)))
+    streams.serve_with(engine, MODEL, PostProcessing(corrected, MODEL, engine))
     at_work = working(machine) if hear or leave == "finish" else contextlib.nullcontext()
     with no_garbage_collected(), at_work:
         async with serving(streams=streams) as running:
