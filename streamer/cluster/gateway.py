@@ -28,10 +28,10 @@ from streamer.cluster.messages import (
     LOST_S,
     VERSION,
     WORKERS,
-    Checkpoint,
     GatewayAlive,
     Leave,
-    Update,
+    SessionCheckpoint,
+    SessionUpdate,
     WorkerAlive,
     decoded,
 )
@@ -178,7 +178,7 @@ class ClusterStreams:
         await self._settle()
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         feed = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), self._settings.server.history_events)
-        checkpoint = Checkpoint(
+        checkpoint = SessionCheckpoint(
             version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
         )
         return self._serve(await self._admit(feed, checkpoint, GatewaySession.open), pcm)
@@ -243,7 +243,7 @@ class ClusterStreams:
     async def _admit(
         self,
         feed: EventLog,
-        checkpoint: Checkpoint,
+        checkpoint: SessionCheckpoint,
         begin: Callable[[GatewaySession], Awaitable[None]],
         *,
         epoch: int = 0,
@@ -302,7 +302,7 @@ class ClusterStreams:
     # Messages.
 
     async def _on_update(self, data: bytes, _reply: Reply) -> None:
-        update = decoded(data, Update)
+        update = decoded(data, SessionUpdate)
         if (session := self._sessions.get(update.session)) is not None:
             session.take_update(update)
         elif self._left.get(update.session, math.inf) <= self._context.now_s():

@@ -28,7 +28,7 @@ from streamer.engine.host import Host
 from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
 from streamer.engine.outage import Outage
-from streamer.engine.publisher import Output, Publisher
+from streamer.engine.publisher import Publisher, SessionOutput
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, SessionState
@@ -93,7 +93,7 @@ class SessionRunner:
         self,
         settings: SessionSettings,
         input: Input,
-        output: Output,
+        output: SessionOutput,
         *,
         mel: LogMelStream,
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,

@@ -1,7 +1,7 @@
 """One session of streaming transcription: what to transcribe next, and what to publish.
 
 Sans-I/O: it takes speech probabilities, hypotheses, commands and the time, and returns windows to transcribe and events
-to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `Transcript` turns
+to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `SessionTranscript` turns
 hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
 
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
@@ -12,7 +12,7 @@ from streamer.engine.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
 from streamer.engine.schedule import PAUSE_SAMPLES, ScheduleState, WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, Loss, SessionState
-from streamer.engine.transcript import INVENTED_SAMPLES, Transcript, Verdict
+from streamer.engine.transcript import INVENTED_SAMPLES, SessionTranscript, Verdict
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.whisper.result import Hypothesis
@@ -37,7 +37,7 @@ class Session:
         self.settings = settings
         self._gate = SpeechGate(settings.gate, state.gate)
         self._schedule = WindowSchedule(settings, state.schedule)
-        self._transcript = Transcript(settings, state.transcript, self._schedule)
+        self._transcript = SessionTranscript(settings, state.transcript, self._schedule)
         # Losses that are not published yet, in order: speech before them is not final, or they are not over.
         self._losses = list(state.losses)
         # Positions that `flushed` is to be published for.

@@ -169,7 +169,7 @@ class TranscriptState:
     n_published: int = 0
 
 
-class Transcript(TranscriptState):
+class SessionTranscript(TranscriptState):
     """The text of a session, of which the current utterance is still open. It sets where the next window begins."""
 
     def __init__(self, settings: SessionSettings, state: TranscriptState, schedule: WindowSchedule) -> None:

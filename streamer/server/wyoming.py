@@ -12,7 +12,7 @@ from streamer.protocols.wyoming import Wyoming, describe, error_line
 from streamer.server.interfaces import Context
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen, reachable
-from streamer.server.ws import Close, GoneError
+from streamer.server.ws import ClientGoneError, Close
 
 logger = logging.getLogger(__name__)
 
@@ -113,25 +113,25 @@ class _Connection:
         """Do nothing: these connections have no access log."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, split anywhere. Raises GoneError at the end."""
+        """Return the next bytes, split anywhere. Raises ClientGoneError at the end."""
         data = b""
         with contextlib.suppress(OSError):
             data = await self._reader.read(READ_BYTES)
         if not data:
             self.gone.set()
-            raise GoneError
+            raise ClientGoneError
         self._metrics.received_bytes.inc(len(data))
         return data
 
     async def send_text(self, text: str) -> None:
-        """Send a line, waiting while too much is unsent. Raises GoneError."""
+        """Send a line, waiting while too much is unsent. Raises ClientGoneError."""
         data = text.encode("utf-8")
         self._writer.write(data)
         self._metrics.sent_bytes.inc(len(data))
         try:
             await self._writer.drain()
         except OSError:
-            raise GoneError from None
+            raise ClientGoneError from None
 
     async def close(self, close: Close) -> None:
         """Close, and read for a while: else a reset would overtake the last words."""

@@ -28,7 +28,7 @@ from streamer.engine.runner import AudioKind
 from streamer.engine.schedule import WindowSchedule
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
-from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
+from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
 from streamer.engine.window import Request
 from streamer.errors import InferenceError
 from streamer.events import Error, Final, Gap, GapReason
@@ -210,7 +210,7 @@ class Decoder:
         self._world = world
 
     def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
-        """See engine.Decoder."""
+        """See engine.WindowDecoder."""
         world, client = self._world, self._world.clients[encoded.voice]
         rng, chances = client.decoder_rng, world.chances
         assert request.n_samples == encoded.end - encoded.start
@@ -559,8 +559,8 @@ def failing_logic(world: World) -> Iterator[None]:
     steps = (
         (Session, "advance", chance / 50),
         (WindowSchedule, "next_window", chance),
-        (Transcript, "request", chance),
-        (Transcript, "apply_hypothesis", chance),
+        (SessionTranscript, "request", chance),
+        (SessionTranscript, "apply_hypothesis", chance),
     )
     with ExitStack() as patches:
         for owner, name, odds in steps:

@@ -17,7 +17,7 @@ import numpy as np
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
-from streamer.engine.publisher import Output
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.settings import SessionSettings
 from streamer.engine.window import Request
@@ -102,7 +102,7 @@ class Talker:
         self.runner = SessionRunner(
             settings,
             Input(**fields),
-            Output(on_event=self.take, on_finished=self._finish),
+            SessionOutput(on_event=self.take, on_finished=self._finish),
             mel=FakeMel(voice),
             new_detector=new_detector,
         )

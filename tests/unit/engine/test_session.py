@@ -17,7 +17,7 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.engine.schedule import PAUSE_SAMPLES
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
-from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
+from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
 from streamer.engine.window import Request, Window
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.whisper.result import Hypothesis, TimedWord
@@ -841,7 +841,7 @@ def test_a_hypothesis_that_cannot_be_taken_does_not_take_the_gap_before_it_along
     hear(session, 7.0)
     window = window_at(session, 9.0)
     with monkeypatch.context() as patched:
-        patched.setattr(Transcript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
+        patched.setattr(SessionTranscript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             take(session, window, [(" so", 0.5, 0.8)])
     gap, partial = take(session, window, [(" so", 0.5, 0.8)])

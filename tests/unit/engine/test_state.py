@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.publisher import Output
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
@@ -185,7 +185,7 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         runner = SessionRunner(
             SETTINGS,
             Input(kind=AudioKind.EITHER, capacity_samples=CAPACITY_SAMPLES, live_from=behind),
-            Output(on_event=talker.take),
+            SessionOutput(on_event=talker.take),
             mel=FakeMel(),
             new_detector=FakeDetector,
             state=state,

@@ -15,7 +15,7 @@ from typing import Any
 from streamer.cluster.bus import Bus
 from streamer.cluster.local import find_nats_server
 from streamer.cluster.log import SessionLog
-from streamer.cluster.messages import VERSION, Checkpoint, Record
+from streamer.cluster.messages import VERSION, Record, SessionCheckpoint
 from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
@@ -141,8 +141,8 @@ async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
         yield bus, log
 
 
-def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> Checkpoint:
-    return Checkpoint(
+def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> SessionCheckpoint:
+    return SessionCheckpoint(
         version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState()
     )
 

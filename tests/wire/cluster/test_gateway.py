@@ -19,11 +19,11 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     AudioBlock,
-    Checkpoint,
     Message,
-    Open,
+    OpenSession,
     Refused,
-    Update,
+    SessionCheckpoint,
+    SessionUpdate,
 )
 from streamer.cluster.replay import WAITING_SAMPLES
 from streamer.engine.state import SessionState
@@ -111,7 +111,7 @@ class Places:
         return streams
 
     async def client(self, n_samples: int, streams: ClusterStreams | None = None) -> Client:
-        """Open a stream, by default at a gateway of its own."""
+        """OpenSession a stream, by default at a gateway of its own."""
         return Client(await (streams or await self.gateway()).open(StreamStart()), n_samples)
 
     async def owner(self, client: Client, but: FakeWorker | None = None) -> FakeWorker:
@@ -299,7 +299,7 @@ async def test_a_worker_that_forgot_a_session_is_given_it_again(
     assert places.stalls == ["silent"]
 
 
-@pytest.mark.parametrize("kind", [AudioBlock, Update], ids=["to the worker", "from the worker"])
+@pytest.mark.parametrize("kind", [AudioBlock, SessionUpdate], ids=["to the worker", "from the worker"])
 async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) -> None:
     worker = await places.worker()
     streams = await places.gateway()
@@ -311,7 +311,7 @@ async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) 
     finishing = asyncio.create_task(client.finish())
     await until(lambda: not worker.sessions)
     bus.lose = lambda message: False  # type: ignore[attr-defined]
-    if kind is Update:  # `end` may be among those lost
+    if kind is SessionUpdate:  # `end` may be among those lost
         await client.stream._session._read_log(client.stream.feed.last_seq)  # type: ignore[attr-defined]
     await finishing
 
@@ -350,8 +350,10 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     with pytest.raises(asyncio.CancelledError):
         await opening
     # An update of a former owner does not count for the session as a whole.
-    checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState())
-    old = Update(
+    checkpoint = SessionCheckpoint(
+        version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState()
+    )
+    old = SessionUpdate(
         session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
     )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
@@ -573,7 +575,7 @@ async def test_a_worker_that_owns_a_session_and_refuses_it_does_not_take_it_from
     second = await places.worker("w2")
     open_there, n_asked = second._open, 0
 
-    async def too_late(request: Open) -> Message:
+    async def too_late(request: OpenSession) -> Message:
         nonlocal n_asked
         n_asked += 1
         if n_asked == 1:
@@ -607,11 +609,11 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
 
     def lose(message: Message) -> bool:
         lost.append(message)
-        return isinstance(message, Update)
+        return isinstance(message, SessionUpdate)
 
     worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(lambda: any(isinstance(message, Update) and message.stored for message in lost))
+    await until(lambda: any(isinstance(message, SessionUpdate) and message.stored for message in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10
@@ -629,7 +631,7 @@ async def test_a_client_that_is_refused_finds_its_session_when_it_tries_again(
     await g1.close()
     open_there = worker._open
 
-    async def late(request: Open) -> Message:
+    async def late(request: OpenSession) -> Message:
         await asyncio.sleep(0.6)
         return await open_there(request)
 
