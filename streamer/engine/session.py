@@ -1,8 +1,8 @@
 """One session of streaming transcription: what to transcribe next, and what to publish.
 
 Sans-I/O: it takes speech probabilities, hypotheses, commands and the time, and returns windows to transcribe and events
-to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `SessionTranscript` turns
-hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
+to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `SessionTranscript`
+turns hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
 
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """

@@ -111,7 +111,7 @@ class Places:
         return streams
 
     async def client(self, n_samples: int, streams: ClusterStreams | None = None) -> Client:
-        """OpenSession a stream, by default at a gateway of its own."""
+        """Open a stream, by default at a gateway of its own."""
         return Client(await (streams or await self.gateway()).open(StreamStart()), n_samples)
 
     async def owner(self, client: Client, but: FakeWorker | None = None) -> FakeWorker:
