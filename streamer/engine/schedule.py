@@ -1,7 +1,7 @@
 """Decides which window of speech is decoded next, and when. Sans-I/O, positions in absolute samples.
 
-Only the oldest utterance is transcribed; later ones wait, or share its window. `Transcript` sets where the window
-begins: it also contains earlier speech, as far as there are stable words to begin it with.
+Only the oldest utterance is transcribed; later ones wait, or share its window. `SessionTranscript` sets where the
+window begins: it also contains earlier speech, as far as there are stable words to begin it with.
 """
 
 from dataclasses import replace

@@ -295,7 +295,8 @@ class SessionTranscript(TranscriptState):
             self._decide(hypothesis.language)
         if not trusted:
             self.partners = ()
-        if loops and (request.prompt or window.start < self.segment_start):
+        # Windows begin at mel frames: one that begins within a frame before the segment has no earlier text.
+        if loops and (request.prompt or window.start < self.segment_start // HOP_LENGTH * HOP_LENGTH):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT

@@ -21,7 +21,7 @@ from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
 from streamer.engine.window import Request, Window
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.whisper.result import Hypothesis, TimedWord
-from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
+from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken, words_at
 from tests.promises import Promises
 from tests.unit.engine.simulation import GATE, SETTINGS, settings_of
 
@@ -529,6 +529,15 @@ def test_words_before_a_segment_that_lead_into_a_loop_are_dropped_and_the_last_w
     assert (request.prefix, request.prompt, request.first) == ((), "", False)
     assert said(take(session, window, [(" on and on.", 0.5, 1.8)])) == "on and on."
     assert session.finished or session.next_window(8.0) is None
+
+
+@pytest.mark.parametrize("start_s", [0.5, 0.7, 0.9, 1.1])  # within a mel frame, and at its edge
+def test_a_decoder_that_does_nothing_but_loop_is_not_asked_for_ever(start_s: float) -> None:
+    words = words_at(*(start_s + 0.5 * i for i in range(4)))
+    conversation = Conversation(SETTINGS, words, seed=1, manners=Manners(loop=1.0))
+    conversation.speak_until(3.0)
+    conversation.finish()
+    assert len(conversation.windows) < 10
 
 
 def test_a_window_on_its_way_with_words_that_led_into_a_loop_is_replaced() -> None:
