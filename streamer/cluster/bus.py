@@ -181,6 +181,9 @@ class Bus:
         except errors.NoRespondersError:
             raise ClusterError(f"{subject} cannot be asked: it has no subscriber") from None
         except (errors.Error, OSError, TimeoutError) as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():  # nats-py raises an error of its own instead
+                raise asyncio.CancelledError from None
             raise ClusterError(f"{subject} did not answer within {timeout_s:g} s: {one_line(error)}") from error
         finally:
             self._limits.discard(limit)

@@ -25,7 +25,7 @@ _MOST_BYTES = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class DeviceVerdict:
     """What the checks said of a stage on a device. It names no path."""
 
     # What is wrong, and what to do; empty: nothing.
@@ -58,7 +58,7 @@ class Verdicts:
         self._base = compilation.cache_dir
         self._model = model
         self._stamps = [stamp for path in files for stamp in _stamps(path)]
-        self._kept: dict[str, Verdict] = {}
+        self._kept: dict[str, DeviceVerdict] = {}
 
     def unjudged(self) -> list[str]:
         """Return the stages on accelerators that have no verdict there."""
@@ -86,7 +86,7 @@ class Verdicts:
             about = describe_device(core, self._compilation.devices[stage]).about
             version = ov.get_version()
             windows_s = list(self._compilation.windows_s)
-            verdict = Verdict(problems[stage], stage, self._model, about, version, windows_s, round(compile_s, 1))
+            verdict = DeviceVerdict(problems[stage], stage, self._model, about, version, windows_s, round(compile_s, 1))
             self._kept[self._key(stage)] = verdict
             if self._base is not None:
                 directory = self._entry(self._base, stage)
@@ -96,7 +96,7 @@ class Verdicts:
                     new.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
                     new.replace(directory / _FILE)
 
-    def _find(self, stage: str) -> Verdict | None:
+    def _find(self, stage: str) -> DeviceVerdict | None:
         verdict = self._kept.get(self._key(stage))
         if verdict is None and self._base is not None:
             directory = self._entry(self._base, stage)
@@ -117,7 +117,7 @@ class Verdicts:
         return [__version__, stage, *self._compilation.facts(stage), *self._stamps]
 
 
-def kept_verdicts(base: Path) -> Iterator[Verdict]:
+def kept_verdicts(base: Path) -> Iterator[DeviceVerdict]:
     """Yield all verdicts in a cache, the newest first."""
     entries = sorted(base.glob(f"{cache.VERDICT}-*"), key=lambda path: -path.stat().st_mtime)
     for directory in entries:
@@ -126,11 +126,11 @@ def kept_verdicts(base: Path) -> Iterator[Verdict]:
             yield verdict
 
 
-def _read(path: Path) -> Verdict | None:
+def _read(path: Path) -> DeviceVerdict | None:
     """Return a verdict, or None if there is none, or it is damaged."""
     if path.is_file():
         with contextlib.suppress(ModelError, TypeError, ValueError):
-            return Verdict(**read_json(path, max_bytes=_MOST_BYTES))
+            return DeviceVerdict(**read_json(path, max_bytes=_MOST_BYTES))
     return None
 
 
