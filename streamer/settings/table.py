@@ -91,7 +91,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     weights: Literal["auto", "f32", "f16", "int8", "int8-sym"] = setting(
         "auto",
-        "f32, f16, int8, int8-sym; auto: for tiny and base int8 (with an NPU int8-sym), else as in the file",
+        "f32, f16, int8, int8-sym; auto: int8 for tiny and base (NPU: int8-sym), else as they are",
         metavar="W",
     )
     device: str = _device(
