@@ -6,10 +6,11 @@ from typing import Self
 
 import msgspec
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.gate import CLOSED, GateState
 from streamer.engine.schedule import SILENT, ScheduleState
 from streamer.engine.transcript import TranscriptState
+from streamer.engine.window import up_to_frame
 from streamer.errors import SessionStateError
 from streamer.events import GapReason
 
@@ -65,7 +66,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         published_until : the audio from there to `position` is lost
         segment : number of the next final
         """
-        position = -(-position // HOP_LENGTH) * HOP_LENGTH
+        position = up_to_frame(position)
         lost = (Loss(published_until, position, "device"),) if published_until < position else ()
         return cls(
             needed_from=position,

@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any, Self
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.agreement import Partners, agree
 from streamer.engine.schedule import WindowSchedule
 from streamer.engine.settings import SessionSettings
-from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window
+from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window, down_to_frame
 from streamer.engine.words import (
     CLAUSE_ENDS,
     MIN_REPEATED_WORDS,
@@ -212,7 +212,7 @@ class SessionTranscript(TranscriptState):
     def begin_window(self, position: int) -> None:
         """Let the next window begin at a position; until the language is sure, with the utterance alone."""
         if self.undecided and self.first_word < self.n_final:
-            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
+            self.earlier = self.first_word, down_to_frame(position)
             self.first_word, position = self.n_final, self.segment_start
         self.schedule.move_on(position)
 
@@ -296,7 +296,7 @@ class SessionTranscript(TranscriptState):
         if not trusted:
             self.partners = ()
         # Windows begin at mel frames: one that begins within a frame before the segment has no earlier text.
-        if loops and (request.prompt or window.start < self.segment_start // HOP_LENGTH * HOP_LENGTH):
+        if loops and (request.prompt or window.start < down_to_frame(self.segment_start)):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT
