@@ -272,7 +272,7 @@ class Flushed(Event, frozen=True, kw_only=True):
 class Error(Event, frozen=True, kw_only=True):
     """Something went wrong. What fails repeatedly is reported once, until it works again.
 
-    After a fatal error no more audio is taken. Finals of earlier speech may follow, then `end`.
+    After a fatal error the daemon ignores further audio. Finals of earlier speech may follow, then `end`.
     """
 
     # For programs; see *Error codes*.

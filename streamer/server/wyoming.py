@@ -56,14 +56,14 @@ class WyomingServer:
             self._announcing = asyncio.create_task(announce("_wyoming._tcp.local.", address, port))
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for listener in self._listeners:
             listener.close()
         for sock in self._sockets:
             sock.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more connections, and return when the open ones are gone; abort them after `timeout_s`."""
+        """Stop accepting connections, and return when the open ones are gone; abort them after `timeout_s`."""
         self.close()
         if self._announcing is not None:
             self._announcing.cancel()

@@ -245,7 +245,7 @@ class ClientStream:
         await self._ended.wait()
 
     def expire(self, message: str) -> None:
-        """Publish why no more audio is taken, make what was said final, and end the session."""
+        """Publish why further audio is ignored, make what was said final, and end the session."""
         self.expired = True
         self.report(Error(code=IdleError.code, message=message, fatal=True))
         self._complete_audio()
