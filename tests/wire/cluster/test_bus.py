@@ -13,8 +13,9 @@ import pytest
 from streamer.cluster.bus import BUFFER_BYTES, Bus, Reply, machine_name
 from streamer.cluster.messages import Leave, Opened, Refused, decoded
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError
+from tests.daemon import free_port
 from tests.waiting import WAIT_S, until
-from tests.wire.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, running, settings_for
+from tests.wire.cluster.support import Line, NatsCluster, NatsServer, bus_on, running, settings_for
 
 
 async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
