@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
 
-from streamer import __version__
+from streamer import __version__, signals
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.gateway_session import GatewayContext, GatewaySession, first_frame
@@ -38,7 +38,6 @@ from streamer.cluster.messages import (
 from streamer.cluster.metrics import register_cluster
 from streamer.cluster.placement import Workers
 from streamer.cluster.recordings import ClusterRecordings
-from streamer.cluster.stopping import stopped_by_signals
 from streamer.engine.eventlog import EventLog
 from streamer.engine.state import SessionState
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
@@ -69,7 +68,7 @@ async def run_gateway(settings: Settings) -> int:
     if settings.server.history:
         raise ConfigError("server.history is set, and a gateway keeps no history: leave it out")
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
             if not settings.cluster.nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))

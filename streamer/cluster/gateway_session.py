@@ -126,7 +126,7 @@ class WorkerProgress:
         """Note that a worker takes the session over at a checkpoint."""
         state = checkpoint.state
         self.reported_s = self._kept_pace_s = self._arrived_s = self.resent_s = now_s
-        self._began, self._read = (checkpoint.seq, state.heard), state.read
+        self._began, self._read = (checkpoint.seq, state.received), state.read
         self.arrived = state.needed_from, checkpoint.command
 
     def note(self, update: SessionUpdate, head: int, now_s: float) -> None:
@@ -141,7 +141,7 @@ class WorkerProgress:
 
     def ended_stall(self, update: SessionUpdate, head: int) -> tuple[str, float] | None:
         """Return the stall that ends as the new worker has published something, or has nothing left to do."""
-        processed = update.checkpoint.state.heard
+        processed = update.checkpoint.state.received
         if (update.checkpoint.seq, processed) == self._began and processed < head - SAMPLE_RATE // 10:
             return None
         stall, self.stall = self.stall, None
@@ -412,7 +412,7 @@ class GatewaySession:
         if _age(checkpoint) < _age(self.checkpoint):
             return
         self.checkpoint = checkpoint
-        self.ring.release(checkpoint.state.needed_from, checkpoint.state.heard, checkpoint.command)
+        self.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         if checkpoint.command >= self._set:
             self.on_options(checkpoint.start)
 
@@ -511,7 +511,7 @@ class GatewaySession:
                 checkpoint=self._offer(context.workers.model(worker)),
                 epoch=self.epoch,
                 seen=self.feed.last_seq,
-                head=max(self.ring.head, self.checkpoint.state.heard),
+                head=max(self.ring.head, self.checkpoint.state.received),
                 must=must,
             )
             try:
@@ -538,7 +538,9 @@ class GatewaySession:
         if not self.epoch or (known.version, known.model) == (VERSION, model):
             return msgspec.structs.replace(known, version=VERSION, model=model)
         state = known.state
-        behind = SessionState.behind_loss(state.published_until, state.heard, state.transcript.segment, mark=state.mark)
+        behind = SessionState.behind_loss(
+            state.published_until, state.received, state.transcript.segment, mark=state.mark
+        )
         paused_from = None if state.paused_from is None else behind.needed_from
         behind = msgspec.structs.replace(behind, paused_from=paused_from, ended=state.ended)
         return msgspec.structs.replace(known, version=VERSION, model=model, state=behind)
@@ -551,11 +553,11 @@ class GatewaySession:
         self._progress.begin(checkpoint, self._context.now_s())
         if self.state is GatewayState.OPENING:
             self.state = GatewayState.SERVED
-            self.ring, self._processed_before = self._buffer_from(checkpoint), checkpoint.state.heard
+            self.ring, self._processed_before = self._buffer_from(checkpoint), checkpoint.state.received
             self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._send())]
         if checkpoint.state.needed_from < self.ring.first:
             self.logger.error("a worker needs audio again that is no longer kept")
-        self.ring.release(checkpoint.state.needed_from, checkpoint.state.heard, checkpoint.command)
+        self.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         self.ring.rewind(*self._progress.arrived)
         if self._number >= opened.number - 1:  # else the first update has the missing records read
             self._number = max(self._number, opened.number)
@@ -614,4 +616,4 @@ def first_frame(position: int, start: StreamStart) -> tuple[int, int]:
 
 
 def _age(checkpoint: SessionCheckpoint) -> tuple[int, int, int]:
-    return checkpoint.seq, checkpoint.state.heard, checkpoint.command
+    return checkpoint.seq, checkpoint.state.received, checkpoint.command

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from streamer import signals
 from streamer.check import check_options
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.log import SessionLog, UnreadableRecordError
@@ -38,7 +39,6 @@ from streamer.cluster.messages import (
     decoded,
 )
 from streamer.cluster.placement import Workers, wants_to_give
-from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
 from streamer.engine.load import MAX_LOAD
@@ -84,8 +84,9 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
             " it out"
         )
     check_options(settings, streaming=True)
-    stop, begin_s = asyncio.Event(), asyncio.get_running_loop().time()
-    with stopped_by_signals(stop):
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    begin_s = loop.time()
+    with signals.handled(loop, stop.set):
         name = machine_name(settings.cluster)
         bus = await Bus.connect(settings.cluster, name)
         try:
@@ -109,7 +110,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
                     enrichment=PostProcessing(settings, model, engine),
                 )
                 # A worker of the same name may just have died: gateways must notice before this one is alive.
-                await asyncio.sleep(begin_s + LOST_S + BEAT_S - asyncio.get_running_loop().time())
+                await asyncio.sleep(begin_s + LOST_S + BEAT_S - loop.time())
                 logger.info("worker %s transcribes with %s", name, context.identity)
                 await ClusterWorker(context).run(stop)
             finally:

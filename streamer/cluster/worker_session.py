@@ -119,7 +119,7 @@ class WorkerSession:
         # Audio, shape (n,), and commands that wait for room in the buffer.
         self._waiting: deque[Float32Array | SessionCommand] = deque()
         # It is new until this position is processed, or until this time.
-        self._new_until = max(request.head - SAMPLE_RATE // 10, state.heard + 1), self._loop.time() + NEW_S
+        self._new_until = max(request.head - SAMPLE_RATE // 10, state.received + 1), self._loop.time() + NEW_S
         # Set when there may be something to publish; events to be published, oldest first.
         self._news = asyncio.Event()
         self._unpublished: deque[Event] = deque()
@@ -294,7 +294,7 @@ class WorkerSession:
         try:
             while not self.over:
                 position, until_s = self._new_until
-                is_new = self.checkpoint.state.heard < position and self._loop.time() < until_s
+                is_new = self.checkpoint.state.received < position and self._loop.time() < until_s
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
                         await self._news.wait()
@@ -384,7 +384,7 @@ def without_old_partials(events: Sequence[Event]) -> list[Event]:
 def newest(*candidates: tuple[int, SessionCheckpoint] | None) -> tuple[int, SessionCheckpoint]:
     """Return the newest of checkpoints, each with its epoch."""
     return max(
-        filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.heard, each[1].state.mark)
+        filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.received, each[1].state.mark)
     )
 
 
@@ -398,7 +398,7 @@ def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -
             f"a session's state has tokens that {model.name} does not know: expected below {n_vocab}, from workers with"
             " the same model; the session goes on behind a gap"
         )
-    n_samples, capacity_s = state.heard - state.needed_from, settings.input.buffer_s
+    n_samples, capacity_s = state.received - state.needed_from, settings.input.buffer_s
     if n_samples > capacity_s * SAMPLE_RATE:
         raise SessionStateError(
             f"a session needs {n_samples / SAMPLE_RATE:.0f} s of audio again: expected at most {capacity_s:g} s; let"

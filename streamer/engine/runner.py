@@ -101,7 +101,7 @@ class SessionRunner:
     ) -> None:
         """With `state`, continue another session.
 
-        The caller then writes the audio from `state.needed_from` to `state.heard` before `Engine.add` (`restored`).
+        The caller then writes the audio from `state.needed_from` to `state.received` before `Engine.add` (`restored`).
         Raises SessionStateError if the state is invalid.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": output.name})

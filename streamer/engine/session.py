@@ -29,7 +29,7 @@ class Session:
     """The decisions of one session."""
 
     def __init__(self, settings: SessionSettings, state: SessionState = NEW) -> None:
-        """Continue a session with audio from `state.heard` on; windows may need audio from `state.needed_from` on.
+        """Continue a session with audio from `state.received` on; windows may need audio from `state.needed_from` on.
 
         Raises SessionStateError if the state is invalid.
         """

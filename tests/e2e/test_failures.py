@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,7 +20,7 @@ from streamer.audio.vad import SpeechDetector
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device.stage import Stage
-from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, pause_after, recording
+from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, free_port, pause_after, recording
 from tests.promises import check_promises
 from tests.unit.whisper.support import Tensors
 from tests.waiting import until
@@ -98,9 +97,7 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 @contextlib.asynccontextmanager
 async def daemon_at_work() -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=str(SAMPLE)))
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())

@@ -14,13 +14,9 @@ from wyoming.ping import Ping, Pong
 
 from streamer.errors import ConfigError
 from streamer.server import wyoming
+from tests.daemon import free_port
 from tests.waiting import until
 from tests.wire.support import Running, serving, within
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.asynccontextmanager

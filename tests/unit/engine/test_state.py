@@ -42,7 +42,6 @@ class MovedConversation(Conversation):
         self._moves = random.Random(seed + 1)
         self._move = move
         self._stored = msgspec.msgpack.encode(self.session.state)
-        self._n_told = 0
         self.n_moves = 0
         taken = self.promises.take
 
@@ -65,7 +64,7 @@ class MovedConversation(Conversation):
         behind, now_s, loss = self.position, self.clock.now_s, self._loss
         self.session = Session(self._settings, state)
         self._slot = self._job = None
-        self._released, self.position = state.needed_from, state.heard
+        self._released, self.position = state.needed_from, state.received
         self.windows.clear()
         self._loss = 0.0
         super().speak_until(behind / SAMPLE_RATE)
@@ -192,7 +191,7 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         )
         talker.runner = runner
         while runner.ring.head < behind:
-            assert runner.ring.head > state.heard or not runner.restored
+            assert runner.ring.head > state.received or not runner.restored
             talker.write(min(PIECE_SAMPLES, behind - runner.ring.head))
         here, there = there, here
         here.clock.now_s = there.clock.now_s

@@ -270,7 +270,7 @@ class Gateway:
 
     async def processed(self, position: int) -> None:
         """Wait until audio up to a position is known to be processed."""
-        await until(lambda: self.checkpoint.state.heard >= position)
+        await until(lambda: self.checkpoint.state.received >= position)
 
     async def asked_to_move(self) -> None:
         """Wait until its worker asks for it to be taken elsewhere."""

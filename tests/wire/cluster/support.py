@@ -21,6 +21,7 @@ from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
 from streamer.whisper.model import WhisperModel
+from tests.daemon import free_port
 from tests.waiting import WAIT_S
 
 
@@ -109,13 +110,6 @@ class NatsCluster:
 
     def named(self, name: str) -> NatsServer:
         return next(server for server in self.servers if server.name == name)
-
-
-def free_port() -> int:
-    """Return a port on loopback that nobody listened on just now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def settings_for(*urls: str, **others: Any) -> ClusterSettings:  # noqa: ANN401 - any setting's value

@@ -69,7 +69,7 @@ class Client:
 
     async def processed(self) -> None:
         """Wait until a worker has processed what was sent."""
-        await until(lambda: self.stream._session.checkpoint.state.heard >= self.said)  # type: ignore[attr-defined]
+        await until(lambda: self.stream._session.checkpoint.state.received >= self.said)  # type: ignore[attr-defined]
 
     async def finish(self, before: tuple[Event, ...] = ()) -> None:
         """End, and hold that each piece of the audio has its text once, in order, with the events before."""
@@ -494,7 +494,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     expected = PcmDecoder(format, rate, channels).decode(data)
 
     def at(stream: ClientStream, position: int) -> bool:
-        return stream._session.checkpoint.state.heard >= position  # type: ignore[attr-defined, no-any-return]
+        return stream._session.checkpoint.state.received >= position  # type: ignore[attr-defined, no-any-return]
 
     stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     await stream.write(data[: 2 * rate * frame_bytes])

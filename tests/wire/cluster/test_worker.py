@@ -217,7 +217,7 @@ async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_h
         workers.stops[0].set()
         await within(workers.tasks[0])
         assert scene.engine.n_sessions == 0
-        assert scene.log.records["s1"][-1].record.checkpoint.state.heard >= 9 * SAMPLE_RATE
+        assert scene.log.records["s1"][-1].record.checkpoint.state.received >= 9 * SAMPLE_RATE
 
 
 @pytest.mark.parametrize(("why", "room"), [("load", True), ("failing", True), ("failing", False)])

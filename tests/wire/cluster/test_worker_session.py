@@ -273,7 +273,7 @@ async def test_an_impossible_state_is_refused(scene: Scene) -> None:
     foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
     behind = replace(text, stable=replace(text.stable, words=foreign))
     for bad in (
-        msgspec.structs.replace(state, needed_from=state.heard + 1),
+        msgspec.structs.replace(state, needed_from=state.received + 1),
         msgspec.structs.replace(state, needed_from=-1),
         msgspec.structs.replace(state, transcript=behind),
         SessionState.behind_loss(0, 10**15, 1, mark=0),
