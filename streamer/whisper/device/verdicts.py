@@ -6,7 +6,6 @@ change.
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from streamer.errors import InferenceError, ModelError
 from streamer.whisper import cache
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import describe_device, the_core
-from streamer.whisper.files import read_json
+from streamer.whisper.files import read_json, write_text
 
 _FILE = "verdict.json"
 _MOST_BYTES = 1 << 14
@@ -92,9 +91,7 @@ class Verdicts:
                 directory = self._entry(self._base, stage)
                 cache.use(directory)
                 with contextlib.suppress(OSError):  # what cannot be kept is found again
-                    new = directory / f"{_FILE}.{os.getpid()}"
-                    new.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-                    new.replace(directory / _FILE)
+                    write_text(directory / _FILE, json.dumps(asdict(verdict)))
 
     def _find(self, stage: str) -> DeviceVerdict | None:
         verdict = self._kept.get(self._key(stage))
