@@ -17,7 +17,7 @@ from streamer.errors import InferenceError, ModelError
 from streamer.whisper import cache
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import describe_device, the_core
-from streamer.whisper.files import read_json, write_text
+from streamer.whisper.files import converted, read_json, write_text
 
 _FILE = "verdict.json"
 _MOST_BYTES = 1 << 14
@@ -126,8 +126,8 @@ def kept_verdicts(base: Path) -> Iterator[DeviceVerdict]:
 def _read(path: Path) -> DeviceVerdict | None:
     """Return a verdict, or None if there is none, or it is damaged."""
     if path.is_file():
-        with contextlib.suppress(ModelError, TypeError, ValueError):
-            return DeviceVerdict(**read_json(path, max_bytes=_MOST_BYTES))
+        with contextlib.suppress(ModelError):
+            return converted(read_json(path, max_bytes=_MOST_BYTES), DeviceVerdict, path)
     return None
 
 
