@@ -110,7 +110,7 @@ class Compilation:
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
-        # Seconds that each graph took; one that is in the cache takes few.
+        # Seconds that each compiled graph took; one that is in the cache takes few.
         self.compile_s: dict[Sizes, float] = {}
         # Stages that failed in half precision, and devices that they did so on.
         self._precise: set[tuple[str, str]] = set()
@@ -176,6 +176,7 @@ class Compilation:
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
+            self.compile_s = {graph: seconds for graph, seconds in self.compile_s.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if has_choice(device, plan) and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
@@ -263,10 +264,10 @@ class Compilation:
 
     def _timed(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         begin = time.monotonic()
-        try:
-            return self._compile(graph, model)
-        finally:
-            self.compile_s[graph] = time.monotonic() - begin
+        compiled = self._compile(graph, model)
+        self.compile_s[graph] = time.monotonic() - begin
+        logger.debug("%s for %s in %.1f s", graph, self.devices[graph.stage], self.compile_s[graph])
+        return compiled
 
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
@@ -294,7 +295,6 @@ class Compilation:
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None
     ) -> ov.CompiledModel:
-        begin = time.monotonic()
         if directory is not None:
             try:
                 with cache.replacing(directory) as kept:
@@ -303,7 +303,6 @@ class Compilation:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
                 logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))
             else:
-                logger.debug("%s for %s in %.1f s", graph, device, time.monotonic() - begin)
                 return compiled
         try:
             compiled = self._core.compile_model(model, device, properties)
