@@ -121,10 +121,7 @@ class Compilation:
 
     def facts(self, stage: str) -> list[object]:
         """Return what a verdict on a stage's results there holds for: device, driver, properties and model."""
-        device = self.devices[stage]
-        properties = properties_for(device, self.plans[stage], precise=(stage, device) in self._precise)
-        facts = device_facts(self._core, device)
-        return [*facts, sorted(properties.items()), self._model]
+        return self._facts(stage, self._properties(stage))
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -269,19 +266,25 @@ class Compilation:
         logger.debug("%s for %s in %.1f s", graph, self.devices[graph.stage], self.compile_s[graph])
         return compiled
 
+    def _properties(self, stage: str, group_size: int | None = None) -> dict[str, object]:
+        device = self.devices[stage]
+        return properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+
+    def _facts(self, stage: str, properties: Mapping[str, object]) -> list[object]:
+        return [*device_facts(self._core, self.devices[stage]), sorted(properties.items()), self._model]
+
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
         stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+        properties = self._properties(stage, group_size)
         through_cpu = self.plans[stage].npu_through_cpu
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         directory = None
         if self.cache_dir is not None and not through_cpu:
             shapes = [port.partial_shape for port in model.inputs]
-            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph, shapes]
-            directory = cache.entry(self.cache_dir, device, facts)
+            directory = cache.entry(self.cache_dir, device, [*self._facts(stage, properties), graph, shapes])
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:
