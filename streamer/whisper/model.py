@@ -409,8 +409,7 @@ def _try_out(
         wrong = _errors(checks)
         runtime.warm_up()
     except LostDeviceError as error:
-        # What looks tokens up is a part of the decoder.
-        lost = compilation.devices.get(error.stage, compilation.devices["decoder"])
+        lost = compilation.devices[error.stage]
         wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
     except InferenceError as error:
         wrong = {error.stage: error}
