@@ -68,7 +68,7 @@ def check_speech(
             logits = _follow(used.decoder_of(spoken), start, tokens)
             yield _compared(used, "decoder", window_s, [(expected, logits)])
             yield _words(used, window_s, expected, logits)
-            used.decoder.begin()
+            used.decoder_of(found)  # the other holds the memory of the CPU's windows
 
 
 def _features(samples: Float32Array, window_s: int, dims: ModelDimensions) -> Float32Array:
