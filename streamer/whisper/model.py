@@ -307,12 +307,13 @@ def verify_model(
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
-    yield from _device_checks(source, compilation, runtime, everywhere=True)
+    tried = list(_device_checks(source, compilation, runtime, everywhere=True))
+    yield from tried
     verdicts = _verdicts(source, compilation)
-    checks = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
-    yield from checks
-    problems = {stage: str(error) for stage, error in _errors(checks).items()}
-    verdicts.keep({check.stage: problems.get(check.stage, "") for check in checks})
+    compared = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
+    yield from compared
+    problems = {stage: str(error) for stage, error in _errors([*tried, *compared]).items()}
+    verdicts.keep({**{check.stage: "" for check in compared}, **problems})
 
 
 def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
