@@ -78,6 +78,11 @@ class WhisperModel:
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    @functools.cached_property
+    def _verdicts(self) -> Verdicts:
+        """Those on its devices, which also hold when it is started again."""
+        return _verdicts(self._source, self._compilation)
+
     @property
     def dims(self) -> ModelDimensions:
         return self.runtime.dims
@@ -113,12 +118,11 @@ class WhisperModel:
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        verdicts = _verdicts(self._source, self._compilation)
         while True:
-            while refused := verdicts.refused():
+            while refused := self._verdicts.refused():
                 self._compilation.reject(refused)
             self._compilation.compile()
-            runtime, wrong = _try_out(self._source, self._compilation, verdicts)
+            runtime, wrong = _try_out(self._source, self._compilation, self._verdicts)
             if runtime is not None:
                 self._compilation.give_back()
                 self.runtime = runtime

@@ -140,6 +140,17 @@ def test_a_device_that_adds_noise_is_refused_until_its_driver_changes(
     assert (model.runtime.devices, warned) == (ON_NPU, [])
 
 
+def test_a_model_that_is_started_again_is_not_compared_again(
+    load: Callable[[], tuple[WhisperModel, list[str]]], core: StandInCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_module, "open_cache", lambda setting: None)
+    model, warned = load()
+    assert (model.runtime.devices, warned) == (ON_NPU, [])
+    core.compiled_for.clear()
+    model.start()
+    assert "CPU" not in core.compiled_for
+
+
 def test_verify_keeps_what_fails_another_check_than_that_of_speech(
     load: Callable[[], tuple[WhisperModel, list[str]]], cache_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
