@@ -88,7 +88,7 @@ def _compared(used: Runtime, stage: str, window_s: int, pairs: Iterable[tuple[Fl
 
 
 def _words(used: Runtime, window_s: int, expected: FloatArray, found: FloatArray) -> Check:
-    """Compare the likeliest tokens, but for those that rounding may decide."""
+    """Compare the likeliest tokens, except those that rounding may decide."""
     tokens, others = expected.argmax(axis=1), found.argmax(axis=1)
     rows = np.arange(len(tokens))
     lead = expected[rows, tokens] - expected[rows, others]

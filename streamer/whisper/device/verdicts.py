@@ -1,7 +1,7 @@
 """Which devices passed the checks at load with which stages of a model, kept beside the compiled graphs.
 
-What failed is not tried again, and what passed is not compared with the CPU again, until driver, OpenVINO or model
-change.
+What failed is not tried again, and what passed is not compared with the CPU again, until driver, OpenVINO, model or
+this program's version change.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ class Verdicts:
     """The verdicts on a compilation's stages and their present devices; the CPU needs none."""
 
     def __init__(self, compilation: Compilation, model: str, files: Iterable[Path]) -> None:
-        """Keep verdicts in the cache of compiled graphs, or in memory if there is none.
+        """Keep verdicts in memory, and in the cache of compiled graphs if the compilation has one.
 
         model : what it is published as; files : its files and folders
         """
@@ -124,7 +124,7 @@ def kept_verdicts(base: Path) -> Iterator[DeviceVerdict]:
 
 
 def _read(path: Path) -> DeviceVerdict | None:
-    """Return a verdict, or None if there is none, or it is damaged."""
+    """Return a verdict; None if the file is missing or damaged."""
     if path.is_file():
         with contextlib.suppress(ModelError):
             return converted(read_json(path, max_bytes=_MOST_BYTES), DeviceVerdict, path)
