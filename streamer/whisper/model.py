@@ -78,6 +78,11 @@ class WhisperModel:
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
 
+    @functools.cached_property
+    def _verdicts(self) -> Verdicts:
+        """Those on its devices, which also hold when it is started again."""
+        return _verdicts(self._source, self._compilation)
+
     @property
     def dims(self) -> ModelDimensions:
         return self.runtime.dims
@@ -113,12 +118,11 @@ class WhisperModel:
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        verdicts = _verdicts(self._source, self._compilation)
         while True:
-            while refused := verdicts.refused():
+            while refused := self._verdicts.refused():
                 self._compilation.reject(refused)
             self._compilation.compile()
-            runtime, wrong = _try_out(self._source, self._compilation, verdicts)
+            runtime, wrong = _try_out(self._source, self._compilation, self._verdicts)
             if runtime is not None:
                 self._compilation.give_back()
                 self.runtime = runtime
@@ -307,12 +311,13 @@ def verify_model(
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
-    yield from _device_checks(source, compilation, runtime, everywhere=True)
+    tried = list(_device_checks(source, compilation, runtime, everywhere=True))
+    yield from tried
     verdicts = _verdicts(source, compilation)
-    checks = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
-    yield from checks
-    problems = {stage: str(error) for stage, error in _errors(checks).items()}
-    verdicts.keep({check.stage: problems.get(check.stage, "") for check in checks})
+    compared = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
+    yield from compared
+    problems = {stage: str(error) for stage, error in _errors([*tried, *compared]).items()}
+    verdicts.keep({**{check.stage: "" for check in compared}, **problems})
 
 
 def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
@@ -409,8 +414,7 @@ def _try_out(
         wrong = _errors(checks)
         runtime.warm_up()
     except LostDeviceError as error:
-        # What looks tokens up is a part of the decoder.
-        lost = compilation.devices.get(error.stage, compilation.devices["decoder"])
+        lost = compilation.devices[error.stage]
         wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
     except InferenceError as error:
         wrong = {error.stage: error}

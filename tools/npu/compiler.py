@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Mapping
@@ -14,10 +13,16 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from streamer.errors import StreamerError
+from streamer.errors import PeerError, StreamerError
+from streamer.wheels import Wheel, download
 
-VERSION = "2026.4.1"
-DIGEST = "sha256:4e04316abff1b99e29b8cbd38deaef9bde4739eba216d982d4b3981e456ecd87"
+WHEEL = Wheel(
+    "openvino==2026.4.1",
+    "openvino-2026.4.1-22982-cp312-cp312-win_amd64.whl",
+    84_964_415,
+    "4e04316abff1b99e29b8cbd38deaef9bde4739eba216d982d4b3981e456ecd87",
+    ("--platform=win_amd64", "--python-version=3.12"),
+)
 
 # Meteor and Arrow Lake, Lunar Lake, Panther Lake.
 PLATFORMS = ("3720", "4000", "5010")
@@ -126,29 +131,10 @@ class Compiler:
 
     def _fetch(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        wanted = self.folder / "wheel.txt"
-        wanted.write_text(f"openvino=={VERSION} --hash={DIGEST}\n", encoding="utf-8")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--require-hashes",
-        ]
-        _run(
-            [
-                *pip,
-                "--platform=win_amd64",
-                "--python-version=3.12",
-                f"--dest={self.folder}",
-                "--requirement",
-                str(wanted),
-            ]
-        )
-        wheel = next(self.folder.glob(f"openvino-{VERSION}-*.whl"))
+        try:
+            wheel = download(WHEEL, self.folder)
+        except PeerError as error:
+            raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
         wheel.unlink()

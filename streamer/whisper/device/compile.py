@@ -110,7 +110,7 @@ class Compilation:
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
-        # Seconds that each graph took; one that is in the cache takes few.
+        # Seconds that each compiled graph took; one that is in the cache takes few.
         self.compile_s: dict[Sizes, float] = {}
         # Stages that failed in half precision, and devices that they did so on.
         self._precise: set[tuple[str, str]] = set()
@@ -121,10 +121,7 @@ class Compilation:
 
     def facts(self, stage: str) -> list[object]:
         """Return what a verdict on a stage's results there holds for: device, driver, properties and model."""
-        device = self.devices[stage]
-        properties = properties_for(device, self.plans[stage], precise=(stage, device) in self._precise)
-        facts = device_facts(self._core, device)
-        return [*facts, sorted(properties.items()), self._model]
+        return self._facts(stage, self._properties(stage))
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -176,6 +173,7 @@ class Compilation:
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
+            self.compile_s = {graph: seconds for graph, seconds in self.compile_s.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if has_choice(device, plan) and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
@@ -263,24 +261,30 @@ class Compilation:
 
     def _timed(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         begin = time.monotonic()
-        try:
-            return self._compile(graph, model)
-        finally:
-            self.compile_s[graph] = time.monotonic() - begin
+        compiled = self._compile(graph, model)
+        self.compile_s[graph] = time.monotonic() - begin
+        logger.debug("%s for %s in %.1f s", graph, self.devices[graph.stage], self.compile_s[graph])
+        return compiled
+
+    def _properties(self, stage: str, group_size: int | None = None) -> dict[str, object]:
+        device = self.devices[stage]
+        return properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+
+    def _facts(self, stage: str, properties: Mapping[str, object]) -> list[object]:
+        return [*device_facts(self._core, self.devices[stage]), sorted(properties.items()), self._model]
 
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
         stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+        properties = self._properties(stage, group_size)
         through_cpu = self.plans[stage].npu_through_cpu
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         directory = None
         if self.cache_dir is not None and not through_cpu:
             shapes = [port.partial_shape for port in model.inputs]
-            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph, shapes]
-            directory = cache.entry(self.cache_dir, device, facts)
+            directory = cache.entry(self.cache_dir, device, [*self._facts(stage, properties), graph, shapes])
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:
@@ -294,7 +298,6 @@ class Compilation:
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None
     ) -> ov.CompiledModel:
-        begin = time.monotonic()
         if directory is not None:
             try:
                 with cache.replacing(directory) as kept:
@@ -303,7 +306,6 @@ class Compilation:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
                 logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))
             else:
-                logger.debug("%s for %s in %.1f s", graph, device, time.monotonic() - begin)
                 return compiled
         try:
             compiled = self._core.compile_model(model, device, properties)

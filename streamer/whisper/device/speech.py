@@ -68,7 +68,7 @@ def check_speech(
             logits = _follow(used.decoder_of(spoken), start, tokens)
             yield _compared(used, "decoder", window_s, [(expected, logits)])
             yield _words(used, window_s, expected, logits)
-            used.decoder.begin()
+            used.decoder_of(found)  # the other holds the memory of the CPU's windows
 
 
 def _features(samples: Float32Array, window_s: int, dims: ModelDimensions) -> Float32Array:
@@ -88,7 +88,7 @@ def _compared(used: Runtime, stage: str, window_s: int, pairs: Iterable[tuple[Fl
 
 
 def _words(used: Runtime, window_s: int, expected: FloatArray, found: FloatArray) -> Check:
-    """Compare the likeliest tokens, but for those that rounding may decide."""
+    """Compare the likeliest tokens, except those that rounding may decide."""
     tokens, others = expected.argmax(axis=1), found.argmax(axis=1)
     rows = np.arange(len(tokens))
     lead = expected[rows, tokens] - expected[rows, others]

@@ -1,12 +1,11 @@
 """Which devices passed the checks at load with which stages of a model, kept beside the compiled graphs.
 
-What failed is not tried again, and what passed is not compared with the CPU again, until driver, OpenVINO or model
-change.
+What failed is not tried again, and what passed is not compared with the CPU again, until driver, OpenVINO, model or
+this program's version change.
 """
 
 import contextlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ from streamer.errors import InferenceError, ModelError
 from streamer.whisper import cache
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import describe_device, the_core
-from streamer.whisper.files import read_json
+from streamer.whisper.files import converted, read_json, write_text
 
 _FILE = "verdict.json"
 _MOST_BYTES = 1 << 14
@@ -50,7 +49,7 @@ class Verdicts:
     """The verdicts on a compilation's stages and their present devices; the CPU needs none."""
 
     def __init__(self, compilation: Compilation, model: str, files: Iterable[Path]) -> None:
-        """Keep verdicts in the cache of compiled graphs, or in memory if there is none.
+        """Keep verdicts in memory, and in the cache of compiled graphs if the compilation has one.
 
         model : what it is published as; files : its files and folders
         """
@@ -92,9 +91,7 @@ class Verdicts:
                 directory = self._entry(self._base, stage)
                 cache.use(directory)
                 with contextlib.suppress(OSError):  # what cannot be kept is found again
-                    new = directory / f"{_FILE}.{os.getpid()}"
-                    new.write_text(json.dumps(asdict(verdict)), encoding="utf-8")
-                    new.replace(directory / _FILE)
+                    write_text(directory / _FILE, json.dumps(asdict(verdict)))
 
     def _find(self, stage: str) -> DeviceVerdict | None:
         verdict = self._kept.get(self._key(stage))
@@ -127,10 +124,10 @@ def kept_verdicts(base: Path) -> Iterator[DeviceVerdict]:
 
 
 def _read(path: Path) -> DeviceVerdict | None:
-    """Return a verdict, or None if there is none, or it is damaged."""
+    """Return a verdict; None if the file is missing or damaged."""
     if path.is_file():
-        with contextlib.suppress(ModelError, TypeError, ValueError):
-            return DeviceVerdict(**read_json(path, max_bytes=_MOST_BYTES))
+        with contextlib.suppress(ModelError):
+            return converted(read_json(path, max_bytes=_MOST_BYTES), DeviceVerdict, path)
     return None
 
 

@@ -199,10 +199,10 @@ def lookup_of(decoder: ov.Model) -> ov.Model | None:
     None if the decoder does not say which that is, as those of others and those that earlier versions saved.
     """
     copy = decoder.clone()
-    found = [node for node in copy.get_ops() if node.get_friendly_name() == EMBEDDED]
-    if not found:
+    vectors = _embedded(copy)
+    if vectors is None:
         return None
-    result = ops.result(found[0])
+    result = ops.result(vectors)
     result.output(0).set_names({EMBEDDED})
     return ov.Model([result], [copy.input(name).get_node() for name in LOOKED_UP], "whisper_lookup")
 
@@ -210,13 +210,19 @@ def lookup_of(decoder: ov.Model) -> ov.Model | None:
 def without_lookup(decoder: ov.Model) -> ov.Model:
     """Return a decoder of fixed sizes, of which there is a lookup, as one that takes the vectors."""
     copy = decoder.clone()
-    (vectors,) = next(node for node in copy.get_ops() if node.get_friendly_name() == EMBEDDED).outputs()
+    vectors = _embedded(copy)
+    assert vectors is not None, "the decoder has no lookup"
     taken = ops.parameter(vectors.get_shape(), vectors.get_element_type(), EMBEDDED)
     taken.output(0).set_names({EMBEDDED})
     for target in vectors.get_target_inputs():
         target.replace_source_output(taken.output(0))
     others = [node for node in copy.get_parameters() if node.output(0).get_names().isdisjoint(LOOKED_UP)]
     return ov.Model(copy.get_results(), [taken, *others], decoder.get_friendly_name())
+
+
+def _embedded(decoder: ov.Model) -> ov.Output | None:
+    """Return what a decoder makes of tokens and positions."""
+    return next((node.output(0) for node in decoder.get_ops() if node.get_friendly_name() == EMBEDDED), None)
 
 
 class _Builder:

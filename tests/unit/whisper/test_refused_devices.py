@@ -10,6 +10,8 @@ import openvino as ov
 import pytest
 
 from streamer.errors import InferenceError
+from streamer.whisper import model as model_module
+from streamer.whisper.check import Check
 from streamer.whisper.device import devices
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
@@ -136,6 +138,30 @@ def test_a_device_that_adds_noise_is_refused_until_its_driver_changes(
     core.driver = "1.39"
     model, warned = load()
     assert (model.runtime.devices, warned) == (ON_NPU, [])
+
+
+def test_a_model_that_is_started_again_is_not_compared_again(
+    load: Callable[[], tuple[WhisperModel, list[str]]], core: StandInCore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_module, "open_cache", lambda setting: None)
+    model, warned = load()
+    assert (model.runtime.devices, warned) == (ON_NPU, [])
+    core.compiled_for.clear()
+    model.start()
+    assert "CPU" not in core.compiled_for
+
+
+def test_verify_keeps_what_fails_another_check_than_that_of_speech(
+    load: Callable[[], tuple[WhisperModel, list[str]]], cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = Check("encoder: left of the window before", "0.5", "at most 0.02", False, "the encoder is stale", "encoder")
+    with monkeypatch.context() as patched:
+        patched.setattr(model_module, "_device_checks", lambda *_, **__: iter([stale]))
+        assert stale in list(verify_model(str(NANO), LoadOptions(cache_dir=str(cache_dir))))
+    model, (warning,) = load()
+    assert model.runtime.devices == {**ON_NPU, "encoder": "CPU"}
+    assert warning.startswith("the encoder is stale; ")
+    assert "found at an earlier load" in warning
 
 
 def test_a_device_that_hangs_is_refused_with_all_its_stages(

@@ -1,4 +1,4 @@
-"""Which device each stage tries, with which properties, and what is told where they are wrong."""
+"""Which device each stage tries, with which properties, and what is reported if they are wrong."""
 
 import subprocess
 import sys
@@ -168,7 +168,7 @@ def test_a_property_goes_to_the_kind_of_device_that_it_names() -> None:
 def test_the_npus_plugin_can_have_the_cpu_compute() -> None:
     through = plan(device="GPU", npu_through_cpu=True)
     assert through.candidates == ("NPU",)
-    # Where there is neither an NPU nor what was asked for.
+    # Neither an NPU is here nor what was asked for.
     assert plan_stages(DeviceSettings(device="GPU", npu_through_cpu=True), ["CPU"])["encoder"].candidates == ("NPU",)
     x = ov.opset13.parameter([1, 4])
     core = ov.Core()

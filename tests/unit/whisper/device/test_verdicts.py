@@ -1,5 +1,7 @@
 """Verdicts on devices: kept until device, driver or model change."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -74,10 +76,11 @@ def test_another_length_of_window_is_judged_if_the_others_passed(tmp_path: Path,
         assert [*machine.verdicts(model).refused()] == ["encoder"]
 
 
-def test_a_damaged_verdict_is_none(tmp_path: Path, model: Path) -> None:
+@pytest.mark.parametrize("damage", [lambda kept: "{", lambda kept: json.dumps(json.loads(kept) | {"windows_s": 30})])
+def test_a_damaged_verdict_is_none(tmp_path: Path, model: Path, damage: Callable[[str], str]) -> None:
     cache = tmp_path / "cache"
     Machine(cache).verdicts(model).keep({"encoder": "wrong", "cross_kv": ""})
     for file in cache.glob("*/verdict.json"):
-        file.write_text("{", encoding="utf-8")
+        file.write_text(damage(file.read_text(encoding="utf-8")), encoding="utf-8")
     assert Machine(cache).verdicts(model).unjudged() == ["encoder", "cross_kv"]
     assert not list(kept_verdicts(cache))
