@@ -227,9 +227,8 @@ async def test_a_worker_that_no_longer_owns_it_publishes_nothing(scene: Scene, m
     await gateway.do("end")
     await within(gateway.ended())
     assert all(update.epoch == gateway.epoch for update in gateway.updates[n_updates:])
-    await until(lambda: zombie.over)
+    await until(lambda: scene.workers.workers[0].alive.counters["fenced"] == 1)
     assert zombie.state is WorkerState.FENCED
-    assert scene.workers.workers[0].alive.counters["fenced"] == 1
     scene.check()
 
 
