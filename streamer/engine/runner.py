@@ -51,6 +51,14 @@ RECORDED_PATIENCE_S = 2.0  # longest time that a recording's window waits for wi
 TICK_S = 0.5  # how often a session checks the clock while no audio comes
 
 
+# Takes audio that is to be kept, and its position; it must not wait.
+KeepAudio = Callable[[int, Float32Array], None]
+
+
+def no_audio(position: int, samples: Float32Array) -> None:
+    """Keep no audio."""
+
+
 class AudioKind(Enum):
     """Whether audio waits until it is transcribed."""
 
@@ -73,6 +81,7 @@ class Input:
     max_delay_s: float = math.inf  # live audio that has waited for this long when its turn comes is given up
     reserved: bool = False  # whether it counts as unbroken speech when room for another session is computed
     live_from: int = 0  # audio before this is sent again, as fast as possible
+    keep: KeepAudio = no_audio  # called with all audio but that of pauses
 
 
 @dataclass(slots=True)
@@ -147,6 +156,8 @@ class SessionRunner:
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
+        if not self.paused:
+            self.input.keep(self.ring.head, samples)
         self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
