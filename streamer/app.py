@@ -15,8 +15,7 @@ from streamer import __version__, descriptors, signals, systemd
 from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import no_audio
+from streamer.engine.eventlog import EventLog, no_audio
 from streamer.errors import ConfigError, StreamerError
 from streamer.log import set_levels
 from streamer.outputs.outputs import Outputs

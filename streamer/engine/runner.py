@@ -24,6 +24,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
+from streamer.engine.eventlog import KeepAudio, no_audio
 from streamer.engine.host import Host
 from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
@@ -49,14 +50,6 @@ SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lo
 ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, if no audio waits for too long
 RECORDED_PATIENCE_S = 2.0  # longest time that a recording's window waits for windows of live sessions
 TICK_S = 0.5  # how often a session checks the clock while no audio comes
-
-
-# Takes audio that is to be kept, and its position; it must not wait.
-KeepAudio = Callable[[int, Float32Array], None]
-
-
-def no_audio(position: int, samples: Float32Array) -> None:
-    """Keep no audio."""
 
 
 class AudioKind(Enum):

@@ -21,8 +21,7 @@ import msgspec
 import platformdirs
 
 from streamer import events as types
-from streamer.engine.eventlog import Keep
-from streamer.engine.runner import KeepAudio, no_audio
+from streamer.engine.eventlog import Keep, KeepAudio, no_audio
 from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.outputs.subtitles.revised import SpeakerNames, revised

@@ -8,8 +8,8 @@ import msgspec
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog, Keep
-from streamer.engine.runner import AudioKind, KeepAudio, no_audio
+from streamer.engine.eventlog import EventLog, Keep, KeepAudio, no_audio
+from streamer.engine.runner import AudioKind
 from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History

@@ -16,8 +16,8 @@ from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind, KeepAudio, SessionRunner, no_audio
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
+from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
 from streamer.sessions.postprocessing import PostProcessing

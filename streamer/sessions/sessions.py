@@ -12,9 +12,9 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
 from streamer.engine.publisher import SessionOutput
-from streamer.engine.runner import AudioKind, Input, KeepAudio, SessionRunner, no_audio
+from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.settings import SessionSettings, when_stable
 from streamer.engine.state import SessionState
 from streamer.errors import StreamerError

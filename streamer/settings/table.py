@@ -512,7 +512,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     history_audio: Literal["none", "own", "all"] = setting(
         "none",
-        "audio kept with the text: none, own (of the daemon's input), all (of clients that ask for keep, too)",
+        "whose audio is kept with text: none, own (the input's) or all (clients' kept streams)",
         metavar="WHOSE",
     )
     history_days: float = setting(

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from streamer.arrays import Float32Array
+from streamer.arrays import Float32Array, FloatArray
 from streamer.audio import opus
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
@@ -43,7 +43,7 @@ def melody(start_s: float, length_s: float) -> Float32Array:
     return (0.5 * np.sin(2 * np.pi * pitch(times) * times)).astype(np.float32)
 
 
-def pitch(times: Float32Array) -> Float32Array:
+def pitch(times: FloatArray) -> FloatArray:
     return 400 + 100 * np.floor(times)
 
 
@@ -204,7 +204,7 @@ def test_a_disk_that_is_nearly_full_ends_audio_and_no_text(
     usage = shutil.disk_usage(history.path.parent)
     assert history.audio is not None
     with monkeypatch.context() as full:
-        full.setattr(module.shutil, "disk_usage", lambda path: usage._replace(free=1e8))
+        full.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**8))
         for i in range(3):
             speaker.sing(2.0).log.append(final(i + 2, "more"))
             wait_published(speaker.log)
