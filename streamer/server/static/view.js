@@ -177,7 +177,7 @@ export class View {
     button.title = entry.playing ? "Stop" : "Play";
     button.setAttribute("aria-label", `${button.title} what was said at ${time(entry.start)}`);
     button.classList.toggle("playing", Boolean(entry.playing));
-    button.append($("triangle").content.cloneNode(true));
+    button.append($("play-mark").content.cloneNode(true));
     button.addEventListener("click", () => this.onPlay(entry));
     return button;
   }
