@@ -158,7 +158,10 @@ class AudioKeeper:
             return
         try:
             if (free := shutil.disk_usage(self._history.path.parent).free) < MIN_FREE_BYTES:
-                raise HistoryError(f"{free / 1e6:.0f} MB are free on its disk, and {MIN_FREE_BYTES / 1e6:.0f} are left")
+                raise HistoryError(
+                    f"{free / 1e6:.0f} MB are free on the disk of {self._history.path}, and the last"
+                    f" {MIN_FREE_BYTES / 1e6:.0f} MB are for text"
+                )
             data = opus.encode(np.concatenate(piece.blocks))
             row = {"session": session, "at": piece.at, "start": piece.start, "end": piece.end, "opus": data}
             self._history.change(_INSERT, row)
@@ -166,7 +169,7 @@ class AudioKeeper:
             self._fail(one_line(error))
         else:
             if self.failing:
-                logger.warning("audio is kept in the history %s again", self._history.path)
+                logger.warning("audio is kept again")
             self.failing = ""
 
     def _drop(self, session: str, start: int, end: int) -> None:
@@ -182,8 +185,9 @@ class AudioKeeper:
 
     def _fail(self, reason: str) -> None:
         if not self.failing:
-            text = "audio is no longer kept in the history %s (%s): text is kept, and audio again when there is room"
-            logger.warning(text, self._history.path, reason)
+            logger.warning(
+                "audio is no longer kept (%s): captions go on, and audio is kept again when it can be", reason
+            )
         self.failing = reason
 
 
