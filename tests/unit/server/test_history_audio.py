@@ -90,7 +90,7 @@ def rows(history: History, columns: str = "session, start, end") -> list[tuple[o
 
 
 def test_audio_is_found_at_the_positions_of_its_session(history: History) -> None:
-    speaker = Speaker(history).say("one").say("two")
+    speaker = Speaker(history).say("one").sing(3.0)
     speaker.now_s += 5.0  # a pause, or a loss
     speaker.say("three", 12.0)
     speaker.log.close()
