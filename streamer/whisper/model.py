@@ -1,6 +1,7 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from streamer.errors import ConfigError, InferenceError
+from streamer.errors import ConfigError, InferenceError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
@@ -105,23 +106,19 @@ class WhisperModel:
             warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
-    def start(self) -> None:
+    def start(self, on_compiled: OnCompiled = lambda done, total: None) -> None:
         """Compile the graphs and try them out, on the next device if one fails.
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        while True:
-            self._compilation.compile()
-            try:
-                runtime = _start(self._source, self._compilation)
-                require(_device_checks(self._source, self._compilation, runtime))
-                runtime.warm_up()
-            except InferenceError as error:
-                self._compilation.reject({error.stage: error})
-            else:
-                self._compilation.give_back()
-                self.runtime = runtime
-                return
+        self.runtime = _checked_runtime(self._source, self._compilation, on_compiled=on_compiled)
+
+    def move_to(self, compilation: Compilation) -> None:
+        """Compile for other devices in a thread of its own; compute there as soon as these graphs pass all checks.
+
+        Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
+        """
+        threading.Thread(target=self._move_to, args=(compilation,), name="compile", daemon=True).start()
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -153,8 +150,9 @@ class WhisperModel:
 
     def call_before(self, before: Callable[[], None]) -> None:
         """Have something called before each run of a graph from now on; what it raises ends the computation."""
-        self._before = before
-        self.runtime.call_before(before)
+        with self._lock:
+            self._before = before
+            self.runtime.call_before(before)
 
     def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
@@ -162,6 +160,21 @@ class WhisperModel:
         n_beams : that it may follow, if the graphs can
         """
         return _Fork(self, windows_s, n_beams)
+
+    def _move_to(self, compilation: Compilation) -> None:
+        begin = time.monotonic()
+        try:
+            # One graph at a time leaves processor and memory to the computations meanwhile.
+            runtime = _checked_runtime(self._source, compilation, n_threads=1)
+        except StreamerError as error:
+            logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
+            return
+        with self._lock:
+            runtime.call_before(self._before)
+            # A computation that has begun ends with the runtime that it began with, and frees that one then.
+            self._compilation, self.runtime = compilation, runtime
+        where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
+        logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
     def _restart(self, error: InferenceError) -> None:
         now_s = time.monotonic()
@@ -185,15 +198,25 @@ class _Fork(WhisperModel):
         self._parent = parent
         self._windows_s = windows_s
         self.start()
-        self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+        compilation = self._compilation
+        most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
+        self.n_beams = min(max(n_beams, parent.n_beams), most)
 
-    def start(self) -> None:
+    def start(self, on_compiled: OnCompiled = lambda done, total: None) -> None:
         """Make a runtime of the present graphs."""
         with self._parent._lock:
             # Whose graphs these are.
-            self._runs_beside = self._parent.runtime
+            self._compilation, self._runs_beside = self._parent._compilation, self._parent.runtime
             mask = self._runs_beside.decoder.mask
             self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
+
+    def run(self, compute: Callable[[Runtime], T]) -> T:
+        """Compute with the parent's present graphs (see `WhisperModel.run`)."""
+        if self._runs_beside is not self._parent.runtime:
+            with self._lock:
+                self.start()
+                self.runtime.call_before(self._before)
+        return super().run(compute)
 
     def _restart(self, error: InferenceError) -> None:
         self._parent.recover(self._runs_beside, error)
@@ -231,6 +254,9 @@ class LoadOptions:
     n_beams: int | None = 1
     live: bool = True
 
+    # Whether it computes on the CPU while graphs for an NPU are compiled, which takes minutes, and moves there then.
+    at_once: bool = False
+
     # What a checkpoint's weights become: f32, f16 or int8; auto: int8 for INT8_SIZES on CPUs and GPUs; empty, and auto
     # otherwise: as they are.
     weights: str = ""
@@ -264,15 +290,17 @@ def load_model(
     require(source.checks)
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
-    compilation = _compilation(
-        source, plans, n_beams, window_lengths(source, plans, options.windows_s), cache, on_compiled
-    )
+    windows_s = window_lengths(source, plans, options.windows_s)
+    wanted = compilation = _compilation(source, plans, n_beams, windows_s, cache)
+    if options.at_once and wanted.awaits_npu():
+        wanted.check_properties()
+        compilation = _compilation(source, _cpu_first(plans), n_beams, windows_s, cache)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
     model = WhisperModel(source, compilation, n_beams)
     model.weights = why
-    model.start()
+    model.start(on_compiled)
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     devices = _where(model.runtime, compilation.plans)
     lengths = ", ".join(map(str, model.runtime.windows_s))
@@ -280,6 +308,8 @@ def load_model(
         "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
         *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
+    if wanted is not compilation:
+        model.move_to(wanted)
     return model
 
 
@@ -299,8 +329,8 @@ def verify_model(
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache, on_compiled)
-    compilation.compile()
+    compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache)
+    compilation.compile(on_progress=on_compiled)
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
@@ -333,7 +363,6 @@ def _compilation(
     n_beams: int,
     windows_s: Sequence[int],
     cache: Path | None,
-    on_compiled: OnCompiled,
 ) -> Compilation:
     adapter = str(source.adapter.path) if source.adapter else ""
     return Compilation(
@@ -346,8 +375,17 @@ def _compilation(
         model=" ".join(
             str(part) for part in (source.path.resolve(), source.lora or "", adapter, source.weights) if part
         ),
-        on_progress=on_compiled,
     )
+
+
+def _cpu_first(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
+    """Return plans in which the CPU computes what is for an NPU, without the user's properties, which are for that."""
+    return {
+        stage: dataclasses.replace(plan, candidates=("CPU", *plan.candidates), properties={}, until_npu=True)
+        if kind_of(plan.candidates[0]) == "NPU"
+        else plan
+        for stage, plan in plans.items()
+    }
 
 
 def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
@@ -376,6 +414,26 @@ def window_lengths(source: ModelSource, plans: Mapping[str, StagePlan], wanted: 
             " leave it out, or use the checkpoint that they were made from"
         )
     return WHOLE_WINDOW
+
+
+def _checked_runtime(
+    source: ModelSource,
+    compilation: Compilation,
+    n_threads: int = 4,
+    on_compiled: OnCompiled = lambda done, total: None,
+) -> Runtime:
+    """Compile graphs and try them out, on the next device if one fails. Raises what `WhisperModel.start` does."""
+    while True:
+        compilation.compile(n_threads, on_compiled)
+        try:
+            runtime = _start(source, compilation)
+            require(_device_checks(source, compilation, runtime))
+            runtime.warm_up()
+        except InferenceError as error:
+            compilation.reject({error.stage: error})
+        else:
+            compilation.give_back()
+            return runtime
 
 
 def _start(source: ModelSource, compilation: Compilation) -> Runtime:

@@ -85,7 +85,6 @@ class Compilation:
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
         model: str = "",
-        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile nothing yet.
 
@@ -93,17 +92,15 @@ class Compilation:
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : directory of compiled graphs; None: they are not kept
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
-        on_progress : receives how many graphs of how many are compiled
         """
         self.graphs = graphs
         self.compiled: dict[Sizes, ov.CompiledModel] = {}
         self.plans = dict(plans)
-        self._n_beams = n_beams
+        self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
         self._model = model
-        self._on_progress = on_progress
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
@@ -114,15 +111,36 @@ class Compilation:
     def devices(self) -> dict[str, str]:
         return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
-    def compile(self) -> None:
+    @property
+    def others_may_come(self) -> bool:
+        """Whether another device than the CPU may take over: windows and beams have to suit its graphs, too."""
+        return any(plan.candidates != ("CPU",) for plan in self.plans.values())
+
+    def awaits_npu(self) -> bool:
+        """Return whether an NPU's graphs are not all in the cache: to compile them takes minutes."""
+        return any(
+            kind_of(self.devices[stage]) == "NPU"
+            and not plan.npu_through_cpu
+            and not all(self._is_cached(graph, model) for graph, model in self.models(stage).items())
+            for stage, plan in self.plans.items()
+        )
+
+    def check_properties(self) -> None:
+        """Raise ConfigError for a property that a device does not know."""
+        for stage, plan in self.plans.items():
+            check_properties(self._core, self.devices[stage], plan)
+
+    def compile(self, n_threads: int = 4, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
         """Compile what is not compiled.
+
+        n_threads : how many graphs are compiled at once
+        on_progress : receives how many graphs of how many are compiled
 
         Raises InferenceError if a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
-        for stage, plan in self.plans.items():
-            check_properties(self._core, self.devices[stage], plan)
-        with ThreadPoolExecutor(4, "compile") as pool:
+        self.check_properties()
+        with ThreadPoolExecutor(n_threads, "compile") as pool:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self.models(stage) for stage in missing}
@@ -131,9 +149,9 @@ class Compilation:
                     keep_in_bfloat16(model)
             for graphs in models.values():
                 tasks |= {graph: pool.submit(self._compile, graph, model) for graph, model in graphs.items()}
-            self._on_progress(0, len(tasks))
+            on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
-                self._on_progress(done, len(tasks))
+                on_progress(done, len(tasks))
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
@@ -142,7 +160,7 @@ class Compilation:
                 errors[stage] = error
         if errors:
             self.reject(errors)
-            self.compile()
+            self.compile(n_threads, on_progress)
 
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
@@ -207,8 +225,8 @@ class Compilation:
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
         calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
-        if self._n_beams > 1:
-            calls.append((BLOCK_TOKENS, beam_slots(dims, self._n_beams)))
+        if self.n_beams > 1:
+            calls.append((BLOCK_TOKENS, beam_slots(dims, self.n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
         return {sizes: self._fixed(sizes, whole) for sizes in found}
 
@@ -240,18 +258,9 @@ class Compilation:
 
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
-        stage = graph.stage
-        device = self.devices[stage]
-        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
-        through_cpu = self.plans[stage].npu_through_cpu
-        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
-        directory = None
-        if self._cache_dir is not None and not through_cpu:
-            shapes = [port.partial_shape for port in model.inputs]
-            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph, shapes]
-            directory = cache.entry(self._cache_dir, device, facts)
-        if through_cpu or not may_abort(model, device):
+        device = self.devices[graph.stage]
+        properties, directory = self._properties(graph, model), self._entry(graph, model)
+        if self.plans[graph.stage].npu_through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:
             if directory is None:
@@ -260,6 +269,27 @@ class Compilation:
                 with cache.replacing(directory) as kept:
                     compile_apart(path, device, {**properties, "CACHE_DIR": str(kept)})
             return self._compile_for(device, graph, read_graph(path), properties, directory)
+
+    def _properties(self, graph: Sizes, model: ov.Model) -> dict[str, object]:
+        stage, device = graph.stage, self.devices[graph.stage]
+        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
+        return properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+
+    def _entry(self, graph: Sizes, model: ov.Model) -> Path | None:
+        """Return the cache's directory of a graph for its device; None if it is not kept."""
+        device = self.devices[graph.stage]
+        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
+        if self._cache_dir is None or self.plans[graph.stage].npu_through_cpu:
+            return None
+        shapes = [port.partial_shape for port in model.inputs]
+        properties = sorted(self._properties(graph, model).items())
+        return cache.entry(
+            self._cache_dir, device, [*device_facts(self._core, device), properties, self._model, graph, shapes]
+        )
+
+    def _is_cached(self, graph: Sizes, model: ov.Model) -> bool:
+        directory = self._entry(graph, model)
+        return directory is not None and any(directory.glob("*.blob"))
 
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None

@@ -81,10 +81,15 @@ class StagePlan:
     wanted: str = "AUTO"
     npu_through_cpu: bool = False
 
+    # Whether an NPU takes over when its graphs are compiled.
+    until_npu: bool = False
+
     def why(self, device: str, available: Sequence[str]) -> str:
         """Return why a device was taken: for AUTO, what is wrong with those that it prefers."""
         if self.npu_through_cpu:
             return "the NPU's plugin, which has the CPU compute"
+        if self.until_npu:
+            return "until its graphs for the NPU are compiled, once, for some minutes"
         if self.wanted != "AUTO":
             return "as asked for"
         kinds = {kind_of(name) for name in available}
