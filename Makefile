@@ -56,12 +56,12 @@ style: $(VENV)/.test ## Lint and layout
 types: $(VENV)/.test ## Static types
 	$(BIN)/mypy
 
-tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
+tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/unit/audio -k mel'
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
 # REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
 real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published weights with other programs; fetches them once
-	$(BIN)/pytest -m real tests/real $(ARGS)
+	$(BIN)/pytest -m real tests/reference/published $(ARGS)
 
 npu: $(VENV)/.test ## Compile graphs for Intel's NPUs without one, under wine64; models in ARGS='base tiny.en'
 	$(BIN)/python -m tools.npu $(or $(ARGS),base tiny.en)

@@ -3,7 +3,7 @@
 The engine counts samples. Here, and only here, positions become seconds of the session's audio. An event is created
 without `seq` and `session`; the event log sets both when it takes the event.
 
-A new event is a subclass of `Event`, with a sample in tests/test_events.py and an example in tools/documents.py.
+A new event is a subclass of `Event`, with a sample in tests/unit/test_events.py and an example in tools/documents.py.
 `make documents` writes the section *Events* of docs/protocol.md from the docstrings and from the comments above the
 fields, so both are written for authors of clients.
 """

@@ -44,52 +44,8 @@ sys.modules["triton"] = None  # type: ignore[assignment]
 hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
-# Files of which the tests take more than some seconds of a processor: all of their tests are marked slow.
-SLOW = (
-    "audio/sources/test_system.py",
-    "audio/test_mel.py",
-    "commands/test_bench.py",
-    "commands/test_compare.py",
-    "commands/test_convert.py",
-    "sessions/test_recordings.py",
-    "sessions/test_sessions.py",
-    "protocols/test_deepgram_client.py",
-    "protocols/test_openai_realtime_client.py",
-    "protocols/test_openai_rest_client.py",
-    "protocols/test_stock_clients.py",
-    "server/test_cuts.py",
-    "server/test_overlay.py",
-    "server/test_page.py",
-    "outputs/test_subtitle_styles.py",
-    "outputs/test_subtitles_as_whisper.py",
-    "outputs/test_subtitles_valid.py",
-    "engine/test_fairness.py",
-    "engine/test_fuzzing.py",
-    "engine/test_overload.py",
-    "test_degenerate_audio.py",
-    "test_failures.py",
-    "test_library.py",
-    "test_protocols_together.py",
-    "test_readme.py",
-    "test_revival.py",
-    "tools/benchmarks/test_results.py",
-    "tools/benchmarks/test_systems.py",
-    "tools/test_benchmark.py",
-    "offline/test_transcribe.py",
-    "whisper/decode/test_draft.py",
-    "whisper/decode/test_window.py",
-    "whisper/decode/test_word_timestamps.py",
-    "whisper/device/test_checks.py",
-    "whisper/device/test_compile.py",
-    "whisper/graphs/test_foreign.py",
-    "whisper/tokens/test_published.py",
-    "whisper/test_hostile.py",
-    "whisper/test_parity.py",
-    "whisper/test_sizes.py",
-    "whisper/test_source.py",
-    "whisper/test_windows.py",
-)
-_SLOW_PATHS = {Path(__file__).parent / name for name in SLOW}
+# Folders of which every test is slow: they start daemons, or import torch and transformers.
+SLOW_FOLDERS = {Path(__file__).parent / name for name in ("e2e", "reference")}
 
 _compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
@@ -101,9 +57,6 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     # What is imported and collected stays: to look for garbage among it takes half of the collection's time.
     gc.disable()
-    missing = [path for path in _SLOW_PATHS if not path.is_file()]
-    if missing:
-        raise pytest.UsageError(f"{missing[0]} is not there: take it out of SLOW in tests/conftest.py, or rename it")
     os.environ[MODEL_VARIABLE] = "nano.en"
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_compiled] = tempfile.TemporaryDirectory(prefix="streamer-compiled-", ignore_cleanup_errors=True)
@@ -127,18 +80,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out tests with published weights unless they are asked for; slow ones are not even imported without them.
+    """Leave out published weights unless they are asked for, and do not even import slow folders without them.
 
     With torch and transformers the imports take seconds.
     """
-    if collection_path == Path(__file__).parent / "real":
+    if collection_path == Path(__file__).parent / "reference" / "published":
         return bool(config.option.markexpr != "real")
-    return True if config.option.markexpr == "not slow" and collection_path in _SLOW_PATHS else None
+    return True if config.option.markexpr == "not slow" and collection_path in SLOW_FOLDERS else None
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path in _SLOW_PATHS:
+        if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker("slow")
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 
-from tests.engine.fuzzing import Totals, run_in_simulated_time, run_threads  # noqa: E402
+from tests.unit.engine.fuzzing import Totals, run_in_simulated_time, run_threads  # noqa: E402
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Final, Partial, Revision, Translation
 from tests.browser import Page, browse
 from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, connected, recording, running
-from tests.server.support import final, opened_log, partial, serving
+from tests.wire.support import final, opened_log, partial, serving
 
 DOCS = REPOSITORY / "docs"
 

@@ -42,8 +42,8 @@ from streamer.audio.constants import SAMPLE_RATE  # noqa: E402
 from streamer.engine.eventlog import EventLog  # noqa: E402
 from streamer.events import Event  # noqa: E402
 from streamer.server.outbox import Outbox  # noqa: E402
-from tests.engine.machine import PIECE_SAMPLES, Machine, Talker  # noqa: E402
 from tests.fakes import LOUDNESS_STEP, SpokenWord  # noqa: E402
+from tests.unit.engine.machine import PIECE_SAMPLES, Machine, Talker  # noqa: E402
 from tools.attacks.target import Daemon, spoken_bytes, write_speech  # noqa: E402
 
 LOOK_S = 10.0
@@ -321,7 +321,7 @@ class Logged(Talker):
 def day(hours: int) -> int:
     """Let a session hear speech for hours of a virtual clock, with silence between; return the exit code."""
     machine = Machine(encode_s=0.3, decode_s=0.3)
-    with patch("tests.engine.machine.Talker", Logged):
+    with patch("tests.unit.engine.machine.Talker", Logged):
         talker = machine.talker(hours * 3600.0, pause=0.2)
     assert isinstance(talker, Logged)
     # Every fourth quarter of an hour is silent.

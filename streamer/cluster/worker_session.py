@@ -178,10 +178,7 @@ class WorkerSession:
             if is_next and message.position + len(samples) <= self.head:
                 return
             item = samples[max(0, self.head - message.position) :]
-            is_next &= (
-                sum(len(each) for each in self._waiting if not isinstance(each, SessionCommand))
-                <= self.runner.ring.capacity_samples
-            )
+            is_next &= self.head - self.runner.ring.head <= self.runner.ring.capacity_samples
         else:
             if message.command <= self._command:
                 return

@@ -193,6 +193,8 @@ class EventLog:
             self._held.popleft().publish()
 
     def _keep(self, event: Event) -> None:
+        if not event.seq:  # a notice, see `notify`
+            return
         match event:
             case Ready() if self._ready is None:
                 self._ready = event

@@ -16,7 +16,7 @@ from streamer.settings.values import NONE
 # JSON Schema of the configuration file; editors read it. `make documents` writes it.
 SCHEMA_PATH = Path(__file__).with_name("config.schema.json")
 
-# Column at which comments begin, where a value is not too long for that.
+# Column at which comments begin, unless a value is too long for that.
 _COMMENT_COLUMN = 28
 
 _HEAD = """\

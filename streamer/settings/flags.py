@@ -20,7 +20,7 @@ def option_groups() -> dict[str, list[Setting]]:
 def add_flags(parser: argparse.ArgumentParser, *names: str) -> None:
     """Add the flags of settings, which are named as in `server.port`.
 
-    A flag leaves text, or for a switch a bool, under its setting's name, and None where it was not given. The text is
+    A flag leaves text, or for a switch a bool, under its setting's name, and None if it was not given. The text is
     checked with all other settings, so that ranges stand in one place.
     """
     for name in names:

@@ -1,4 +1,4 @@
-"""The settings of a start: from the file, the environment and flags, or refused in one line with where and why."""
+"""The settings of a start: from the file, the environment and flags, or refused in one line with place and reason."""
 
 import difflib
 import re

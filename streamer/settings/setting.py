@@ -40,13 +40,12 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     client: str = ""
 
     # Of options of decoding and output: title of the group that begins with this option; program that has the option
-    # with this name, meaning and default; whether live captions use it, too; for the documents: more on what it does,
-    # and what it is good for.
+    # with this name, meaning and default; whether live captions use it, too; for the schema: more on
+    # what it does.
     group: str = ""
     source: str = OURS
     live: bool = False
     more: str = ""
-    use: str = ""
 
     # Dotted, such as `server.port`; the type of its values other than None, as msgspec checks it, and its plain type;
     # whether None, `none` in the file, in the environment and in a flag, is a value.

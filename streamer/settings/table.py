@@ -49,7 +49,7 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="mic|system|mic+system|FILE|URL|-|none",
     )
     fallback: str = setting(
-        "", "audio file played where there is no microphone; empty: that is an error", metavar="FILE"
+        "", "audio file played without a microphone; empty: a missing microphone is an error", metavar="FILE"
     )
     microphone: str = setting(
         "", "part of its name, or its number in `streamer devices`; empty: the system's default", metavar="NAME"
@@ -129,7 +129,7 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
 class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How audio becomes text; docs/options.md says more, and which options live captions use."""
 
-    # Names and defaults are openai-whisper's where it has the option.
+    # Names and defaults are openai-whisper's if it has the option.
 
     language: str = _openai(
         "auto",
@@ -138,7 +138,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         group="Decoding",
         live=True,
         more="`auto` looks at the first 30 s. YAML takes `no` (Norwegian) for false: quote it",
-        use="a known language saves the search for it, and its errors on short audio",
         client="language",
     )
     task: Literal["transcribe", "translate", "both"] = _openai(
@@ -147,7 +146,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="T",
         live=True,
         more="Of a file `both` makes two texts; live the translation follows each sentence (docs/streaming.md)",
-        use="captions in the original and in English",
         client="task",
     )
     beam_size: int | None = _openai(
@@ -156,7 +154,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         within=(1, 16),
         live=True,
         more="Live nano.en asks for 4, most models for 1. 1 is greedy: faster, with more errors",
-        use="fewer errors, for more time",
         client="beam_size",
     )
     patience: float | None = _openai(
@@ -165,7 +162,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         within=(0.1, 10.0),
         live=True,
         more="The search ends when `beam_size` times this many texts have ended",
-        use="a wider search, for more time",
     )
     length_penalty: float | None = _openai(
         None,
@@ -174,27 +170,13 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="A",
         live=True,
         more="Log-probability is divided by ((5 + length) / 6) to this power; with none, by the length",
-        use="more or less text where beams or draws differ in length",
     )
     sample_len: int | None = _openai(
-        None,
-        "longest text of one window; none: half of the model's context, 224",
-        unit="tokens",
-        within=(1, 448),
-        use="a bound on time",
+        None, "longest text of one window; none: half of the model's context, 224", unit="tokens", within=(1, 448)
     )
-    without_timestamps: bool = _openai(
-        False,
-        "text without times: each window of 30 s becomes one segment",
-        use="models that were not trained with times",
-    )
+    without_timestamps: bool = _openai(False, "text without times: each window of 30 s becomes one segment")
     max_initial_timestamp: float | None = _openai(
-        1.0,
-        "latest beginning of a window's text; none: any",
-        unit="s",
-        within=(0.0, 30.0),
-        metavar="S",
-        use="more than 1 where long silence comes first",
+        1.0, "latest beginning of a window's text; none: any", unit="s", within=(0.0, 30.0), metavar="S"
     )
 
     temperature: float = _openai(
@@ -204,32 +186,18 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="T",
         group="Fallback",
         more="Live captions begin at 0 whatever it is",
-        use="another first attempt",
     )
     temperature_increment_on_fallback: float | None = _openai(
-        0.2,
-        "added, up to 1, after a doubtful text; none: it is kept",
-        within=(0.01, 1.0),
-        metavar="T",
-        live=True,
-        use="a way out of loops",
+        0.2, "added, up to 1, after a doubtful text; none: it is kept", within=(0.01, 1.0), metavar="T", live=True
     )
     best_of: int | None = _openai(
-        None,
-        "texts drawn above temperature 0, the best counts; none: 5 in files, live 1",
-        within=(1, 100),
-        live=True,
-        use="fewer errors where temperature 0 failed, for more time",
+        None, "texts drawn above temperature 0, the best counts; none: 5 in files, live 1", within=(1, 100), live=True
     )
     compression_ratio_threshold: float | None = _openai(
-        2.4, "text that zlib shrinks by more is a loop; none: off", within=(1.0, 100.0), live=True, use="finds loops"
+        2.4, "text that zlib shrinks by more is a loop; none: off", within=(1.0, 100.0), live=True
     )
     logprob_threshold: float | None = _openai(
-        -1.0,
-        "mean log-probability of tokens below which text is doubtful; none: off",
-        within=(-100.0, 0.0),
-        live=True,
-        use="finds text that was guessed",
+        -1.0, "mean log-probability of tokens below which text is doubtful; none: off", within=(-100.0, 0.0), live=True
     )
     no_speech_threshold: float | None = _openai(
         0.6,
@@ -237,7 +205,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         within=(0.0, 1.0),
         metavar="P",
         live=True,
-        use="keeps text out of silence",
     )
     entropy_threshold: float | None = _whisper_cpp(
         None,
@@ -245,28 +212,19 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         unit="nats",
         within=(0.0, 10.0),
         more="whisper.cpp has 2.4",
-        use="finds loops of tokens",
     )
     keep_failed: Literal["best", "last"] = setting(
         "best",
         "text if every temperature fails: best, the most probable that is no loop; last",
         metavar="W",
         more="openai-whisper keeps that of the last temperature",
-        use="less hallucinated text",
     )
     keep_notes: bool = setting(
         False,
         "keep segments without a word too, such as `...`, `♪` or `[Music]`",
         more="openai-whisper keeps them; live captions never do",
-        use="comparison with openai-whisper",
     )
-    seed: int = setting(
-        0,
-        "what the random draws above temperature 0 begin with",
-        within=(0, 2**32 - 1),
-        live=True,
-        use="the same text each time; another one gives another draw",
-    )
+    seed: int = setting(0, "what the random draws above temperature 0 begin with", within=(0, 2**32 - 1), live=True)
 
     condition_on_previous_text: Literal["auto", "always", "never"] = _openai(
         "auto",
@@ -275,29 +233,18 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         group="Prompt",
         live=True,
         more="A model's `generation_config.json` says where it was trained without",
-        use="names and style stay the same; `never` where loops go on and on",
     )
     initial_prompt: str = _openai(
         "",
         "text shown to the model before the first window, as if it had been said",
         metavar="TEXT",
         live=True,
-        use="spelling of names, style of punctuation",
         client="initial_prompt",
     )
     carry_initial_prompt: bool = _openai(
-        False,
-        "show it before every window",
-        live=True,
-        more="What was said last gets the room that is left",
-        use="long files",
+        False, "show it before every window", live=True, more="What was said last gets the room that is left"
     )
-    prefix: str = _openai(
-        "",
-        "text that every window is taken to begin with; not part of the result",
-        metavar="TEXT",
-        use="when the beginning is known",
-    )
+    prefix: str = _openai("", "text that every window is taken to begin with; not part of the result", metavar="TEXT")
     hotwords: tuple[str, ...] = _faster_whisper(
         (),
         "words and phrases that are likely to be said, such as NPU,OpenVINO",
@@ -305,7 +252,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         live=True,
         more="They are made likelier while they are being spelled, and shown before the first window to a model that"
         " heeds a prompt",
-        use="names, products, rare words",
         client="hotwords",
     )
     hotwords_boost: float = setting(
@@ -315,7 +261,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         within=(0.0, 20.0),
         live=True,
         more="For a whole phrase, spread over its tokens",
-        use="more finds more of them, and more that nobody said",
     )
 
     suppress_tokens: str = _openai(
@@ -324,15 +269,13 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="N,N",
         group="Suppression",
         live=True,
-        more="The list is that of `generation_config.json`, or openai-whisper's where there is none",
-        use="no brackets, notes of music or speaker labels",
+        more="The list is that of `generation_config.json`, or openai-whisper's if that has none",
     )
     suppress_blank: bool = _openai(
         True,
         "let no window begin with a blank, or with its end",
         live=True,
-        more="The model names them: nano.en may begin with its end, so that it writes nothing where nobody speaks",
-        use="off lets a window be empty",
+        more="The model names them: nano.en may begin with its end, so that it writes nothing without speech",
     )
     suppress_regex: str = _whisper_cpp(
         "",
@@ -341,7 +284,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         live=True,
         more="A regular expression in the syntax of Rust's regex crate, without `\\b`; a leading space is part of the"
         " text",
-        use="numbers in words: ` ?[0-9]+`",
     )
     grammar: str = _whisper_cpp(
         "",
@@ -349,18 +291,10 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="FILE",
         live=True,
         more="Text that does not follow it becomes unlikely. A leading space is free; rules may contain themselves",
-        use="commands, digits, forms",
     )
-    grammar_rule: str = _whisper_cpp(
-        "root", "rule of the grammar that a text follows", metavar="NAME", live=True, use="several grammars in one file"
-    )
+    grammar_rule: str = _whisper_cpp("root", "rule of the grammar that a text follows", metavar="NAME", live=True)
     grammar_penalty: float = _whisper_cpp(
-        100.0,
-        "what tokens that do not fit lose",
-        unit="logits",
-        within=(0.0, 1000.0),
-        live=True,
-        use="less of it lets other text through where it is much likelier",
+        100.0, "what tokens that do not fit lose", unit="logits", within=(0.0, 1000.0), live=True
     )
 
     vad_filter: bool = _faster_whisper(
@@ -368,45 +302,30 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         "transcribe only what the speech detector finds; off: all, as openai-whisper",
         group="Long files",
         more="`speech:` in `config.yaml` sets the detector up; pauses of less than 2 s stay",
-        use="off compares with openai-whisper, which writes sentences over noise and music",
     )
     allow_skips: bool = setting(
         False,
         "keep a text that leaves out detected speech; off: transcribe that speech again",
         more="A second of speech without text counts, and a segment with fewer tokens than one a second of speech."
         " Needs vad_filter",
-        use="on compares with openai-whisper, whose timestamps may jump over a sentence",
     )
     batch_size: int = _faster_whisper(
         1,
         "windows decoded at once; above 1 they are cut at silences, as with vad_filter",
         within=(1, 64),
         more="Each is up to 30 s long; none sees what was said before. A window takes 0.1 GB at small",
-        use="long files in less time",
     )
     clip_timestamps: str = _openai(
-        "0",
-        "start,end,start,end,... of what is transcribed; a missing end is the file's",
-        unit="s",
-        metavar="S,S",
-        use="parts of a file",
+        "0", "start,end,start,end,... of what is transcribed; a missing end is the file's", unit="s", metavar="S,S"
     )
     word_timestamps: bool = _openai(
-        False,
-        "let words, which always have times, decide where segments end and where to go on",
-        use="exact segments; needed by `hallucination_silence_threshold`",
+        False, "let words, which always have times, decide where segments end and where to go on"
     )
     prepend_punctuations: str = _openai(
-        "\"'“¿([{-",
-        "marks that belong to the word behind them, with word_timestamps",
-        metavar="CHARS",
-        use="words as they are read",
+        "\"'“¿([{-", "marks that belong to the word behind them, with word_timestamps", metavar="CHARS"
     )
     append_punctuations: str = _openai(
-        "\"'.。,，!！?？:：”)]}、",
-        "marks that belong to the word before them, with word_timestamps",
-        metavar="CHARS",
-        use="words as they are read",
+        "\"'.。,，!！?？:：”)]}、", "marks that belong to the word before them, with word_timestamps", metavar="CHARS"
     )
     hallucination_silence_threshold: float | None = _openai(
         None,
@@ -414,7 +333,6 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         unit="s",
         within=(0.0, 3600.0),
         metavar="S",
-        use="no text out of long silence",
     )
 
     max_len: int = _whisper_cpp(
@@ -424,16 +342,9 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
         within=(0, 100_000),
         group="Output",
         more="A word is never divided",
-        use="short segments in any format",
     )
-    split_on_word: bool = _whisper_cpp(
-        False,
-        "let max_len cut only where a word begins with a space",
-        use="languages that are written without spaces, with words of others among them",
-    )
-    token_probabilities: bool = _whisper_cpp(
-        False, "each token with its probability, in json and jsonl", use="to find what the model was unsure of"
-    )
+    split_on_word: bool = _whisper_cpp(False, "let max_len cut only where a word begins with a space")
+    token_probabilities: bool = _whisper_cpp(False, "each token with its probability, in json and jsonl")
 
 
 @section
@@ -447,33 +358,23 @@ class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
         live=True,
         more="broadcast: two lines that can be read; whisper: one a segment, as openai-whisper writes them, as with any"
         " limit of the next three",
-        use="the files of openai-whisper",
     )
     max_line_width: int | None = _openai(
-        None,
-        "longest line; 0, or none beside another of the three: no limit",
-        unit="characters",
-        within=(0, 100_000),
-        use="narrow players",
+        None, "longest line; 0, or none beside another of the three: no limit", unit="characters", within=(0, 100_000)
     )
     max_line_count: int | None = _openai(
         None,
         "most lines of a subtitle; beside max_line_width, it goes on across segments",
         within=(0, 100_000),
         more="0: no limit",
-        use="subtitles of one size",
     )
-    max_words_per_line: int | None = _openai(
-        None, "most words of a subtitle; 0: no limit", within=(0, 100_000), use="word by word"
-    )
-    highlight_words: bool = _openai(
-        False, "underline each word while it is spoken (srt, vtt)", use="learners who read along"
-    )
+    max_words_per_line: int | None = _openai(None, "most words of a subtitle; 0: no limit", within=(0, 100_000))
+    highlight_words: bool = _openai(False, "underline each word while it is spoken (srt, vtt)")
 
 
 @section
 class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """When somebody counts as speaking."""
+    """When audio counts as speech."""
 
     threshold: float = setting(
         0.5,
@@ -486,7 +387,7 @@ class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
         0.6, "silence that ends speech", unit="s", within=(0.1, 10.0), client="min_silence_s"
     )
     pad_s: float = setting(
-        0.3, "kept before and after speech, so that soft first and last sounds are heard", unit="s", within=(0.0, 2.0)
+        0.3, "added before and after speech, so that soft first and last sounds are kept", unit="s", within=(0.0, 2.0)
     )
 
 
@@ -502,7 +403,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
         client="pace_s",
     )
     max_pace_s: float = setting(
-        2.0, "clients' audio is refused where it would make passes rarer than this", unit="s", within=(0.1, 60.0)
+        2.0, "clients' audio is refused if it would make passes rarer than this", unit="s", within=(0.1, 60.0)
     )
     max_delay_s: float = setting(
         30.0,
@@ -558,7 +459,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         (), "web pages that may connect: https://captions.example, http://localhost:* or null (files)"
     )
     max_streams: int = setting(
-        64, "clients that send their own audio at once, where time allows; 7 MB each", within=(0, 1000)
+        64, "clients that send their own audio at once, if time allows; 7 MB each", within=(0, 1000)
     )
     max_subscribers: int = setting(100, "clients that read captions at once", within=(1, 100_000))
     queue_events: int = setting(
@@ -578,7 +479,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         (), "reverse proxies whose X-Forwarded-* are believed, such as 10.0.0.0/8, or unix"
     )
     tls: Literal["auto", "on", "off", "self-signed"] = setting(
-        "auto", "auto (on where tls_certificate is set), on, off, or self-signed (made for this machine)", metavar="HOW"
+        "auto", "auto (on if tls_certificate is set), on, off, or self-signed (made for this machine)", metavar="HOW"
     )
     tls_certificate: str = setting("", "PEM file with the certificate and its chain", metavar="FILE")
     tls_key: str = setting(
@@ -589,7 +490,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     wyoming_port: int = setting(0, "port for Wyoming (Home Assistant), 10300 by custom; 0: none", within=(0, 65_535))
     wyoming_host: str = setting(
-        "127.0.0.1", "address for Wyoming, which knows no tokens: 0.0.0.0 serves whoever reaches it", metavar="H"
+        "127.0.0.1",
+        "address for Wyoming, which knows no tokens: 0.0.0.0 serves every client that reaches it",
+        metavar="H",
     )
     max_connections: int = setting(1000, "connections at once, of all kinds", within=(1, 1_000_000))
     max_connections_per_address: int = setting(64, "connections at once from one address", within=(1, 1_000_000))
@@ -692,7 +595,7 @@ class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str = setting("", "OpenAI-compatible endpoint, up to and including /v1", flag="--to", metavar="URL")
     model: str = setting("default", "name of the model there", metavar="M")
-    system: str = setting("", "what the model is told first; empty: nothing", metavar="S")
+    system: str = setting("", "system prompt of the model; empty: none", metavar="S")
     api_key: str = setting(
         "", "sent as a Bearer token; better set in STREAMER_CHAT_API_KEY than written here", secret=True
     )

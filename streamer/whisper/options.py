@@ -71,7 +71,7 @@ class ResolvedDecoding:
     initial_prompt: tuple[int, ...]
     condition_on_previous_text: bool
 
-    # What counts as speech, where speech alone is heard; None: all is.
+    # What counts as speech, if only speech is transcribed; None: all audio is.
     speech: SpeechSettings | None
 
     # Whether words are looked for in the texts, with their times.
@@ -87,9 +87,9 @@ class ResolvedDecoding:
 def resolve_decoding(
     decoding: DecodingSettings, model: WhisperModel, speech: SpeechSettings | None = None, *, words: bool = True
 ) -> ResolvedDecoding:
-    """Return what the settings come to with a model. Raises ConfigError where a pattern or a grammar cannot be used.
+    """Return what the settings come to with a model. Raises ConfigError for an invalid pattern or grammar.
 
-    words : whether whoever reads the text wants to know its words
+    words : whether the caller needs the words of the text
     """
     tokenizer = model.tokenizer
     half = model.dims.n_text_ctx // 2
@@ -146,7 +146,7 @@ def fallback_options(decoding: DecodingSettings) -> FallbackOptions:
 
 
 def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationConfig:
-    """Return a model's settings with what ours say otherwise. Raises ConfigError where it has no such token."""
+    """Return a model's settings with what ours say otherwise. Raises ConfigError for an unknown token."""
     tokenizer, config = model.tokenizer, model.generation
     listed = parse_suppress_tokens(decoding.suppress_tokens)
     if decoding.suppress_regex:
@@ -171,14 +171,14 @@ def is_conditioned(decoding: DecodingSettings, model: WhisperModel) -> bool:
 
 
 def text_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
-    """Return the tokens of a prompt or a prefix; none where it is blank."""
+    """Return the tokens of a prompt or a prefix; none if it is blank."""
     return tokenizer.encode(f" {text.strip()}") if text.strip() else []
 
 
 def clip_seconds(text: str) -> tuple[float, ...]:
     """Read `start,end,start,end,...` in seconds; the last end may be missing, and is that of the file then.
 
-    Raises ConfigError where it is something else, negative, or not in order.
+    Raises ConfigError if it is something else, negative, or not in order.
     """
     try:
         times = tuple(float(part) for part in text.split(",")) if text.strip() else ()
@@ -214,7 +214,7 @@ def initial_prompt(prompt: str, hotwords: tuple[str, ...], model: WhisperModel) 
 
 
 def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter | HotWords, ...]:
-    """Return the rules on what may come next besides Whisper's own. Raises ConfigError where they cannot be."""
+    """Return further rules on the next token. Raises ConfigError for an invalid hot word or grammar."""
     found: list[LogitFilter | HotWords] = []
     if decoding.hotwords:
         phrases = check_hotwords(decoding.hotwords)
@@ -318,8 +318,8 @@ def _check_search(decoding: DecodingSettings) -> None:
                 " above; leave out one of the two, or set temperature_increment_on_fallback"
             )
         raise ConfigError(
-            f"best_of is {best_of}, and only temperature 0 is tried, where all texts are the same: set temperature or"
-            " temperature_increment_on_fallback"
+            f"best_of is {best_of}, and only temperature 0 is tried, which always gives the same text: set temperature"
+            " or temperature_increment_on_fallback"
         )
     if beam_size is not None and decoding.temperature > 0:
         raise ConfigError(

@@ -14,6 +14,8 @@ from tools.benchmarks import stream
 from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.recordings import find
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(benchmark.__file__).parent.parent
 
 

@@ -17,7 +17,7 @@ from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.heads import all_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
-from tests.whisper.support import NANO, SAMPLE, Samples, noise, read, start_runtime
+from tests.unit.whisper.support import NANO, SAMPLE, Samples, noise, read, start_runtime
 from tools.find_heads import MOST_HEADS, choose_heads, find_heads, measure_heads
 
 Matrix = NDArray[np.floating]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.whisper.support import NANO
+from tests.unit.whisper.support import NANO
 from tools.npu import __main__ as npu
 from tools.npu.compiler import Compiled, Compiler
 

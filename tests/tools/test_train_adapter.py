@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from streamer.whisper import adapters
 from streamer.whisper.source import load_checkpoint
-from tests.whisper.support import NANO, SAMPLE
+from tests.unit.whisper.support import NANO, SAMPLE
 from tools import train_adapter
 
 

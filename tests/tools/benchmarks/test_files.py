@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.whisper.support import NANO
+from tests.unit.whisper.support import NANO
 from tools.benchmarks import files
 from tools.benchmarks.files import measure_files, normaliser
 from tools.benchmarks.peers.environment import PeerUnavailable

@@ -13,6 +13,8 @@ from tools.benchmarks.recordings import Recording, find
 from tools.benchmarks.results import Folder, compute, show, to_json
 from tools.benchmarks.stream import play
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def recordings(tmp_path: Path) -> list[Recording]:

@@ -10,6 +10,8 @@ from tools.benchmarks import systems
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.systems import Streamer, StreamerConversation
 
+pytestmark = pytest.mark.slow
+
 
 def test_our_events_are_recorded_until_the_last() -> None:
     conversation = StreamerConversation("127.0.0.1:1")

@@ -1,0 +1,1 @@
+"""What a user does, with a daemon in a process of its own."""

@@ -1,0 +1,219 @@
+"""A model that computes on the CPU until it is compiled for the NPU: nothing of what is said is lost or doubled."""
+
+import logging
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
+from streamer.errors import ConfigError, InferenceError
+from streamer.events import End, Event, Final, Gap
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.sessions.sessions import SessionSource, open_session
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from tests.daemon import WAIT_S
+from tests.fakes import Clock
+from tests.promises import check_promises
+from tests.unit.whisper import stand_in_npu
+from tests.unit.whisper.support import NANO, SPEECH, read
+
+CPU, NPU = (dict.fromkeys(("encoder", "cross_kv", "decoder"), device) for device in ("CPU", "NPU"))
+
+
+class Compiler:
+    """The compiler of the stand-in for an NPU."""
+
+    def __init__(self) -> None:
+        self.n_compiled = 0
+        self.fails = False
+        self._open = threading.Event()
+
+    def __call__(self) -> None:
+        assert self._open.wait(WAIT_S), "nobody lets the compiler go on"
+        self.n_compiled += 1
+        if self.fails:
+            raise RuntimeError("Exception from x\nthe compiler gives up")
+
+    def go_on(self) -> None:
+        """Compile everything, from now on without delay."""
+        self._open.set()
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+    found = Compiler()
+    stand_in_npu.install(monkeypatch, found)
+    yield found
+    found.go_on()
+    for thread in threading.enumerate():
+        if thread.name == "compile":
+            thread.join(WAIT_S)
+
+
+def load(cache_dir: Path, device: str = "NPU", **options: object) -> WhisperModel:
+    devices = DeviceSettings(device, properties=options.pop("properties", ()))  # type: ignore[arg-type]
+    return load_model(str(NANO), LoadOptions(devices, cache_dir=str(cache_dir), at_once=True, **options))  # type: ignore[arg-type]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def wait_for_npu(model: WhisperModel) -> None:
+    wait_until(lambda: model.runtime.devices == NPU)
+
+
+@pytest.mark.parametrize("device", ["NPU", "AUTO"])
+def test_a_model_starts_on_the_cpu_and_moves_to_the_npu_when_that_is_compiled(
+    tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture, device: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = load(tmp_path, device)
+    assert model.runtime.devices == CPU
+    assert "nano.en on CPU (until its graphs for the NPU are compiled, once, for some minutes)" in caplog.text
+    fork = model.fork()
+    first = [weakref.ref(model.runtime), weakref.ref(fork.runtime)]
+    calls: list[int] = []
+    fork.call_before(lambda: calls.append(1))
+    compiler.go_on()
+    wait_for_npu(model)
+    fork.run(lambda runtime: runtime.decoder.feed([1]))
+    assert (fork.runtime.devices, calls) == (NPU, [1])
+    wait_until(lambda: "nano.en runs on NPU" in caplog.text)
+    assert [runtime() for runtime in first] == [None, None], "the CPU's graphs are still in memory"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_is_in_the_cache_goes_to_the_npu_at_once(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    wait_for_npu(load(tmp_path))
+    n_compiled = compiler.n_compiled
+    assert n_compiled > 3
+    assert load(tmp_path).runtime.devices == NPU
+    # A graph that is missing is compiled beside, those that are there are not.
+    next(tmp_path.glob("NPU-*/*.blob")).unlink()
+    model = load(tmp_path)
+    assert model.runtime.devices == CPU
+    wait_for_npu(model)
+    assert compiler.n_compiled == n_compiled + 1
+
+
+def test_without_a_cache_it_is_compiled_beside_at_each_start(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.whisper.model.open_cache", lambda setting: None)
+    compiler.go_on()
+    wait_for_npu(load(tmp_path))
+    model = load(tmp_path)
+    assert model.runtime.devices == CPU
+    wait_for_npu(model)
+
+
+def test_a_compiler_that_fails_leaves_the_model_on_the_cpu(
+    tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(tmp_path)
+    compiler.fails = True
+    compiler.go_on()
+    wait_until(lambda: "stays on CPU" in caplog.text)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith("NPU cannot compile the ")
+    assert warning.endswith("; nano.en stays on CPU")
+    assert model.runtime.devices == CPU
+    assert model.run(lambda runtime: runtime.devices) == CPU
+
+
+def test_an_npu_that_fails_the_checks_is_not_moved_to(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(tmp_path)
+
+    def fail(runtime: Runtime) -> None:
+        raise InferenceError("NPU gives nonsense", "decoder")
+
+    monkeypatch.setattr(Runtime, "warm_up", fail)
+    compiler.go_on()
+    wait_until(lambda: "NPU gives nonsense; nano.en stays on CPU" in caplog.text)
+    assert model.runtime.devices == CPU
+
+
+def test_a_property_that_the_npu_does_not_take_still_ends_the_start(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    with pytest.raises(ConfigError, match=r"NPU does not take NPU_NO_SUCH='1'"):
+        load(tmp_path, properties=("NPU_NO_SUCH=1",))
+
+
+def test_who_can_wait_waits(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(DeviceSettings("NPU"), cache_dir=str(tmp_path)))
+    assert model.runtime.devices == NPU
+
+
+@pytest.mark.parametrize("n_encoded", [5, 30])
+def test_captions_move_in_mid_speech_without_losing_or_repeating_a_word(
+    tmp_path: Path, compiler: Compiler, n_encoded: int
+) -> None:
+    """The NPU is ready when a window is encoded by the CPU and not decoded yet."""
+    model = load(tmp_path, windows_s=(5, 15))
+
+    def move(n_windows: int) -> None:
+        if n_windows == n_encoded:
+            compiler.go_on()
+            wait_for_npu(model)
+
+    expected = captions(model, lambda n_windows: None)
+    assert model.runtime.devices == CPU
+    assert captions(model, move) == expected
+    assert model.runtime.devices == NPU
+
+
+class TickingClock(Clock):
+    """A clock that is a millisecond later each time."""
+
+    def __call__(self) -> float:
+        self.advance(0.001)
+        return self.now_s
+
+
+def captions(model: WhisperModel, encoded: Callable[[int], None]) -> list[tuple[str, float, float]]:
+    """Return text and times of the finals of live speech, which must keep all promises; the clock is moved by hand.
+
+    encoded : receives how many windows are encoded, before the last one is decoded
+    """
+    clock, log, events = TickingClock(), EventLog("live", 10_000), list[Event]()
+    engine = Engine(WhisperEncoder(model), WhisperDecoder(model, DecodingSettings(), clock), clock=clock)
+    session = open_session(load_settings(None, {}, {}), model, log, SessionSource(kind=AudioKind.LIVE))
+    events += log.subscribe(events.append, after=0).backlog
+    engine.add(session)
+    pieces = np.array_split(read(SPEECH), 120)
+    n_windows = 0
+    while not isinstance(events[-1], End):
+        if pieces:
+            session.write(pieces.pop(0))
+        else:
+            session.end()
+        clock.advance(0.1)
+        assert clock.now_s < 60
+        engine.listen()
+        if engine.encode():
+            n_windows += 1
+            encoded(n_windows)
+        engine.decode()
+    check_promises(events)
+    assert not [event for event in events if isinstance(event, Gap)]
+    assert n_windows > 30
+    return [(event.text, event.start, event.end) for event in events if isinstance(event, Final)]

@@ -1,0 +1,1 @@
+"""Results beside those of independent implementations."""

@@ -1,0 +1,1 @@
+"""Rooms of `streamer/` by themselves, without sockets."""

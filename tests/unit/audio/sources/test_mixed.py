@@ -1,0 +1,185 @@
+"""Two sources as one, with sources that say what the test wants."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources.base import SourceCallbacks
+from streamer.audio.sources.mixed import PATIENCE_SAMPLES, Mixed
+from streamer.errors import AudioDeviceError
+from streamer.events import Final, Speech, seconds
+from tests.builders import final
+from tests.unit.audio.sources.recorder import Recorder
+
+BLOCK = 160
+
+
+class FakeSource:
+    """A source that delivers when the test calls it."""
+
+    callbacks: SourceCallbacks
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.failure = ""
+        self.running = False
+        self.refusal: AudioDeviceError | None = None
+
+    def check(self) -> None:
+        if self.refusal:
+            raise self.refusal
+
+    def start(self, callbacks: SourceCallbacks) -> None:
+        self.check()
+        self.callbacks, self.running = callbacks, True
+
+    def stop(self) -> None:
+        self.running = False
+
+    def deliver(self, value: float, n_samples: int = BLOCK) -> None:
+        self.callbacks.on_audio(np.full(n_samples, value, dtype=np.float32))
+
+    def lose(self, n_samples: int = BLOCK) -> None:
+        self.callbacks.on_gap(n_samples, "device")
+
+
+Both = tuple[Mixed, FakeSource, FakeSource, Recorder]
+
+
+@pytest.fixture
+def both() -> Iterator[Both]:
+    mic, system = FakeSource("microphone 'Desk'"), FakeSource("system sound")
+    sources: dict[str, Any] = {"mic": mic, "system": system}
+    mixed, recorder = Mixed(sources), Recorder()
+    mixed.start(recorder.callbacks)
+    yield mixed, mic, system, recorder
+    mixed.stop()
+    assert not mic.running
+    assert not system.running
+
+
+def final_of(start_samples: int, end_samples: int, text: str = "Yes.") -> Final:
+    return final(text, start=seconds(start_samples), end=seconds(end_samples))
+
+
+def test_what_both_hear_is_added(both: Both) -> None:
+    mixed, mic, system, recorder = both
+    assert mixed.name == "microphone 'Desk' and system sound"
+    mic.deliver(0.25)
+    assert not recorder.blocks
+    system.deliver(0.5, 2 * BLOCK)
+    mic.deliver(0.75)
+    assert recorder.audio.tolist() == [0.75] * BLOCK + [1.0] * BLOCK
+    assert recorder.order == ["audio"]
+
+
+def test_a_final_says_whose_sound_was_louder(both: Both) -> None:
+    mixed, mic, system, _ = both
+    for i in range(300):
+        system.deliver(0.5 if 100 <= i < 200 else 0.0)
+        mic.deliver(0.1)
+    speakers = []
+    for i in range(3):
+        event = mixed.labelled(final_of(i * SAMPLE_RATE, (i + 1) * SAMPLE_RATE))
+        assert isinstance(event, Final)
+        speakers.append(event.speaker)
+    assert speakers == ["mic", "system", "mic"]
+    for event in (final_of(0, SAMPLE_RATE, ""), Speech(state="start", time=0.0)):
+        assert mixed.labelled(event) is event
+
+
+@pytest.mark.parametrize("slow", [0, 1])
+def test_clocks_that_differ_cost_neither_audio_nor_time(both: Both, slow: int) -> None:
+    _, *sources, recorder = both
+    fast_source, slow_source = sources[1 - slow], sources[slow]
+    for _ in range(2_500):
+        fast_source.deliver(0.25, BLOCK + 1)
+        slow_source.deliver(0.5, BLOCK)
+    # What waits is what differed since the last levelling, about 10 s ago.
+    n_fast = 2_500 * (BLOCK + 1)
+    assert n_fast - 20 * BLOCK <= len(recorder.audio) <= n_fast
+    assert np.count_nonzero(recorder.audio >= 0.5) == 2_500 * BLOCK
+    assert not recorder.gaps
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_what_comes_at_once_after_a_halt_is_added_where_the_other_waited(both: Both, late: int) -> None:
+    _, *sources, recorder = both
+    for _ in range(10):
+        for _ in range(PATIENCE_SAMPLES // BLOCK):
+            sources[1 - late].deliver(0.25)
+        sources[late].deliver(0.5, PATIENCE_SAMPLES)
+    assert recorder.audio.tolist() == [0.75] * 10 * PATIENCE_SAMPLES
+
+
+def test_what_was_late_for_longer_does_not_stay_late(both: Both) -> None:
+    _, mic, system, recorder = both
+    system.deliver(0.5, 3 * PATIENCE_SAMPLES // 2)
+    mic.deliver(0.25, 3 * PATIENCE_SAMPLES // 2)
+    for _ in range(2_100):
+        system.deliver(0.5)
+        mic.deliver(0.25)
+    n_heard = 2_100 * BLOCK + 3 * PATIENCE_SAMPLES // 2
+    assert len(recorder.audio) == pytest.approx(n_heard + PATIENCE_SAMPLES // 2, abs=BLOCK)
+    # Each is there as a whole.
+    assert recorder.audio.sum() == pytest.approx(0.75 * n_heard, abs=BLOCK)
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_while_one_is_away_the_other_goes_on_at_once(both: Both, away: int) -> None:
+    mixed, *sources, recorder = both
+    gone, other = sources[away], sources[1 - away]
+    gone.deliver(0.25)
+    other.deliver(0.5)
+    # It is not known to be away yet.
+    other.deliver(0.5, PATIENCE_SAMPLES + BLOCK)
+    assert len(recorder.audio) == 2 * BLOCK
+    gone.failure = "went away"
+    gone.callbacks.on_error(AudioDeviceError("it went away: expected audio"))
+    gone.lose(PATIENCE_SAMPLES + BLOCK)
+    assert len(recorder.audio) == 2 * BLOCK + PATIENCE_SAMPLES
+    for _ in range(10):
+        gone.lose()
+        other.deliver(0.5)
+    assert len(recorder.audio) == 12 * BLOCK + PATIENCE_SAMPLES
+    assert mixed.failure == f"{gone.name}: went away"
+    # And back.
+    gone.failure = ""
+    gone.deliver(0.25)
+    other.deliver(0.5)
+    assert recorder.audio[-1] == 0.75
+    assert len(recorder.errors) == 1
+    assert not recorder.gaps
+    assert mixed.failure == ""
+
+
+def test_what_both_lost_is_a_gap(both: Both) -> None:
+    mixed, mic, system, recorder = both
+    mic.deliver(0.25)
+    system.deliver(0.5)
+    mic.lose(3 * SAMPLE_RATE)
+    assert not recorder.gaps
+    for _ in range(30):
+        system.lose(SAMPLE_RATE // 10)
+    assert recorder.gaps == [(3 * SAMPLE_RATE, "device")]
+    system.deliver(0.5, SAMPLE_RATE)
+    mic.deliver(0.25, SAMPLE_RATE)
+    assert len(recorder.audio) == 4 * SAMPLE_RATE + BLOCK
+    # Who spoke then is known by the same clock.
+    event = mixed.labelled(final_of(3 * SAMPLE_RATE + BLOCK, 4 * SAMPLE_RATE))
+    assert isinstance(event, Final)
+    assert event.speaker == "system"
+
+
+def test_where_one_cannot_start_none_does() -> None:
+    mic, system = FakeSource("mic"), FakeSource("system")
+    system.refusal = AudioDeviceError("none")
+    sources: dict[str, Any] = {"mic": mic, "system": system}
+    mixed = Mixed(sources)
+    for attempt in (mixed.check, lambda: mixed.start(Recorder().callbacks)):
+        with pytest.raises(AudioDeviceError, match="none"):
+            attempt()
+    assert not mic.running

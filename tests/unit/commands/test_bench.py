@@ -1,0 +1,105 @@
+"""What `streamer bench` prints, and what it says of slips."""
+
+import io
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from rich.console import Console
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.commands import bench as command_of_bench
+from streamer.commands import loading
+from streamer.commands.bench import bench
+from streamer.errors import AudioFileError, UsageError
+from streamer.settings.table import ModelSettings, Settings
+from tests.daemon import SAMPLE, Outcome, recording
+
+pytestmark = pytest.mark.slow
+
+# The first sentence of the sample begins in it.
+LENGTH_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, Any]]:
+    """Two files with their texts through the engine: exit code, what was printed, and the JSON."""
+    folder = tmp_path_factory.mktemp("bench")
+    soundfile.write(folder / "talk.wav", recording(SAMPLE, 0.0, LENGTH_S), SAMPLE_RATE, subtype="PCM_16")
+    (folder / "talk.txt").write_text("The Commission regards such impromptu stops", encoding="utf-8")
+    (folder / "more").mkdir()
+    soundfile.write(folder / "more" / "silence.wav", np.zeros(SAMPLE_RATE // 2, dtype=np.float32), SAMPLE_RATE)
+    (folder / "more" / "silence.txt").write_text("", encoding="utf-8")
+    console = Console(file=io.StringIO(), width=200)
+    settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
+    files = [str(folder / "talk.wav"), str(folder / "more")]
+    exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
+    assert isinstance(console.file, io.StringIO)
+    return exit_code, console.file.getvalue(), json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+
+
+def test_delays_cost_and_memory_of_all_recordings_are_printed(played: tuple[int, str, dict[str, Any]]) -> None:
+    exit_code, printed, data = played
+    (row,) = data["models"]
+    assert exit_code == 0
+    assert row["audio_s"] == pytest.approx(LENGTH_S + 0.5)
+    assert all(row["delays"].values())
+    assert min(row["real_time_factor"], row["cpu_per_audio"], row["load_s"]) > 0
+    assert row["peak_rss_mb"] > 50
+    for figure in ("RTF", "CPU / audio", "Stable p50, s", "Memory, MB", "This machine would keep at most"):
+        assert figure in printed
+    assert data["devices"]["encoder"] == "CPU"
+    assert data["sessions"] >= 1
+
+
+def test_errors_are_counted_if_the_text_of_each_recording_lies_beside_it(
+    played: tuple[int, str, dict[str, Any]],
+) -> None:
+    (row,) = played[2]["models"]
+    assert row["wer"] is not None
+    assert played[2]["recordings"][0]["texts"] == ["reference", "nano.en"]
+
+
+def refused(*files: Path, json_path: Path | None = None) -> None:
+    settings = Settings(model=ModelSettings(name="nano.en"))
+    bench(settings, list(map(str, files)), json_path=json_path, console=Console(file=io.StringIO()))
+
+
+def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the model was loaded"))
+    with pytest.raises(AudioFileError):
+        refused(tmp_path / "nothing.wav")
+    with pytest.raises(UsageError, match="holds no recordings"):
+        refused(tmp_path)
+    with pytest.raises(UsageError, match="standard input"):
+        refused(Path("-"))
+    clip = tmp_path / "clip.wav"
+    soundfile.write(clip, np.zeros(800, dtype=np.float32), SAMPLE_RATE)
+    with pytest.raises(UsageError, match="is no file in a directory"):
+        refused(clip, json_path=tmp_path / "nowhere" / "figures.json")
+    with pytest.raises(UsageError, match="is no file in a directory"):
+        refused(clip, json_path=tmp_path)
+    clip.with_suffix(".txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match="in UTF-8"):
+        refused(clip)
+    monkeypatch.setattr(command_of_bench, "shipped", dict)
+    with pytest.raises(UsageError, match="name a file of speech"):
+        refused()
+
+
+def test_an_interruption_ends_it_in_one_line(run_here: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path, **keywords: object) -> Iterator[Float32Array]:
+        yield recording(path, 0.0, 0.1)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(command_of_bench, "read_audio", interrupted)
+    outcome = run_here("bench", "--device", "CPU")
+    assert outcome.exit_code == 1
+    assert outcome.error() == "streamer: error: interrupted"
+    assert outcome.stderr.endswith("interrupted\n")

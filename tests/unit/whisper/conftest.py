@@ -1,0 +1,32 @@
+"""The embedded model's weights, their model in transformers, and features of its sample, loaded once."""
+
+import pytest
+import transformers
+
+from streamer.arrays import FloatArray
+from streamer.audio.constants import N_SAMPLES
+from streamer.audio.mel import log_mel
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.support import NANO, SAMPLE, Untyped, load_reference, read
+
+
+@pytest.fixture(scope="session")
+def checkpoint() -> Checkpoint:
+    return huggingface.load(NANO)
+
+
+@pytest.fixture(scope="session")
+def mel() -> FloatArray:
+    """Features of the sample's first 30 s, shape (80, 3000)."""
+    return log_mel(read(SAMPLE)[:N_SAMPLES], 80)
+
+
+@pytest.fixture(scope="session")
+def reference() -> Untyped:
+    return load_reference()
+
+
+@pytest.fixture(scope="session")
+def processor() -> Untyped:
+    return transformers.WhisperProcessor.from_pretrained(NANO)

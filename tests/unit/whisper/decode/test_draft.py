@@ -1,0 +1,164 @@
+"""Decoding with a draft against decoding without: the same, in fewer calls."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamer.arrays import FloatArray
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import log_mel
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
+from streamer.whisper.model import WhisperModel
+from tests.reference.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
+from tests.unit.whisper.support import SAMPLE, read
+
+pytestmark = pytest.mark.slow
+
+# So few that a text has loops, and that a guess is sometimes right by chance.
+TEXT_TOKENS = (300, 301, 302)
+CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, SPECIAL.timestamp_end - 1)
+
+
+class MarkovDecoder(ScriptedDecoder):
+    """Says what depends on the last three tokens and on the seed, with logits and attention that depend on all."""
+
+    def __init__(self, seed: int, capacity: int) -> None:
+        super().__init__((), capacity)
+        self._seed = seed
+
+    @property
+    def n_calls(self) -> int:
+        return len(self.calls)
+
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
+        assert 0 < len(tokens) <= self.capacity - len(self.fed)
+        self.calls.append(len(tokens))
+        rows = []
+        for token in tokens:
+            self.fed.append(token)
+            rows.append(self._after())
+        logits, attention = (np.stack(found) for found in zip(*rows, strict=True))
+        return logits[np.newaxis, n_silent:], attention[np.newaxis, np.newaxis, n_silent:]
+
+    def _after(self) -> tuple[FloatArray, FloatArray]:
+        random = np.random.default_rng([self._seed, *self.fed[-3:]])
+        logits = np.full(TOKENIZER.n_vocab, -10.0, dtype=np.float32)
+        wanted = (*TEXT_TOKENS, *CONTROLS)
+        # Text is mostly likelier than what does not belong there, and the end comes now and then.
+        logits[list(wanted)] = random.normal(0.0, 2.0, len(wanted))
+        logits[list(TEXT_TOKENS)] += 3.0
+        # Two sequences that end alike have the same likeliest token, but not the same probabilities.
+        logits[0] = -20.0 + 1e-3 * sum(self.fed)
+        attention = np.zeros(1500, dtype=np.float32)
+        attention[sum(self.fed) % 1500] = 1.0
+        return logits, attention
+
+
+def with_draft(options: WindowOptions, draft: Sequence[int]) -> WindowOptions:
+    return dataclasses.replace(options, draft=tuple(draft))
+
+
+def assert_same(drafted: DecodedWindow, plain: DecodedWindow) -> None:
+    assert drafted.tokens == plain.tokens
+    assert drafted.log_probs == plain.log_probs
+    assert drafted.avg_logprob == plain.avg_logprob
+    assert drafted.no_speech_prob == plain.no_speech_prob
+    assert (drafted.looped, drafted.n_start) == (plain.looped, plain.n_start)
+    assert (drafted.n_sampled, drafted.n_given) == (plain.n_sampled, plain.n_given)
+    np.testing.assert_array_equal(drafted.attention, plain.attention)
+
+
+texts = st.lists(st.sampled_from(TEXT_TOKENS), max_size=12)
+
+
+@st.composite
+def drafts(draw: st.DrawFn, said: Sequence[int]) -> tuple[int, ...]:
+    """Return what was said, wrong at a place, cut off or gone on with, or anything else."""
+    anything = st.lists(st.sampled_from((*TEXT_TOKENS, *CONTROLS)), max_size=6)
+    kept = list(said[: draw(st.integers(0, len(said)))])
+    loop = draw(st.sampled_from(((), TEXT_TOKENS[:1] * 60, TEXT_TOKENS[:2] * 30, (EOT,))))
+    return (*kept, *draw(anything), *said[len(kept) + 1 :], *loop)
+
+
+@settings(max_examples=75, deadline=None)
+@given(st.data())
+def test_a_draft_changes_nothing(data: st.DataObject) -> None:
+    seed = data.draw(st.integers(0, 1000), "seed")
+    options = WindowOptions(
+        language="en",
+        timestamps=data.draw(st.booleans(), "timestamps"),
+        prompt=tuple(data.draw(texts, "prompt")),
+        prefix=tuple(data.draw(texts, "prefix")),
+        begins_with=tuple(data.draw(texts, "begins_with")),
+        max_tokens=data.draw(st.sampled_from((0, 1, 2, 5, 10_000)), "max_tokens"),
+        stop_at_loop=data.draw(st.booleans(), "stop_at_loop"),
+    )
+    decoder = MarkovDecoder(seed, capacity=data.draw(st.sampled_from((64, 100)), "capacity"))
+    plain = decode_window(decoder, TOKENIZER, CONFIG, options)
+    n_calls = decoder.n_calls
+    draft = data.draw(drafts(plain.tokens[len(options.begins_with) :]), "draft")
+    drafted = decode_window(decoder, TOKENIZER, CONFIG, with_draft(options, draft))
+    assert_same(drafted, plain)
+    assert decoder.n_calls <= n_calls
+
+
+def a_text(capacity: int = 100) -> tuple[MarkovDecoder, DecodedWindow]:
+    """Return a decoder and a text of its that ends by itself."""
+    for seed in range(100):
+        decoder = MarkovDecoder(seed, capacity)
+        window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en"))
+        if 10 < len(window.tokens) < 40:
+            return decoder, window
+    raise AssertionError("no decoder says a text of a usual length")
+
+
+def test_one_call_checks_a_draft_that_is_right() -> None:
+    decoder, plain = a_text()
+    assert decoder.n_calls == len(plain.tokens) + 1
+    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=tuple(plain.tokens)))
+    assert_same(drafted, plain)
+    assert decoder.n_calls == 1
+
+
+@pytest.mark.parametrize("n_right", [0, 1, 5, 9])
+def test_behind_the_first_wrong_guess_tokens_are_fed_one_by_one(n_right: int) -> None:
+    decoder, plain = a_text()
+    wrong = next(token for token in TEXT_TOKENS if token != plain.tokens[n_right])
+    draft = (*plain.tokens[:n_right], wrong, *plain.tokens[n_right + 1 :])
+    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft))
+    assert_same(drafted, plain)
+    assert decoder.n_calls == 1 + len(plain.tokens) - n_right
+
+
+def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft() -> None:
+    decoder, plain = a_text()
+    for draft in ((), tuple(plain.tokens)):
+        cancelled = iter([False] * 6 + [True]).__next__
+        window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
+        assert window.tokens == plain.tokens[:6]
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_a_draft_changes_nothing_of_what_is_heard(model: WhisperModel, timestamps: bool) -> None:
+    """Only in the last bits: tokens that go through in blocks are computed by another graph than single ones."""
+    decoder, tokenizer = model.runtime.decoder, model.tokenizer
+    random = np.random.default_rng(11)
+    decoder.use(model.runtime.encode(log_mel(read(SAMPLE)[: 7 * SAMPLE_RATE], 80), 0))
+    options = WindowOptions(language="en", timestamps=timestamps, stop_at_loop=True)
+    plain = decode_window(decoder, tokenizer, model.generation, options)
+    assert len(plain.tokens) > 20
+    right = tuple(plain.tokens)
+    place = int(random.integers(1, len(right)))
+    wrong = (*right[:place], int(random.integers(0, 500)), *right[place:])
+    written_on = (*right, *random.integers(0, 500, 400).tolist())
+    for draft in (right, wrong, right[:place], written_on, (*right[:place], EOT, *right[place:])):
+        drafted = decode_window(decoder, tokenizer, model.generation, with_draft(options, draft))
+        assert drafted.tokens == plain.tokens
+        np.testing.assert_allclose(drafted.log_probs, plain.log_probs, atol=1e-4)
+        np.testing.assert_allclose(drafted.attention, plain.attention, atol=1e-4)
+        assert drafted.avg_logprob == pytest.approx(plain.avg_logprob, abs=1e-4)
+        assert drafted.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)

@@ -1,0 +1,90 @@
+"""Suppressed tokens, against openai-whisper's list and a plain loop over the vocabulary."""
+
+import itertools
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamer.errors import ConfigError
+from streamer.whisper.decode.suppression import (
+    check_suppress_regex,
+    matching_tokens,
+    parse_suppress_tokens,
+    suppressed_tokens,
+)
+from tests.unit.whisper.tokens.published import MULTILINGUAL, load, table
+
+TOKENIZER = load(MULTILINGUAL)
+TEXTS = [token.decode("utf-8", errors="replace") for token in table("multilingual")]
+SHORT = ["".join(letters).encode() for n in range(1, 5) for letters in itertools.product("ab[", repeat=n)]
+
+
+@pytest.mark.parametrize(
+    ("setting", "tokens"), [("-1", (-1,)), ("", ()), (" ", ()), ("1,2,3", (1, 2, 3)), ("7, -1", (7, -1))]
+)
+def test_a_list_of_tokens_is_read_as_openai_whisper_reads_it(setting: str, tokens: tuple[int, ...]) -> None:
+    assert parse_suppress_tokens(setting) == tokens
+
+
+@pytest.mark.parametrize("setting", ["a", "1,,2", "-2", "1;2", "1.5", "9" * 5000, "None"])
+def test_a_list_of_something_else_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"suppress_tokens is .*expected numbers of tokens") as caught:
+        parse_suppress_tokens(setting)
+    assert len(str(caught.value)) < 250
+
+
+def test_minus_one_stands_for_the_model_s_own_list() -> None:
+    assert suppressed_tokens((-1,), (5, 3), 10) == (3, 5)
+    assert suppressed_tokens((9, -1, 3), (5, 3), 10) == (3, 5, 9)
+    assert suppressed_tokens((9, 3), (5,), 10) == (3, 9)
+    assert suppressed_tokens((), (5,), 10) == ()
+
+
+@pytest.mark.parametrize("token", [10, 10**4000])
+def test_a_token_that_the_model_lacks_is_refused(token: int) -> None:
+    with pytest.raises(ConfigError, match="numbered from 0 to 9") as caught:
+        suppressed_tokens((token,), (), 10)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "pattern", [" ?[0-9]+", "[,.]", " .*", "[^a-zA-Z ]+", "", ".", "(?i)the", "\N{REPLACEMENT CHARACTER}"]
+)
+def test_a_pattern_suppresses_the_tokens_whose_whole_text_it_matches(pattern: str) -> None:
+    expected = tuple(i for i, text in enumerate(TEXTS) if text and re.fullmatch(pattern, text))
+    assert matching_tokens(pattern, TOKENIZER.spelled) == expected
+    assert bool(expected) == bool(pattern)
+
+
+def test_no_pattern_takes_for_ever() -> None:
+    # Python's own matcher would not come to the end of a row of hyphens within a lifetime.
+    expected = tuple(i for i, text in enumerate(TEXTS) if text.endswith("0") and "\n" not in text)
+    assert matching_tokens("(?:-|--|.|..|.-|-.)*0", TOKENIZER.spelled) == expected
+    with pytest.raises(ConfigError, match="is too complex to match: write it with fewer or smaller repeats") as caught:
+        matching_tokens(".*" * 500, TOKENIZER.spelled)
+    assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "[", "*", "a{99999999999}", "(" * 490 + ")" * 490, r"\N{NO}", "(?P<a", "(?=a)", r"(a)\1", r"\b", "\udcff"],
+)
+def test_a_broken_pattern_is_one_sentence(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="suppress_regex") as caught:
+        check_suppress_regex(pattern)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(st.sampled_from("ab(|)*?."), max_size=12))
+@example("(a|b*?)*b.")
+@settings(max_examples=200, deadline=None)
+def test_patterns_match_as_python_matches_them(pattern: str) -> None:
+    try:
+        matches = re.compile(pattern).fullmatch
+        found = matching_tokens(pattern, SHORT)
+    except (re.error, ConfigError):
+        return
+    assert found == tuple(i for i, text in enumerate(SHORT) if matches(text.decode()))

@@ -1,0 +1,149 @@
+"""Graphs compiled for devices, and what is said of their weights."""
+
+from collections.abc import Callable
+
+import numpy as np
+import openvino as ov
+import pytest
+
+from streamer.errors import InferenceError
+from streamer.whisper.device.compile import Compilation, Sizes, has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device.decoder import Decoder
+from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.stage import Stage, as_type
+from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
+from streamer.whisper.graphs.ports import STAGES, key_values, ports
+from streamer.whisper.weights.checkpoint import Checkpoint
+
+pytestmark = pytest.mark.slow
+
+HEADS = [(1, 0)]
+
+
+def marked(model: ov.Model) -> list[ov.Node]:
+    mark_half_weights(model)
+    return [node for node in model.get_ops() if "decompression_0" in node.get_rt_info()]
+
+
+def test_every_half_weight_is_marked(checkpoint: Checkpoint) -> None:
+    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS)
+    matrices = [name for name, tensor in checkpoint.tensors.items() if "decoder" in name and tensor.ndim == 2]
+    found = marked(model)
+    assert len(found) >= len(matrices) - 2 * checkpoint.dims.n_text_layer  # cross-KV has its own graph
+    assert all(node.get_type_name() == "Convert" for node in found)
+
+
+def test_scales_of_compressed_integers_are_left_alone(checkpoint: Checkpoint) -> None:
+    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, "int8")
+    for node in marked(model):
+        consumers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
+        assert not consumers & {"Multiply", "Subtract"}
+
+
+def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
+    return ModelGraphs.of(checkpoint, HEADS, dict.fromkeys(STAGES, precision))
+
+
+def key_types(compilation: Compilation) -> set[str]:
+    """Return the element types of all ports that are keys or values."""
+    found = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
+    return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
+
+
+@pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym"])
+def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, precision: str) -> None:
+    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, precision)
+    assert has_integer_weights(model) == (precision != "f16")
+
+
+@pytest.mark.parametrize("properties", [(), ("INFERENCE_PRECISION_HINT=f32",)])
+def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint, properties: tuple[str, ...]) -> None:
+    able = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    for precision in ("f16", "int8"):
+        plans = plan_stages(DeviceSettings("CPU", properties=properties), ["CPU"])
+        compilation = Compilation(compressed(checkpoint, precision), plans)
+        compilation.compile()
+        halved = able and precision == "int8" and not properties
+        assert key_types(compilation) == {"bf16" if halved else "f32"}
+        hints = {
+            str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()
+        }
+        assert hints["decoder"] == ov.Type.f32
+        assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
+
+
+def test_a_gpu_gives_up_half_precision_before_it_is_given_up(checkpoint: Checkpoint) -> None:
+    for properties, expected in (((), ["GPU", "GPU", "CPU"]), (("INFERENCE_PRECISION_HINT=f16",), ["GPU", "CPU"])):
+        plans = plan_stages(DeviceSettings("AUTO", properties=properties), ["CPU", "GPU"])
+        compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
+        devices = [compilation.devices["decoder"]]
+        while devices[-1] != "CPU":
+            compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
+            devices.append(compilation.devices["decoder"])
+        assert devices == expected
+        assert compilation.devices["encoder"] == "GPU"
+
+
+def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoint: Checkpoint) -> None:
+    plans = plan_stages(DeviceSettings("AUTO"), ["CPU", "GPU"])
+    compilation = Compilation(compressed(checkpoint, "int8"), plans)
+    compilation.reject({"decoder": InferenceError("no GPU", "decoder")})
+    compilation.reject({"cross_kv": InferenceError("no GPU", "cross_kv")})
+    compilation.reject({"encoder": InferenceError("no GPU", "encoder")})
+    compilation.compile()
+    assert key_types(compilation) == {"f32"}
+
+
+def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Checkpoint) -> None:
+    whole = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS)
+    exact, halved = decoder_of(whole, checkpoint.dims), decoder_of(whole, checkpoint.dims, keep_in_bfloat16)
+    tokens = [5, 300, 17, 4]
+    expected, alone = (np.concatenate([decoder.feed([t])[0][0] for t in tokens]) for decoder in (exact, halved))
+    halved.begin()
+    (block,), _ = halved.feed(tokens)
+    scale = np.abs(expected).max()
+    assert 1e-5 * scale < np.abs(alone - expected).max() < 0.02 * scale
+    np.testing.assert_allclose(block, alone, rtol=0, atol=1.5e-2 * scale)
+
+
+def decoder_of(whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model], None] | None = None) -> Decoder:
+    """Return a decoder that attends to noise; `keep` changes its graph."""
+    smallest, largest = (ports("decoder", dims, len(HEADS), n_tokens=n, n_slots=16 * n) for n in (1, 4))
+    model = fix_sizes(whole, smallest.inputs, largest.inputs)
+    if keep is not None:
+        keep(model)
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    types = {name: compiled.input(f"past_{name}").element_type for name in key_values(dims.n_text_layer, "encoder")}
+    assert keep is None or set(types.values()) == {ov.Type.bf16}
+    window = EncodedWindow(WindowBuffers(dims, types, 1), 0, dims.n_audio_ctx)
+    random = np.random.default_rng(0)
+    for tensor in window.tensors.values():
+        tensor.data[:] = as_type(random.standard_normal(tensor.shape, dtype=np.float32), tensor.element_type)
+    decoder = Decoder([Stage(Sizes("decoder", None), compiled, "CPU")], dims)
+    decoder.use(window)
+    return decoder
+
+
+def test_a_decoder_is_compiled_once_on_a_cpu(checkpoint: Checkpoint) -> None:
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("CPU"), ["CPU"]))
+    compilation.compile()
+    assert set(compilation.compiled) == {Sizes("encoder"), Sizes("cross_kv"), Sizes("decoder", None)}
+    before = dict(compilation.compiled)
+    compilation.compile()  # what is compiled is not compiled again
+    assert compilation.compiled == before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        (Sizes("encoder"), "encoder"),
+        (Sizes("cross_kv", 10), "cross_kv (10 s)"),
+        (Sizes("decoder", None), "decoder"),
+        (Sizes("decoder", 7, 1, 447), "decoder (7 s, 1 token, 447 slots)"),
+        (Sizes("decoder", 30, 16, 447), "decoder (16 tokens, 447 slots)"),
+    ],
+)
+def test_a_graph_has_a_name(sizes: Sizes, name: str) -> None:
+    assert str(sizes) == name

@@ -1,0 +1,138 @@
+"""Mask conventions, found by experiment on graphs that follow each of them, and on graphs that follow none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+
+from streamer.arrays import FloatArray
+from streamer.errors import ModelError
+from streamer.whisper.device.devices import the_core
+from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.support import random_checkpoint
+from tests.unit.whisper.triple import BROKEN, TripleDecoder, build_decoder
+
+SOT = 513
+
+ADDITIVE = CONVENTIONS[1]
+
+FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+# As an NPU: half precision between the parts of the graph.
+NPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}
+
+every_convention = pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda convention: convention.name)
+
+
+def weak_checkpoint() -> Checkpoint:
+    """Return weights as they are before training: attention is close to an average."""
+    checkpoint = random_checkpoint(ModelDimensions(80, 1500, 256, 4, 1, 300, 448, 256, 4, 3))
+    tensors = {
+        name: np.float32(0.02) * values / values.std() if values.ndim > 1 else np.full_like(values, "weight" in name)
+        for name, values in checkpoint.tensors.items()
+    }
+    return Checkpoint(checkpoint.dims, tensors)
+
+
+def compiled(model: ov.Model, device: str = "CPU") -> TripleDecoder:
+    properties = NPU if device == "NPU" else FULL_PRECISION
+    return TripleDecoder(the_core().compile_model(model, device, properties))
+
+
+@every_convention
+def test_the_convention_is_found_in_half_precision(checkpoint: Checkpoint, convention: MaskConvention) -> None:
+    try:
+        decoder = compiled(build_decoder(checkpoint, convention, cache_type=np.float16), "NPU")
+    except RuntimeError as error:
+        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
+    assert find_convention(decoder, "decoder.xml", SOT) is convention
+
+
+@every_convention
+def test_weak_attention_is_enough(convention: MaskConvention) -> None:
+    decoder = compiled(build_decoder(weak_checkpoint(), convention))
+    assert find_convention(decoder, "decoder.xml", 7) is convention
+
+
+@pytest.mark.parametrize(
+    ("convention", "mask_type"),
+    [(OURS, np.int64), (OURS, np.int32), (OURS, np.bool_), (OURS, np.float16), (ADDITIVE, np.float16)],
+)
+def test_masks_of_other_types(checkpoint: Checkpoint, convention: MaskConvention, mask_type: type[np.generic]) -> None:
+    decoder = compiled(build_decoder(checkpoint, convention, mask_type=mask_type))
+    assert decoder.mask.dtype == mask_type
+    assert find_convention(decoder, "decoder.xml", SOT) is convention
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+@every_convention
+def test_a_graph_that_follows_none_is_refused_by_name(
+    checkpoint: Checkpoint, convention: MaskConvention, broken: str
+) -> None:
+    decoder = compiled(build_decoder(checkpoint, convention, broken=broken))
+    with pytest.raises(ModelError) as caught:
+        find_convention(decoder, "medium/decoder.xml", SOT)
+    message = str(caught.value)
+    assert message.startswith("medium/decoder.xml follows no known mask convention (with ")
+    assert "its text would be nonsense; export it again" in message
+    assert "\n" not in message
+    if broken == "not finite":
+        assert "its logits are not finite" in message
+
+
+class FakeDecoder:
+    """One head of attention over 40 slots; `read` says what of its 41 mask values is visible."""
+
+    def __init__(self, read: Callable[[NDArray[Any]], NDArray[np.bool_]]) -> None:
+        self.mask = np.zeros(41, np.float32)
+        self.cache: list[FloatArray] = [np.zeros((1, 1, 40, 8), np.float32) for _ in range(2)]
+        self.present: list[FloatArray] = [np.full((1, 1, 1, 8), 0.1, np.float32), np.ones((1, 1, 1, 8), np.float32)]
+        self._read = read
+
+    def compute(self, token: int, position: int) -> FloatArray:
+        keys, values = (np.concatenate([c, p], 2)[0, 0] for c, p in zip(self.cache, self.present, strict=True))
+        scores = np.where(self._read(self.mask), 0.1 * keys.sum(1), -1e9)
+        weights = np.exp(scores - scores.max())
+        logits: FloatArray = (weights / weights.sum()) @ values
+        return logits
+
+
+def by_majority(mask: NDArray[Any]) -> NDArray[np.bool_]:
+    """Whatever few slots have is "attend"."""
+    visible: NDArray[np.bool_] = mask != (mask.mean() > 0.5)
+    return visible
+
+
+def test_a_graph_that_follows_two_conventions_alike_has_the_first() -> None:
+    assert find_convention(FakeDecoder(by_majority), "decoder.xml", 0) is OURS
+
+
+def test_a_current_token_that_is_shown_whatever_the_mask_says_is_refused() -> None:
+    def always(mask: NDArray[Any]) -> NDArray[np.bool_]:
+        visible: NDArray[np.bool_] = mask == 1
+        visible[-1] = True
+        return visible
+
+    with pytest.raises(ModelError, match="the current token does not see itself"):
+        find_convention(FakeDecoder(always), "decoder.xml", 0)
+
+
+@pytest.mark.parametrize(
+    ("convention", "n_cached", "expected"),
+    [
+        (OURS, 0, [0, 0, 0, 0, 1]),
+        (OURS, 2, [1, 1, 0, 0, 1]),
+        (OURS, 4, [1, 1, 1, 1, 1]),
+        (ADDITIVE, 1, [0, -65500, -65500, -65500, 0]),
+    ],
+)
+def test_masks_as_written(convention: MaskConvention, n_cached: int, expected: list[float]) -> None:
+    mask = np.full(len(expected), 7, np.float16)
+    convention.write(mask, n_cached)
+    # -65500 is -65504 in half precision, its largest.
+    np.testing.assert_array_equal(mask, np.array(expected, np.float16))
+    assert np.isfinite(mask).all()

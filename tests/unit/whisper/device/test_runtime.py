@@ -1,0 +1,250 @@
+"""The static graphs, compiled, against transformers on the same weights."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import pytest
+import torch
+import transformers
+
+from streamer.arrays import FloatArray
+from streamer.audio.mel import log_mel
+from streamer.errors import InferenceError
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.stage import as_type, to_float32
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.support import (
+    NANO,
+    Untyped,
+    load_on_cpu,
+    load_reference,
+    noise,
+    random_checkpoint,
+    start_runtime,
+    tensor,
+)
+
+# Promised: 1e-3. Held: float32's own rounding.
+TOLERANCE = 1e-4
+
+
+@pytest.fixture(scope="module")
+def npu_model(cache_dir: Path) -> WhisperModel:
+    try:
+        ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
+    except RuntimeError as error:
+        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
+    return load_model(str(NANO), LoadOptions(DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir)))
+
+
+@pytest.fixture(params=["CPU", "NPU"])
+def either(request: pytest.FixtureRequest) -> WhisperModel:
+    """The model on the CPU, and through the NPU plugin's CPU path."""
+    found: WhisperModel = request.getfixturevalue("model" if request.param == "CPU" else "npu_model")
+    return found
+
+
+@pytest.fixture(scope="module")
+def generation(model: WhisperModel) -> GenerationConfig:
+    return model.generation
+
+
+@pytest.fixture
+def no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+def start(model: WhisperModel) -> list[int]:
+    return [*model.tokenizer.start_sequence("en", "transcribe"), model.tokenizer.special.no_timestamps]
+
+
+def encoded_reference(reference: Untyped, mel: FloatArray) -> Untyped:
+    return reference.model.encoder(tensor(mel[None])).last_hidden_state
+
+
+def reference_logits(reference: Untyped, hidden: Untyped, tokens: Sequence[int]) -> FloatArray:
+    output = reference(encoder_outputs=(hidden,), decoder_input_ids=torch.tensor([list(tokens)]))
+    logits: FloatArray = output.logits[0].numpy()
+    return logits
+
+
+def assert_close(actual: FloatArray, expected: FloatArray, atol: float = TOLERANCE) -> None:
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=atol)
+
+
+@pytest.mark.usefixtures("no_grad")
+def test_encoder_prompt_and_50_steps_equal_transformers(
+    either: WhisperModel, reference: Untyped, mel: FloatArray
+) -> None:
+    hidden = encoded_reference(reference, mel)
+    window = either.runtime.encode(mel, 1)
+    assert_close(either.runtime.last_hidden_state, hidden[0].numpy())
+    decoder = either.runtime.decoder
+    decoder.use(window)
+    tokens = start(either)
+    (logits,), _ = decoder.feed(tokens)
+    assert_close(logits, reference_logits(reference, hidden, tokens))
+    steps = [logits[-1]]
+    for _ in range(50):
+        tokens.append(int(steps[-1].argmax()))
+        steps.append(decoder.feed(tokens[-1:])[0][0][0])
+    # The decoder is causal: one pass over the whole sequence gives what each step gave.
+    assert_close(np.array(steps), reference_logits(reference, hidden, tokens)[-51:])
+
+
+@pytest.mark.usefixtures("no_grad")
+def test_cross_kv_equals_transformers(either: WhisperModel, reference: Untyped, mel: FloatArray) -> None:
+    hidden = encoded_reference(reference, mel)
+    window = either.runtime.encode(mel, 0)
+    output = reference(encoder_outputs=(hidden,), decoder_input_ids=torch.tensor([[513]]), use_cache=True)
+    for i, layer in enumerate(output.past_key_values.cross_attention_cache.layers):
+        assert_close(window.tensors[f"key_values.{i}.encoder.key"].data, layer.keys.numpy())
+        assert_close(window.tensors[f"key_values.{i}.encoder.value"].data, layer.values.numpy())
+
+
+@pytest.mark.usefixtures("no_grad")
+def test_alignment_heads_equal_transformers_cross_attention(
+    model: WhisperModel, mel: FloatArray, checkpoint: Checkpoint
+) -> None:
+    eager = load_reference(attn_implementation="eager")
+    tokens = [*start(model), *range(40, 60)]
+    output = eager(
+        encoder_outputs=(encoded_reference(eager, mel),),
+        decoder_input_ids=torch.tensor([tokens]),
+        output_attentions=True,
+    )
+    expected = {
+        (layer, head): output.cross_attentions[layer][0, head].numpy() for layer in range(2) for head in range(3)
+    }
+    # In the order of the list, whatever that is.
+    heads = [(1, 2), (0, 1), (1, 0)]
+    runtime = start_runtime(checkpoint, heads)
+    runtime.decoder.use(runtime.encode(mel, 0))
+    (_,), (attention,) = runtime.decoder.feed(tokens)
+    assert_close(attention, np.array([expected[head] for head in heads]))
+
+
+@pytest.mark.usefixtures("no_grad")
+@pytest.mark.parametrize("by", [1, 7, 16])
+def test_a_sequence_fills_the_whole_context_and_no_more(
+    model: WhisperModel, reference: Untyped, mel: FloatArray, by: int
+) -> None:
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(mel, 0))
+    assert decoder.capacity == 448
+    tokens = [*start(model), *np.random.default_rng(1).integers(0, 500, 444).tolist()]
+    logits = np.concatenate([decoder.feed(tokens[i : i + by])[0][0] for i in range(0, 448, by)])
+    # So many tokens at random are far from all that it was trained with, and roundings grow.
+    assert_close(logits, reference_logits(reference, encoded_reference(reference, mel), tokens), 10 * TOLERANCE)
+    with pytest.raises(AssertionError, match="does not fit"):
+        decoder.feed([0])
+    decoder.begin()
+    np.testing.assert_array_equal(decoder.feed(tokens[:by])[0][0], logits[:by])
+
+
+def test_calls_are_counted_whatever_they_take(either: WhisperModel, mel: FloatArray) -> None:
+    decoder = either.runtime.decoder
+    decoder.use(either.runtime.encode(mel, 0))
+    before = decoder.n_calls
+    for n_tokens, n_calls in ((1, 1), (4, 2), (decoder.block_tokens, 3), (decoder.block_tokens + 1, 5)):
+        decoder.feed([513] * n_tokens)
+        assert decoder.n_calls == before + n_calls
+
+
+@pytest.mark.parametrize("element_type", [ov.Type.f32, ov.Type.bf16])
+def test_bfloat16_has_the_upper_half_of_a_floats_bits(element_type: ov.Type) -> None:
+    values = np.array([0.0, 1.0, -2.5, 3.0e38, 1.00390625, np.pi], dtype=np.float32)
+    written = ov.Tensor(element_type, [len(values)])
+    written.data[:] = as_type(values, element_type)
+    expected = tensor(values).to(torch.bfloat16).float().numpy() if element_type == ov.Type.bf16 else values
+    # torch rounds, we cut off: the last of eight bits may differ.
+    np.testing.assert_allclose(to_float32(written), expected, rtol=2**-7 if element_type == ov.Type.bf16 else 0)
+    np.testing.assert_array_equal(to_float32(written)[:3], values[:3])
+
+
+def test_what_feed_returned_stays(model: WhisperModel, mel: FloatArray) -> None:
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(mel, 0))
+    (logits,), (attention,) = decoder.feed([513])
+    kept = logits.copy(), attention.copy()
+    decoder.feed([514])
+    np.testing.assert_array_equal(logits, kept[0])
+    np.testing.assert_array_equal(attention, kept[1])
+
+
+@pytest.mark.usefixtures("no_grad")
+@pytest.mark.parametrize(("encoder_heads", "decoder_heads"), [(2, 4), (6, 3)])
+def test_other_dimensions_equal_transformers(encoder_heads: int, decoder_heads: int) -> None:
+    config = transformers.WhisperConfig(
+        vocab_size=300,
+        num_mel_bins=128,
+        d_model=48,
+        encoder_layers=1,
+        decoder_layers=3,
+        encoder_attention_heads=encoder_heads,
+        decoder_attention_heads=decoder_heads,
+        encoder_ffn_dim=192,
+        decoder_ffn_dim=192,
+        max_target_positions=64,
+        pad_token_id=0,
+        bos_token_id=0,
+        eos_token_id=0,
+        decoder_start_token_id=1,
+        suppress_tokens=[],
+        begin_suppress_tokens=[],
+    )
+    checkpoint = random_checkpoint(ModelDimensions.from_huggingface(config.to_dict(), Path("config.json")))
+    untyped: Untyped = transformers.WhisperForConditionalGeneration
+    reference = untyped(config).eval()
+    missing = reference.model.load_state_dict({k: tensor(v) for k, v in checkpoint.tensors.items()}, strict=True)
+    assert not missing.missing_keys
+    reference.tie_weights()
+    mel = log_mel(noise(20 * 16_000), 128)
+    runtime = start_runtime(checkpoint, [(2, 0)])
+    runtime.decoder.use(runtime.encode(mel, 0))
+    tokens = np.random.default_rng(2).integers(0, 300, 64).tolist()
+    logits = np.concatenate(
+        [runtime.decoder.feed(tokens[:20])[0][0], *(runtime.decoder.feed([t])[0][0] for t in tokens[20:])]
+    )
+    expected = reference_logits(reference, encoded_reference(reference, mel), tokens)
+    assert np.abs(expected).max() > 1
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=TOLERANCE)
+
+
+def test_a_damaged_cache_of_compiled_graphs_does_not_matter(
+    tmp_path: Path, model: WhisperModel, mel: FloatArray
+) -> None:
+    model.runtime.decoder.use(model.runtime.encode(mel, 0))
+    (expected,), _ = model.runtime.decoder.feed(start(model))
+    load_on_cpu(NANO, tmp_path)
+    blobs = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(blobs) == 3
+    for i, blob in enumerate(blobs):
+        data = blob.read_bytes()
+        blob.write_bytes((b"garbage", b"", data[: len(data) // 2])[i])
+    again = load_on_cpu(NANO, tmp_path)
+    again.runtime.decoder.use(again.runtime.encode(mel, 0))
+    np.testing.assert_allclose(again.runtime.decoder.feed(start(model))[0][0], expected, rtol=0, atol=TOLERANCE)
+
+
+def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
+    load_on_cpu(NANO, tmp_path)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():  # a directory where a file belongs: reading and writing both fail
+            path.unlink()
+            path.mkdir()
+    load_on_cpu(NANO, tmp_path)
+
+
+def test_a_device_that_cannot_compile_is_one_line(checkpoint: Checkpoint, generation: GenerationConfig) -> None:
+    if "GPU" in ov.Core().available_devices:
+        pytest.skip("there is a GPU here: it can compile")
+    with pytest.raises(InferenceError, match=r"GPU cannot compile the \w+ graph .*--device CPU") as caught:
+        start_runtime(checkpoint, generation.alignment_heads, "GPU")
+    assert "\n" not in str(caught.value)

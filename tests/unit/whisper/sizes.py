@@ -1,0 +1,159 @@
+"""The published Whisper models' dimensions, what they take on paper, and the two references at any dimensions."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+import whisper.model
+
+from streamer.arrays import FloatArray
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
+from streamer.whisper.weights.openai import openai_name
+from tests.unit.whisper.support import Untyped, random_checkpoint, tensor
+
+# Vocabularies: English only, multilingual, and with Cantonese (from large-v3 on).
+N_ENGLISH, N_MULTILINGUAL, N_CANTONESE = 51864, 51865, 51866
+
+
+def _size(width: int, layers: tuple[int, int], n_vocab: int, n_mels: int = 80) -> ModelDimensions:
+    # Every head is 64 wide, and both halves are equally wide.
+    n_head = width // 64
+    encoder_layers, decoder_layers = layers
+    return ModelDimensions(n_mels, 1500, width, n_head, encoder_layers, n_vocab, 448, width, n_head, decoder_layers)
+
+
+# From the `dims` of OpenAI's checkpoints and the `config.json` of distil-whisper's.
+SIZES = {
+    "tiny.en": _size(384, (4, 4), N_ENGLISH),
+    "tiny": _size(384, (4, 4), N_MULTILINGUAL),
+    "base.en": _size(512, (6, 6), N_ENGLISH),
+    "base": _size(512, (6, 6), N_MULTILINGUAL),
+    "small.en": _size(768, (12, 12), N_ENGLISH),
+    "small": _size(768, (12, 12), N_MULTILINGUAL),
+    "medium.en": _size(1024, (24, 24), N_ENGLISH),
+    "medium": _size(1024, (24, 24), N_MULTILINGUAL),
+    "large-v1": _size(1280, (32, 32), N_MULTILINGUAL),
+    "large-v2": _size(1280, (32, 32), N_MULTILINGUAL),
+    "large-v3": _size(1280, (32, 32), N_CANTONESE, n_mels=128),
+    "large-v3-turbo": _size(1280, (32, 4), N_CANTONESE, n_mels=128),
+    "distil-small.en": _size(768, (12, 4), N_ENGLISH),
+    "distil-medium.en": _size(1024, (24, 2), N_ENGLISH),
+    "distil-large-v2": _size(1280, (32, 2), N_MULTILINGUAL),
+    "distil-large-v3": _size(1280, (32, 2), N_CANTONESE, n_mels=128),
+    "distil-large-v3.5": _size(1280, (32, 2), N_CANTONESE, n_mels=128),
+}
+
+# Bytes of one of the weights that no compression touches, in each precision.
+BYTES = {"f32": 4, "f16": 2, "int8": 2}
+
+
+def stage_of(name: str) -> str:
+    """Return the stage whose graph holds a tensor."""
+    if name.startswith("encoder."):
+        return "encoder"
+    return "cross_kv" if ".encoder_attn.k_proj." in name or ".encoder_attn.v_proj." in name else "decoder"
+
+
+def weight_bytes(dims: ModelDimensions, precision: str) -> dict[str, int]:
+    """Return on paper how large the weights of each stage are, on disk and in memory."""
+    found = dict.fromkeys(("encoder", "cross_kv", "decoder"), 0)
+    for name, shape in expected_shapes(dims).items():
+        n = math.prod(shape)
+        if precision in ("f32", "f16") or len(shape) == 1 or name == "encoder.embed_positions.weight":
+            n_bytes = BYTES[precision] * n
+        else:
+            n_bytes = n + 3 * shape[0]  # a row has a scale of 16 bits and a zero point of 8
+        found[stage_of(name)] += n_bytes
+    return found
+
+
+def cross_kv_bytes(dims: ModelDimensions) -> int:
+    """Return on paper how large one window's cross-attention keys and values are, in float32."""
+    return 4 * 2 * dims.n_text_layer * dims.n_audio_ctx * dims.n_text_state
+
+
+def cache_bytes(dims: ModelDimensions) -> int:
+    """Return on paper how large the decoder's cache of keys and values is, in float32."""
+    return 4 * 2 * dims.n_text_layer * dims.cache_size * dims.n_text_state
+
+
+def lively_checkpoint(dims: ModelDimensions) -> Checkpoint:
+    """Return random weights whose cross-attention picks places: it would almost average over the audio otherwise."""
+    checkpoint = random_checkpoint(dims)
+    for i in range(dims.n_text_layer):
+        queries = checkpoint.tensors[f"decoder.layers.{i}.encoder_attn.q_proj.weight"]
+        np.multiply(queries, 3, out=queries)
+    return checkpoint
+
+
+def weightless(dims: ModelDimensions) -> Checkpoint:
+    """Return a checkpoint of zeros whose tensors all look at the same memory, as much as the largest of them takes."""
+    shapes = expected_shapes(dims)
+    memory = np.zeros(max(math.prod(shape) for shape in shapes.values()), np.float16)
+
+    def reader(shape: tuple[int, ...]) -> Callable[[], FloatArray]:
+        return lambda: memory[: math.prod(shape)].reshape(shape)
+
+    return Checkpoint(dims, LazyTensors({name: reader(shape) for name, shape in shapes.items()}))
+
+
+def empty_transformers(dims: ModelDimensions) -> Untyped:
+    """Return transformers' model of these dimensions, its weights without memory."""
+    untyped: Untyped = transformers.WhisperForConditionalGeneration
+    with torch.device("meta"):
+        return untyped(whisper_config(dims)).eval()
+
+
+def whisper_config(dims: ModelDimensions, **more: Any) -> transformers.WhisperConfig:  # noqa: ANN401
+    """Return transformers' settings of a model of these dimensions."""
+    return transformers.WhisperConfig(
+        vocab_size=dims.n_vocab,
+        num_mel_bins=dims.n_mels,
+        d_model=dims.n_audio_state,
+        encoder_layers=dims.n_audio_layer,
+        decoder_layers=dims.n_text_layer,
+        encoder_attention_heads=dims.n_audio_head,
+        decoder_attention_heads=dims.n_text_head,
+        encoder_ffn_dim=4 * dims.n_audio_state,
+        decoder_ffn_dim=4 * dims.n_text_state,
+        max_source_positions=dims.n_audio_ctx,
+        max_target_positions=dims.n_text_ctx,
+        **more,
+    )
+
+
+def empty_openai(dims: ModelDimensions) -> Untyped:
+    """Return the two halves of openai-whisper's model of these dimensions, their weights without memory."""
+    # In the order in which the two are asked for them. The whole model cannot be made without memory.
+    audio, text = dataclasses.astuple(dims)[:5], dataclasses.astuple(dims)[5:]
+    with torch.device("meta"):
+        halves = {"encoder": whisper.model.AudioEncoder(*audio), "decoder": whisper.model.TextDecoder(*text)}
+    return torch.nn.ModuleDict(halves).eval()
+
+
+def transformers_model(checkpoint: Checkpoint) -> Untyped:
+    """Return transformers' model, which looks at the checkpoint's own arrays."""
+    model = empty_transformers(checkpoint.dims)
+    model.model.load_state_dict(_tensors(checkpoint.tensors), strict=True, assign=True)
+    model.proj_out.weight = model.model.decoder.embed_tokens.weight
+    return model
+
+
+def openai_model(checkpoint: Checkpoint) -> Untyped:
+    """Return the two halves of openai-whisper's model, which look at the checkpoint's own arrays."""
+    model = empty_openai(checkpoint.dims)
+    tensors = {openai_name(name): value for name, value in _tensors(checkpoint.tensors).items()}
+    model.load_state_dict(tensors, strict=True, assign=True)
+    # Not a weight: the causal mask, which lost its memory with them.
+    n_ctx = checkpoint.dims.n_text_ctx
+    model.decoder.mask = torch.full((n_ctx, n_ctx), -torch.inf).triu(1)
+    return model
+
+
+def _tensors(arrays: Mapping[str, FloatArray]) -> dict[str, Untyped]:
+    return {name: tensor(array) for name, array in arrays.items()}

@@ -1,0 +1,161 @@
+"""What the tests of the Whisper package share: recordings, and models of random weights."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import soundfile
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+from safetensors.torch import save_file as torch_save_file
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import Stage
+from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
+
+ROOT = Path(__file__).parents[3]
+NANO = ROOT / "models" / "nano.en"
+SAMPLE = NANO / "sample.flac"
+SPEECH = ROOT / "tests" / "data" / "speech.flac"
+
+Samples = NDArray[np.float32]
+
+# torch and transformers have no types.
+Untyped = Any
+
+
+def read(path: Path) -> Samples:
+    samples, sample_rate = soundfile.read(path, dtype="float32")
+    assert sample_rate == SAMPLE_RATE
+    return np.asarray(samples, dtype=np.float32)
+
+
+def noise(n_samples: int, seed: int = 0) -> Samples:
+    return (0.1 * np.random.default_rng(seed).standard_normal(n_samples)).astype(np.float32)
+
+
+def tensor(array: NDArray[Any]) -> Untyped:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def random_checkpoint(dims: ModelDimensions, seed: int = 0) -> Checkpoint:
+    """Return weights of a spread that keeps logits and attention lively."""
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in expected_shapes(dims).items():
+        values = random.standard_normal(shape, dtype=np.float32)
+        fan_in = shape[-1] if len(shape) == 2 and "embed" not in name else 1
+        spread = 1.0 if "layer_norm.weight" in name else fan_in**-0.5 if fan_in > 1 else 0.2
+        tensors[name] = values * np.float32(spread)
+    return Checkpoint(dims, tensors)
+
+
+def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads, device: str = "CPU") -> Runtime:
+    """Compile a checkpoint's graphs for a device and start them."""
+    plans = plan_stages(DeviceSettings(device), [device])
+    compilation = Compilation(ModelGraphs.of(checkpoint, alignment_heads), plans)
+    compilation.compile()
+    return Runtime(compilation)
+
+
+def load_on_cpu(path: Path, cache_dir: Path | str = "", **options: Any) -> WhisperModel:  # noqa: ANN401 - any option
+    """Load a model for the CPU; `options` are those of LoadOptions."""
+    return load_model(str(path), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir), **options))
+
+
+Tensors = Mapping[str, ov.Tensor]
+
+
+def tamper(
+    runtime: Runtime,
+    stage: str,
+    before: Callable[[Tensors], None] = lambda inputs: None,
+    after: Callable[[Stage, Tensors], None] = lambda stage, outputs: None,
+) -> None:
+    """Let the graphs of a stage compute something else.
+
+    before : changes the inputs of each run
+    after : changes what it gave, in the tensors that it wrote to or in `Stage.output`
+    """
+    for part in runtime.stages:
+        if part.sizes.stage == stage:
+            part.infer = partial(_tampered, part, part.infer, before, after)  # type: ignore[method-assign]
+
+
+def _tampered(
+    part: Stage,
+    infer: Callable[[Tensors, Tensors | None], None],
+    before: Callable[[Tensors], None],
+    after: Callable[[Stage, Tensors], None],
+    inputs: Tensors,
+    outputs: Tensors | None = None,
+) -> None:
+    before(inputs)
+    infer(inputs, outputs)
+    after(part, outputs or {})
+
+
+def load_reference(**keywords: object) -> Untyped:
+    """Return transformers' model of the embedded weights."""
+    model: Untyped = transformers.WhisperForConditionalGeneration
+    return model.from_pretrained(NANO, dtype=torch.float32, **keywords).eval()
+
+
+def config_of(dims: ModelDimensions) -> dict[str, Any]:
+    """Return what Hugging Face's `config.json` says of these dimensions."""
+    return {
+        "model_type": "whisper",
+        "num_mel_bins": dims.n_mels,
+        "max_source_positions": dims.n_audio_ctx,
+        "d_model": dims.n_text_state,
+        "encoder_attention_heads": dims.n_audio_head,
+        "encoder_layers": dims.n_audio_layer,
+        "vocab_size": dims.n_vocab,
+        "max_target_positions": dims.n_text_ctx,
+        "decoder_attention_heads": dims.n_text_head,
+        "decoder_layers": dims.n_text_layer,
+    }
+
+
+# As small as a Whisper can be: its encoder positions are fixed.
+TINY_CONFIG = config_of(ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1))
+
+
+def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtype: str = "float32") -> Path:
+    """Write `config.json` and `model.safetensors` of a tiny model; `config` changes the former only."""
+    directory.mkdir(parents=True, exist_ok=True)
+    dims = ModelDimensions.from_huggingface(TINY_CONFIG, directory)
+    tensors = {f"model.{name}": value.astype(dtype) for name, value in random_checkpoint(dims).tensors.items()}
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({**TINY_CONFIG, **(config or {})}), encoding="utf-8")
+    return directory
+
+
+def write_huggingface(directory: Path, checkpoint: Checkpoint, dtype: str = "float32") -> Path:
+    """Write `config.json` and `model.safetensors`, with tensors of one of torch's float types."""
+    directory.mkdir(parents=True, exist_ok=True)
+    values = {f"model.{name}": tensor(value).to(getattr(torch, dtype)) for name, value in checkpoint.tensors.items()}
+    torch_save_file(values, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps(config_of(checkpoint.dims)), encoding="utf-8")
+    return directory
+
+
+def write_openai(path: Path, checkpoint: Checkpoint, dtype: str = "float16") -> Path:
+    """Write openai-whisper's form of a checkpoint, with tensors of one of torch's float types."""
+    state = {openai_name(name): tensor(value).to(getattr(torch, dtype)) for name, value in checkpoint.tensors.items()}
+    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
+    return path

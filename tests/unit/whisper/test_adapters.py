@@ -1,0 +1,151 @@
+"""Adapters of short windows: whose they are, and that they change these windows and no others."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+from safetensors.numpy import save_file
+
+from streamer.arrays import FloatArray
+from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
+from streamer.audio.mel import log_mel
+from streamer.commands.convert import convert_model
+from streamer.errors import ConfigError, ModelError
+from streamer.sessions.sessions import session_settings
+from streamer.settings.table import Settings
+from streamer.whisper import adapters
+from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel
+from streamer.whisper.source import load_checkpoint, read_model
+from streamer.whisper.weights import lora
+from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
+from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+
+SHORT_S = 5
+RANK = 2
+
+
+def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Path:
+    """Write an adapter of all of an encoder's queries; `description` replaces parts of what it is said to be for."""
+    directory.mkdir(parents=True, exist_ok=True)
+    random = np.random.default_rng(1)
+    width = of.dims.n_audio_state
+    tensors = {
+        f"base_model.model.model.encoder.layers.{i}.self_attn.q_proj.lora_{part}.weight": (
+            0.5 * random.standard_normal(shape, dtype=np.float32)
+        )
+        for i in range(of.dims.n_audio_layer)
+        for part, shape in (("A", (RANK, width)), ("B", (width, RANK)))
+    }
+    save_file(tensors, directory / "adapter_model.safetensors")
+    written = {
+        "windows_s": [SHORT_S, 8],
+        "encoder_sha256": adapters.encoder_digest(of),
+        "n_audio_layer": of.dims.n_audio_layer,
+        "n_audio_state": width,
+        **description,
+    }
+    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "bias": "none", "streamer": written}
+    (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return load_checkpoint(NANO)[1]
+
+
+@pytest.fixture(scope="module")
+def adapter(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(tmp_path_factory.mktemp("adapter"), checkpoint)
+
+
+@pytest.fixture
+def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Have some adapters come with the program, and no others."""
+    return lambda *paths: monkeypatch.setattr(adapters, "shipped_adapters", lambda: list(paths))
+
+
+def load(windows_s: tuple[int, ...] | None = (SHORT_S,), *, adapter: str = "none", lora: str = "") -> WhisperModel:
+    return load_on_cpu(NANO, windows_s=windows_s, adapter=adapter, lora=lora)
+
+
+def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
+    plain, adapted, merged = load(), load(adapter=str(adapter)), load(lora=str(adapter))
+    mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)
+
+    def states(model: WhisperModel, n_frames: int) -> FloatArray:
+        model.runtime.encode(mel[:, :n_frames], 0)
+        return model.runtime.last_hidden_state
+
+    short, whole = SHORT_S * FRAMES_PER_SECOND, 3000
+    np.testing.assert_allclose(states(adapted, short), states(merged, short), atol=1e-4)
+    np.testing.assert_allclose(states(adapted, whole), states(plain, whole), atol=1e-4)
+    assert np.abs(states(merged, short) - states(plain, short)).max() > 0.1
+    assert adapted.adapter == adapter
+
+
+def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(
+    checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    found = adapters.find(checkpoint, str(write_adapter(tmp_path, checkpoint)))
+    assert found is not None
+    assert found.windows_s == (SHORT_S, 8)
+    model = load(found.windows_s, adapter=str(tmp_path))
+    assert session_settings(Settings(), model).window_s == 8 - ADAPTED_SILENCE_S
+    model.adapter = None
+    assert session_settings(Settings(), model).window_s == 6
+
+
+def _as_f32(checkpoint: Checkpoint, name: str) -> FloatArray:
+    return checkpoint.tensors[name].astype(np.float32)
+
+
+def test_auto_takes_the_one_that_is_for_these_weights_in_any_type(
+    checkpoint: Checkpoint, adapter: Path, tmp_path: Path, ship: Callable[..., None], caplog: pytest.LogCaptureFixture
+) -> None:
+    others = write_adapter(tmp_path / "others", checkpoint, encoder_sha256=64 * "0")
+    larger = write_adapter(tmp_path / "larger", checkpoint, n_audio_layer=32)
+    damaged = write_adapter(tmp_path / "damaged", checkpoint)
+    (damaged / "adapter_model.safetensors").write_bytes(b"no adapter")
+    older = write_adapter(tmp_path / "older", checkpoint, windows_s=[500])
+    ship(others, larger, damaged, older, adapter)
+    as_f32 = LazyTensors({name: partial(_as_f32, checkpoint, name) for name in checkpoint.tensors})
+    for weights in (checkpoint, replace(checkpoint, tensors=as_f32)):
+        caplog.clear()
+        found = adapters.find(weights, "auto")
+        assert found is not None
+        assert found.path == adapter
+        for path, record in zip((damaged, older), caplog.records, strict=True):
+            assert str(path) in record.message
+            assert "\n" not in record.message
+
+
+def test_weights_that_were_changed_get_none(checkpoint: Checkpoint, adapter: Path, ship: Callable[..., None]) -> None:
+    ship(adapter)
+    tuned = lora.merged(checkpoint, adapter)
+    assert adapters.find(tuned, "auto") is None
+    assert adapters.find(checkpoint, "none") is None
+    with pytest.raises(ModelError, match="for other weights than this model's: expected the one that was trained"):
+        adapters.find(tuned, str(adapter))
+
+
+def test_a_named_one_that_is_none_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"adapter_config\.json"):
+        adapters.find(checkpoint, str(tmp_path))
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
+    with pytest.raises(ModelError, match="does not say which weights and windows it is for"):
+        adapters.find(checkpoint, str(tmp_path))
+
+
+def test_a_model_of_graphs_has_none(tmp_path: Path, adapter: Path, ship: Callable[..., None]) -> None:
+    ship(adapter)
+    convert_model(str(NANO), tmp_path / "graphs", weights="f16", console=Console(quiet=True))
+    source = read_model(tmp_path / "graphs", "nano")
+    assert source.with_adapter("auto").adapter is None
+    with pytest.raises(ConfigError, match=r"model\.adapter is .* consists of graphs, which take no adapter"):
+        source.with_adapter(str(adapter))

@@ -1,0 +1,134 @@
+"""docs/protocol.md says what the server does."""
+
+import asyncio
+import http.server
+import json
+import os
+import re
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import msgspec
+import pytest
+
+from streamer.errors import (
+    AudioDeviceError,
+    AudioFileError,
+    BusyError,
+    ConfigError,
+    IdleError,
+    InferenceError,
+    ProtocolError,
+    StoppingError,
+    StreamerError,
+    TruncatedAudioError,
+    UnknownSessionError,
+)
+from streamer.events import EVENT_TYPES, GapReason, from_json
+from streamer.protocols.native import StreamStart, parse_message
+from tests.browser import browse
+from tests.daemon import REPOSITORY
+from tests.wire.support import final, serving, within
+
+DOCUMENT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
+
+# Errors that are published as events.
+IN_EVENTS: tuple[type[StreamerError], ...] = (
+    *(StreamerError, AudioDeviceError, AudioFileError, TruncatedAudioError, InferenceError, ProtocolError, ConfigError),
+    *(BusyError, UnknownSessionError, IdleError, StoppingError),
+)
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^ *```{language}\n(.*?)^ *```", DOCUMENT, flags=re.DOTALL | re.MULTILINE)
+
+
+def test_every_event_has_an_example_that_is_one() -> None:
+    examples = [from_json(block) for block in blocks("json")]
+    assert [example.type for example in examples] == list(EVENT_TYPES)
+    for block, example in zip(blocks("json"), examples, strict=True):
+        assert json.loads(example.to_json()) == json.loads(block)  # it has no field that the event has not
+
+
+def test_every_event_and_field_is_described() -> None:
+    for event_type, section in zip(
+        EVENT_TYPES, re.split(r"^### `\w+`$", DOCUMENT, flags=re.MULTILINE)[1:], strict=True
+    ):
+        described = set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (.*?):", section, re.MULTILINE))))
+        fields = {field.name for field in msgspec.structs.fields(EVENT_TYPES[event_type])} - {"seq", "session"}
+        assert fields <= described, event_type
+
+
+def test_every_reason_and_every_code_is_described() -> None:
+    reasons, _, codes = DOCUMENT.partition("### Reasons of gaps")[2].partition("### Error codes")
+    codes = codes.partition("## Close codes")[0]
+    assert set(get_args(GapReason)) == set(re.findall(r"`([a-z]+)`", reasons)) - {"reason"}
+    described = set(re.findall(r"`([a-z_]+)`", codes)) - {"code", "seq"}
+    assert described >= {error.code for error in IN_EVENTS}
+    known, classes = (
+        {"internal", "history_lost", "waiting", "odd_bytes", "bad_samples", "out_of_range"},
+        [StreamerError],
+    )
+    for cls in classes:
+        known.add(cls.code)
+        classes += cls.__subclasses__()
+    assert described <= known
+
+
+def test_the_examples_of_messages_are_some_and_every_key_is_described() -> None:
+    assert [parse_message(example)[0] for example in blocks("text")] == ["start", "set", "resume"]
+    for key in StreamStart.__struct_fields__:
+        assert f"| `{key}` |" in DOCUMENT
+
+
+async def test_the_python_client_prints_the_finals() -> None:
+    (program,) = blocks("python")
+    async with serving() as running:
+        program = program.replace("127.0.0.1:8765", f"127.0.0.1:{running.port}")
+        running.log.append(final(1, "before"))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env={**os.environ, "NO_PROXY": "*"}
+        )
+        assert process.stdout is not None
+        assert (await within(process.stdout.readline())).strip() == b"before"
+        running.log.append(final(2, "live"))
+        running.log.close()
+        assert (await within(process.stdout.read())).split() == [b"live"]
+        assert await within(process.wait()) == 0
+
+
+@pytest.mark.slow
+async def test_the_page_shows_the_finals_from_another_port_and_from_a_file(tmp_path: Path) -> None:
+    (page_text,) = blocks("html")
+    token = "a-token-of-sixteen-or-more"
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        named = f"http://localhost:{elsewhere.server_port}"
+        async with (
+            serving(origins=(named,)) as running,
+            serving(origins=("null",), token=token) as guarded,
+            serving(token=token) as closed,
+            browse() as page,
+        ):
+            for n, (server, address, shown) in enumerate(
+                [
+                    (running, f"{named}/captions.html", ""),
+                    (guarded, (tmp_path / "captions.html").as_uri(), token),
+                    (closed, (tmp_path / "captions.html").as_uri(), token),
+                ]
+            ):
+                text = page_text.replace("localhost:8765", f"127.0.0.1:{server.port}")
+                text = text.replace('const token = ""', f'const token = "{shown}"')
+                (tmp_path / "captions.html").write_text(text, encoding="utf-8")
+                server.log.append(final(1, f"words {n}"))
+                await page.goto(address)
+                if server is closed:
+                    refused = {"reason": "origin"}
+                    await server.value("streamer_refusals_total", refused, 1)
+                else:
+                    await page.wait_for(f"document.body.innerText.trim() === 'words {n}'")
+        elsewhere.shutdown()

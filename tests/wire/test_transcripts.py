@@ -1,0 +1,239 @@
+"""`/v1/sessions`: what was kept, over HTTP."""
+
+import asyncio
+import contextlib
+import io
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import httpx
+import pytest
+
+from streamer.engine.eventlog import EventLog
+from streamer.events import Event, Gap, from_json
+from streamer.outputs.subtitles import open_writer
+from streamer.server import history as history_module
+from streamer.server import transcripts
+from streamer.server.history import History, KeptSession
+from tests.builders import ready
+from tests.wire.support import final, opened_log, serving, wait_published
+
+
+def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
+    """Keep a session with texts and a gap, and return its events."""
+    log = EventLog(session, 1000, keep=history.keeper(source="mic", own=own))
+    events: list[Event] = [log.append(ready())]
+    events += [log.append(final(i + 1, text, start=3.0 * i)) for i, text in enumerate(texts)]
+    events.append(log.append(Gap(start=90.0, end=91.5, reason="overload")))
+    if end:
+        log.close()
+    wait_published(log)
+    return events
+
+
+@contextlib.asynccontextmanager
+async def asking(history: History | None, **settings: object) -> AsyncIterator[httpx.AsyncClient]:
+    async with (
+        serving(opened_log("now"), history_file=history, **settings) as running,
+        httpx.AsyncClient(base_url=running.url, trust_env=False) as client,
+    ):
+        yield client
+
+
+async def test_sessions_are_listed_newest_first_in_pages(history: History) -> None:
+    for i in range(3):
+        said(history, f"s{i}", "one", "two")
+    said(history, "secret", "of a stream that goes on", own=False, end=False)
+    async with asking(history) as client:
+        answer = await client.get("/v1/sessions?limit=2")
+        assert answer.status_code == 200
+        assert answer.headers["cache-control"] == "no-store"
+        first = answer.json()
+        assert [session["session"] for session in first["sessions"]] == ["s2", "s1"]
+        rest = (await client.get(f"/v1/sessions?limit=2&before={first['before']}")).json()
+        assert [session["session"] for session in rest["sessions"]] == ["s0"]
+        assert rest["before"] is None
+        (shown,) = rest["sessions"]
+        assert (await client.get("/v1/sessions/s0")).json() == shown
+        assert shown["started"].endswith("Z")
+        assert shown | {"started": "", "ended": ""} == {
+            "session": "s0",
+            "own": True,
+            "source": "mic",
+            "model": "nano.en",
+            "language": "en",
+            "started": "",
+            "ended": "",
+            "events": 3,
+            "end": 91.5,
+        }
+
+
+async def test_words_are_searched_for(history: History) -> None:
+    said(history, "s0", "Good morning everybody", "a good day")
+    said(history, "secret", "a good stream that goes on", own=False, end=False)
+    async with asking(history) as client:
+        found = (await client.get("/v1/sessions", params={"q": "GOOD", "limit": 1})).json()
+        assert found["hits"][0] | {"time": ""} == {
+            "session": "s0",
+            "seq": 3,
+            "start": 3.0,
+            "end": 3.9,
+            "time": "",
+            "snippet": "a [good] day",
+        }
+        found = (await client.get("/v1/sessions", params={"q": "GOOD", "before": found["before"]})).json()
+        assert [hit["snippet"] for hit in found["hits"]] == ["[Good] morning everybody"]
+        for text in ('"', "a AND", "x' OR 1=1 --", "NEAR(", "*", "\0", "ä" * 501, ""):
+            answer = await client.get("/v1/sessions", params={"q": text})
+            assert answer.status_code in (200, 400), text
+            assert answer.text.count("\n") == 1
+
+
+@pytest.mark.parametrize("format", ["txt", "jsonl"])
+async def test_a_transcript_is_what_the_writers_of_files_write(
+    history: History, format: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
+    events = said(history, "s0", "Grüße", "<b>& more", "", "and so on")
+    stream = io.StringIO()
+    writer = open_writer("text" if format == "txt" else format, stream)
+    for event in events:
+        writer.handle(event)
+    writer.close()
+    async with asking(history) as client:
+        answer = await client.get(f"/v1/sessions/s0.{format}")
+        assert answer.text == stream.getvalue()
+        assert answer.headers["content-type"] == transcripts.CONTENT_TYPES[format]
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        if format == "jsonl":
+            assert [from_json(line) for line in answer.text.splitlines()] == events
+
+
+async def test_a_session_is_deleted_when_it_is_over(history: History) -> None:
+    said(history, "s0", "one")
+    said(history, "s1", "two", end=False)
+    said(history, "secret", "three", own=False, end=False)
+    async with asking(history) as client:
+        for name in ("s1", "secret"):
+            answer = await client.delete(f"/v1/sessions/{name}")
+            assert answer.status_code == 409
+            assert "still open" in answer.json()["error"]
+        assert (await client.delete("/v1/sessions/s0")).json() == {"deleted": "s0"}
+        for method in ("GET", "DELETE"):
+            assert (await client.request(method, "/v1/sessions/s0")).status_code == 404
+        assert len(list(history.transcript(kept(history, "s1")))) == 3
+
+
+async def test_what_is_not_there_is_told_in_one_line(history: History) -> None:
+    said(history, "s0", "one")
+    said(history, "secret", "two", own=False, end=False)
+    async with asking(history) as client:
+        for path, status in {
+            "/v1/sessions/none": 404,
+            "/v1/sessions/none.txt": 404,
+            "/v1/sessions/secret": 404,
+            "/v1/sessions/secret.txt": 404,
+            "/v1/sessions/s0.srt": 404,
+            "/v1/sessions/s0.": 404,
+            "/v1/sessions/..%2f..%2fetc": 404,
+            "/v1/sessions/s0/txt": 404,
+            "/v1/sessions/": 404,
+            "/v1/sessions?limit=0": 400,
+            "/v1/sessions?limit=x": 400,
+            "/v1/sessions?before=-1": 400,
+            "/v1/sessions?before=99999999999999999999": 400,
+            "/v1/sessions?limit=%D9%A3": 400,
+        }.items():
+            answer = await client.get(path)
+            assert answer.status_code == status, path
+            assert list(answer.json()) == ["error"]
+            assert answer.text.count("\n") == 1
+        assert (await client.post("/v1/sessions")).status_code == 405
+        answer = await client.get("/v1/sessions/s0.srt")
+        assert answer.json()["error"] == (
+            "format 'srt' is unknown: expected one of txt, jsonl; `streamer history export` writes others"
+        )
+
+
+async def test_where_nothing_is_kept_the_answer_says_how_to_begin() -> None:
+    async with asking(None) as client:
+        for method, path in (("GET", ""), ("GET", "/s0"), ("GET", "/s0.txt"), ("DELETE", "/s0")):
+            answer = await client.request(method, f"/v1/sessions{path}")
+            assert answer.status_code == 404
+            assert "--history auto" in answer.json()["error"]
+        assert (await client.get("/v1/input")).json()["kept"] is False
+
+
+async def test_what_is_kept_needs_a_token_and_the_page_is_told(history: History) -> None:
+    token = "a secret of 20 characters"
+    said(history, "s0", "one")
+    async with asking(history, token=token) as client:
+        for method in ("GET", "DELETE"):
+            assert (await client.request(method, "/v1/sessions/s0")).status_code == 401
+        assert (await client.get("/v1/sessions")).status_code == 401
+        client.headers["Authorization"] = f"Bearer {token}"
+        assert (await client.get("/v1/sessions/s0")).status_code == 200
+        assert (await client.get("/v1/input")).json()["kept"] is True
+
+
+async def test_a_damaged_file_is_one_line(history: History, caplog: pytest.LogCaptureFixture) -> None:
+    said(history, "s0", *"abcdef")
+    with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
+        connection.execute("UPDATE events SET event = json_remove(event, '$.text') WHERE seq = 4")
+    async with asking(history) as client:
+        answer = await client.get("/v1/sessions/s0.txt")
+        assert answer.text.endswith("the rest of the history cannot be read\n")
+        with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("DROP TABLE events")
+        answer = await client.get("/v1/sessions")
+        assert answer.status_code == 503
+        assert str(history.path) not in answer.text
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+def kept(history: History, session: str) -> KeptSession:
+    found = history.session(session)
+    assert found is not None
+    return found
+
+
+async def test_no_more_threads_read_than_may_however_many_download(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
+    said(history, "s0", *(["one", "two"] * 10))
+    read, lock, n_reading = History.events, threading.Lock(), [0]
+    most = 0
+
+    def events(self: History, session: str, after: int, *, newest: bool) -> list[Event]:
+        nonlocal most
+        with lock:
+            n_reading[0] += 1
+            most = max(most, n_reading[0])
+        time.sleep(0.005)
+        with lock:
+            n_reading[0] -= 1
+        return read(self, session, after, newest=newest)
+
+    monkeypatch.setattr(History, "events", events)
+    async with asking(history) as client:
+        answers = await asyncio.gather(*(client.get("/v1/sessions/s0.txt") for _ in range(8)))
+    assert {answer.text.count("one") for answer in answers} == {10}
+    assert most == transcripts.MAX_THREADS
+
+
+async def test_clients_that_read_slowly_keep_nobody_from_reading(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
+    said(history, "s0", *(["word " * 5000] * 40))
+    async with asking(history) as client, contextlib.AsyncExitStack() as stack:
+        for _ in range(transcripts.MAX_THREADS + 1):
+            await stack.enter_async_context(client.stream("GET", "/v1/sessions/s0.txt"))
+        assert (await client.get("/v1/sessions/s0")).json()["session"] == "s0"
