@@ -105,7 +105,7 @@ class Ready(Event, frozen=True, kw_only=True):
     # Name of the model.
     model: str
 
-    # Device of each stage: `encoder`, `cross_kv`, `decoder`.
+    # Device of each stage, `encoder`, `cross_kv`, `decoder`, at that time; `/healthz` has the present ones.
     device: dict[str, str]
 
     # Samples per second after resampling, 16000.

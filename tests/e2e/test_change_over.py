@@ -1,6 +1,11 @@
 """A model that computes on the CPU until it is compiled for the NPU: nothing of what is said is lost or doubled."""
 
+import asyncio
 import logging
+import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -22,7 +27,8 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
-from tests.daemon import WAIT_S
+from tests.daemon import CACHE_VARIABLE, WAIT_S, environment
+from tests.e2e.test_failures import daemon_at_work, healthz
 from tests.fakes import Clock
 from tests.promises import check_promises
 from tests.unit.whisper import stand_in_npu
@@ -161,6 +167,35 @@ def test_who_can_wait_waits(tmp_path: Path, compiler: Compiler) -> None:
     compiler.go_on()
     model = load_model(str(NANO), LoadOptions(DeviceSettings("NPU"), cache_dir=str(tmp_path)))
     assert model.runtime.devices == NPU
+
+
+async def test_the_daemon_says_in_healthz_on_which_device_it_is(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    async with daemon_at_work() as (_, port):
+        assert healthz(port)[1]["device"] == CPU
+        compiler.go_on()
+        await asyncio.to_thread(wait_until, lambda: healthz(port)[1]["device"] == NPU)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted there")
+def test_the_daemon_ends_at_once_while_it_compiles(tmp_path: Path) -> None:
+    program = f"""import sys, time
+from streamer.__main__ import main
+from streamer.whisper.device import devices
+from tests.unit.whisper.stand_in_npu import StandInCore
+devices._cores.append(StandInCore(lambda: time.sleep({10 * WAIT_S})))
+sys.exit(main())"""
+    command = [sys.executable, "-c", program, "run", "--port", "0", "--input", "none"]
+    environ = environment({CACHE_VARIABLE: str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environ) as daemon:
+        assert daemon.stderr is not None
+        assert any(b"listening on" in line for line in daemon.stderr)
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(WAIT_S) == 0
+    assert not list(tmp_path.glob("NPU-*/*.blob"))
+    assert len(list(tmp_path.glob("CPU-*/*.blob"))) == 3
 
 
 @pytest.mark.parametrize("n_encoded", [5, 30])
