@@ -174,7 +174,8 @@ async def test_the_daemon_says_in_healthz_on_which_device_it_is(
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
     async with daemon_at_work() as (_, port):
-        assert healthz(port)[1]["device"] == CPU
+        _, health = await asyncio.to_thread(healthz, port)
+        assert health["device"] == CPU
         compiler.go_on()
         await asyncio.to_thread(wait_until, lambda: healthz(port)[1]["device"] == NPU)
 
@@ -195,7 +196,7 @@ sys.exit(main())"""
         daemon.send_signal(signal.SIGINT)
         assert daemon.wait(WAIT_S) == 0
     assert not list(tmp_path.glob("NPU-*/*.blob"))
-    assert len(list(tmp_path.glob("CPU-*/*.blob"))) == 3
+    assert list(tmp_path.glob("CPU-*/*.blob"))
 
 
 @pytest.mark.parametrize("n_encoded", [5, 30])
