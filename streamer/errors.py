@@ -139,6 +139,10 @@ class InferenceError(StreamerError):
         self.stage = stage
 
 
+class LostDeviceError(InferenceError):
+    """A device failed while it computed, or gave no answer: none of its stages can go on there."""
+
+
 class BusyError(StreamerError):
     code: ClassVar[str] = "busy"
     status = 429

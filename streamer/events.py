@@ -105,7 +105,7 @@ class Ready(Event, frozen=True, kw_only=True):
     # Name of the model.
     model: str
 
-    # Device of each stage, `encoder`, `cross_kv`, `decoder`, at that time; `/healthz` has the present ones.
+    # Present device of each stage: `encoder`, `cross_kv`, `decoder`; it may change (`/healthz`).
     device: dict[str, str]
 
     # Samples per second after resampling, 16000.
@@ -272,7 +272,7 @@ class Flushed(Event, frozen=True, kw_only=True):
 class Error(Event, frozen=True, kw_only=True):
     """Something went wrong. What fails repeatedly is reported once, until it works again.
 
-    After a fatal error no more audio is taken. Finals of earlier speech may follow, then `end`.
+    After a fatal error the daemon ignores further audio. Finals of earlier speech may follow, then `end`.
     """
 
     # For programs; see *Error codes*.

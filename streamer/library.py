@@ -129,7 +129,7 @@ def _option(name: str, value: object) -> object:
     """Return a decoding option as its setting's type. Raises ConfigError if it is unknown or out of range."""
     setting = SETTINGS.get(f"decoding.{name}")
     if setting is None:
-        raise ConfigError(f"there is no option {name!r:.60}: `streamer docs decoding` lists those that there are")
+        raise ConfigError(f"there is no option {name!r:.60}: `streamer docs options` lists those that there are")
     return None if value is None and setting.may_be_none else checked(setting, value, name)
 
 

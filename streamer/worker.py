@@ -90,13 +90,17 @@ def once(then: Work, within_s: float, late: Work = lambda: None) -> Callable[[],
 
     If it is not called within `within_s` seconds, `late` and `then` are called by a timer.
     """
-    called = threading.Lock()
+    # Emptied by the call: the timer refers to its function and is referred to by it, and must not keep what is over.
+    pending = [then]
 
     def call(before: Work = lambda: None) -> None:
-        if called.acquire(blocking=False):
-            timer.cancel()
-            before()
-            then()
+        try:
+            wanted = pending.pop()
+        except IndexError:  # it was called before
+            return
+        timer.cancel()
+        before()
+        wanted()
 
     timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call, (late,))
     timer.daemon = True

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -308,6 +309,13 @@ async def transcribe(
         await connection.send('{"type":"finish"}')
         await received.wait_closed()
         return received
+
+
+def free_port() -> int:
+    """Return a port on loopback at which nothing listened just now."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def pcm16(samples: Float32Array) -> bytes:

@@ -26,8 +26,8 @@ GARBAGE = 100_000_000
 # How far a decoder's word times are off, at most.
 JITTER_SAMPLES = SAMPLE_RATE // 10
 
-# Voices are told apart by how loud they are.
-LOUDNESS_STEP = 0.05
+# What a word sounds like.
+LOUDNESS = 0.05
 
 
 class Clock:
@@ -115,11 +115,11 @@ def index_of(text: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def audio_of(words: Sequence[SpokenWord], n_samples: int, *, voice: int = 0) -> Float32Array:
-    """Return audio that `FakeDetector` takes for speech where there are words; its loudness tells the voice."""
+def audio_of(words: Sequence[SpokenWord], n_samples: int) -> Float32Array:
+    """Return audio that `FakeDetector` takes for speech at the words."""
     samples = np.zeros(n_samples, dtype=np.float32)
     for word in words:
-        samples[word.start : word.end] = (voice + 1) * LOUDNESS_STEP
+        samples[word.start : word.end] = LOUDNESS
     return samples
 
 
@@ -237,14 +237,14 @@ class FakeDetector(SpeechDetector):
 class FakeMel(LogMelStream):
     """A spectrogram that says where the window begins, how long it is and whose voice it holds."""
 
-    def __init__(self) -> None:
+    def __init__(self, voice: int = 0) -> None:
         super().__init__(n_mels=1)
+        self._voice = voice
 
     def window(self, samples: Float32Array, start_samples: int) -> Float32Array:
         """See LogMelStream."""
         mel = np.zeros((1, N_FRAMES), dtype=np.float32)
-        loudness = float(np.abs(samples).max()) if len(samples) else 0.0
-        mel[0, :3] = start_samples, len(samples), max(0, round(loudness / LOUDNESS_STEP) - 1)
+        mel[0, :3] = start_samples, len(samples), self._voice
         return mel
 
 
@@ -282,15 +282,23 @@ class FakeEncoder:
 
 @dataclass(slots=True)
 class FakeDecoder:
-    """Knows what each voice says. `before` is called first: it may wait, or fail."""
+    """Knows what each voice says. `before` is called first: it may wait, or fail. `answer` may be replaced."""
 
     encoder: FakeEncoder
     speakers: list[Speaker]
     before: Callable[[FakeEncoded], None] = lambda encoded: None
+    answer: Callable[[FakeEncoded, Request], Hypothesis] = field(init=False)
     decoded: list[FakeEncoded] = field(default_factory=list)
     # Encodings that were overwritten while they were being decoded.
     overwritten: list[FakeEncoded] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        self.answer = self.hear
+
+    def hear(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+        """Return what a good decoder makes of a window."""
+        return self.speakers[encoded.voice].hypothesis(encoded.start, encoded.end, request.prefix)
 
     def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
         """See engine.Decoder."""
@@ -298,7 +306,7 @@ class FakeDecoder:
             self.decoded.append(encoded)
         self.before(encoded)
         assert request.n_samples == encoded.end - encoded.start
-        hypothesis = self.speakers[encoded.voice].hypothesis(encoded.start, encoded.end, request.prefix)
+        hypothesis = self.answer(encoded, request)
         if self.encoder.buffers[encoded.buffer] != encoded.serial:
             self.overwritten.append(encoded)
         return hypothesis

@@ -25,7 +25,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType, ModuleType
-from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -37,13 +36,12 @@ sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 from websockets.asyncio.client import ClientConnection, connect  # noqa: E402
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 
-from streamer.arrays import Float32Array  # noqa: E402
 from streamer.audio.constants import SAMPLE_RATE  # noqa: E402
 from streamer.engine.eventlog import EventLog  # noqa: E402
 from streamer.events import Event  # noqa: E402
 from streamer.server.outbox import Outbox  # noqa: E402
-from tests.fakes import LOUDNESS_STEP, SpokenWord  # noqa: E402
-from tests.unit.engine.machine import PIECE_SAMPLES, Machine, Talker  # noqa: E402
+from tests.fakes import SpokenWord, spoken  # noqa: E402
+from tests.unit.engine.simulation import Machine, Talker  # noqa: E402
 from tools.attacks.target import Daemon, spoken_bytes, write_speech  # noqa: E402
 
 LOOK_S = 10.0
@@ -293,23 +291,12 @@ def soak(minutes: float, out: Path) -> int:
 class Logged(Talker):
     """A session whose events go into an event log and to a subscriber, as in the daemon, and are not kept beside."""
 
-    def __init__(self, voice: int, words: list[SpokenWord]) -> None:
+    def __init__(self, words: list[SpokenWord]) -> None:
         """Open its log."""
-        super().__init__(voice, words)
+        super().__init__(0, words)
         self.log = EventLog("day", 10_000)
         self.outbox = Outbox(256)
         self.log.subscribe(self.outbox.put)
-
-    def piece(self, start: int) -> Float32Array:
-        """See Talker; without a copy of a day's words for each piece."""
-        piece = np.zeros(PIECE_SAMPLES, dtype=np.float32)
-        while self._next < len(self.words) and self.words[self._next].end <= start:
-            self._next += 1
-        for i in range(self._next, len(self.words)):
-            if (word := self.words[i]).start >= start + PIECE_SAMPLES:
-                break
-            piece[max(0, word.start - start) : max(0, word.end - start)] = LOUDNESS_STEP
-        return piece
 
     def take(self, event: Event) -> None:
         """Publish an event, and send it."""
@@ -321,9 +308,7 @@ class Logged(Talker):
 def day(hours: int) -> int:
     """Let a session hear speech for hours of a virtual clock, with silence between; return the exit code."""
     machine = Machine(encode_s=0.3, decode_s=0.3)
-    with patch("tests.unit.engine.machine.Talker", Logged):
-        talker = machine.talker(hours * 3600.0, pause=0.2)
-    assert isinstance(talker, Logged)
+    talker = machine.add(Logged(spoken(random.Random(0), hours * 3600.0, pause=0.2)))
     # Every fourth quarter of an hour is silent.
     talker.words[:] = [word for word in talker.words if word.start // (900 * SAMPLE_RATE) % 4 != 3]
     seen: list[tuple[float, float, int]] = []

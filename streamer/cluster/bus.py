@@ -9,7 +9,7 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, overload
@@ -25,6 +25,7 @@ try:
     from nats import errors
     from nats.aio.client import Client, RawCredentials, Srv
     from nats.aio.msg import Msg
+    from nats.aio.subscription import Subscription
     from nats.aio.transport import TcpTransport
     from nats.js import JetStreamContext
     from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
@@ -204,7 +205,7 @@ class Bus:
             if self.connected:
                 # nats-py may send a ping before what waits to be sent: only a second one is behind the subscription.
                 for _ in range(2):
-                    await self._client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
+                    await self._client.flush(API_TIMEOUT_S)
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]], what: str) -> _T:
         """Ask JetStream until it answers, at most PATIENCE_S: its servers do not while they elect a leader.
@@ -279,7 +280,10 @@ class _Transport(TcpTransport):
 
 
 class _Client(Client):
-    """nats-py's client; it never gives up, never waits for a dead line, and refuses unsuitable servers."""
+    """nats-py's client; it never gives up, never waits for a dead line, and refuses unsuitable servers.
+
+    Its calls can be cancelled, and so can JetStream's, which are made of them.
+    """
 
     def __init__(self, tls: ssl.SSLContext | None) -> None:
         super().__init__()
@@ -294,6 +298,22 @@ class _Client(Client):
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
+
+    async def publish(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - see nats-py
+        with _cancellable():
+            await super().publish(*args, **options)
+
+    async def request(self, *args: Any, **options: Any) -> Msg:  # noqa: ANN401
+        with _cancellable():
+            return await super().request(*args, **options)
+
+    async def subscribe(self, *args: Any, **options: Any) -> Subscription:  # noqa: ANN401
+        with _cancellable():
+            return await super().subscribe(*args, **options)
+
+    async def flush(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
+        with _cancellable():
+            await super().flush(*args, **options)
 
     async def on_error(self, error: Exception) -> None:
         text = _shown(one_line(error))
@@ -339,6 +359,22 @@ class _Client(Client):
         await super()._process_info(info, initial_connection)
         self.clustered = bool(info.get("cluster")) if initial_connection else self.clustered
         self.n_known = len(info.get("connect_urls") or ())
+
+
+@contextlib.contextmanager
+def _cancellable() -> Iterator[None]:
+    """Raise CancelledError at the end of the block if the task was cancelled in it, whatever came of that.
+
+    nats-py goes on if it is cancelled while it waits for the line; and `asyncio.wait_for` of Python 3.11 returns an
+    answer that comes at the same moment.
+    """
+    task = asyncio.current_task()
+    n_before = task.cancelling() if task is not None else 0
+    try:
+        yield
+    finally:
+        if task is not None and task.cancelling() > n_before:
+            raise asyncio.CancelledError
 
 
 def _server(url: str) -> SplitResult:

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from prometheus_client import CollectorRegistry
 
-from streamer import __version__
+from streamer import __version__, signals
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.gateway_session import GatewayContext, GatewaySession, first_frame
@@ -28,17 +28,16 @@ from streamer.cluster.messages import (
     LOST_S,
     VERSION,
     WORKERS,
-    Checkpoint,
     GatewayAlive,
     Leave,
-    Update,
+    SessionCheckpoint,
+    SessionUpdate,
     WorkerAlive,
     decoded,
 )
 from streamer.cluster.metrics import register_cluster
 from streamer.cluster.placement import Workers
 from streamer.cluster.recordings import ClusterRecordings
-from streamer.cluster.stopping import stopped_by_signals
 from streamer.engine.eventlog import EventLog
 from streamer.engine.state import SessionState
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
@@ -69,7 +68,7 @@ async def run_gateway(settings: Settings) -> int:
     if settings.server.history:
         raise ConfigError("server.history is set, and a gateway keeps no history: leave it out")
     stop = asyncio.Event()
-    with stopped_by_signals(stop):
+    with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
             if not settings.cluster.nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
@@ -178,7 +177,7 @@ class ClusterStreams:
         await self._settle()
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         feed = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), self._settings.server.history_events)
-        checkpoint = Checkpoint(
+        checkpoint = SessionCheckpoint(
             version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
         )
         return self._serve(await self._admit(feed, checkpoint, GatewaySession.open), pcm)
@@ -243,7 +242,7 @@ class ClusterStreams:
     async def _admit(
         self,
         feed: EventLog,
-        checkpoint: Checkpoint,
+        checkpoint: SessionCheckpoint,
         begin: Callable[[GatewaySession], Awaitable[None]],
         *,
         epoch: int = 0,
@@ -302,7 +301,7 @@ class ClusterStreams:
     # Messages.
 
     async def _on_update(self, data: bytes, _reply: Reply) -> None:
-        update = decoded(data, Update)
+        update = decoded(data, SessionUpdate)
         if (session := self._sessions.get(update.session)) is not None:
             session.take_update(update)
         elif self._left.get(update.session, math.inf) <= self._context.now_s():

@@ -23,14 +23,14 @@ from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     VERSION,
     WORKERS,
-    Checkpoint,
-    Open,
     Opened,
+    OpenSession,
     Refused,
     Release,
     Released,
+    SessionCheckpoint,
     SessionCommand,
-    Update,
+    SessionUpdate,
 )
 from streamer.cluster.metrics import REASONS
 from streamer.cluster.placement import Workers
@@ -122,14 +122,14 @@ class WorkerProgress:
         # Number of the newest event and end of the processed audio when the worker took the session over.
         self._began = (0, 0)
 
-    def begin(self, checkpoint: Checkpoint, now_s: float) -> None:
+    def begin(self, checkpoint: SessionCheckpoint, now_s: float) -> None:
         """Note that a worker takes the session over at a checkpoint."""
         state = checkpoint.state
         self.reported_s = self._kept_pace_s = self._arrived_s = self.resent_s = now_s
-        self._began, self._read = (checkpoint.seq, state.heard), state.read
+        self._began, self._read = (checkpoint.seq, state.received), state.read
         self.arrived = state.needed_from, checkpoint.command
 
-    def note(self, update: Update, head: int, now_s: float) -> None:
+    def note(self, update: SessionUpdate, head: int, now_s: float) -> None:
         """Note what a worker reports; `head` is the end of the audio at the gateway."""
         self.reported_s = self._served_s = now_s
         state = update.checkpoint.state
@@ -139,9 +139,9 @@ class WorkerProgress:
         if (update.head, update.command) != self.arrived:
             self.arrived, self._arrived_s = (update.head, update.command), now_s
 
-    def ended_stall(self, update: Update, head: int) -> tuple[str, float] | None:
+    def ended_stall(self, update: SessionUpdate, head: int) -> tuple[str, float] | None:
         """Return the stall that ends as the new worker has published something, or has nothing left to do."""
-        processed = update.checkpoint.state.heard
+        processed = update.checkpoint.state.received
         if (update.checkpoint.seq, processed) == self._began and processed < head - SAMPLE_RATE // 10:
             return None
         stall, self.stall = self.stall, None
@@ -184,7 +184,7 @@ class GatewaySession:
         self,
         context: GatewayContext,
         feed: EventLog,
-        checkpoint: Checkpoint,
+        checkpoint: SessionCheckpoint,
         *,
         epoch: int = 0,
         on_lost: Callable[[], None],
@@ -214,7 +214,7 @@ class GatewaySession:
         self._n_warming = 0
         # Number of the newest `set`.
         self._set = 0
-        self._updates: deque[Update] = deque(maxlen=MAX_UPDATES)
+        self._updates: deque[SessionUpdate] = deque(maxlen=MAX_UPDATES)
         self._progress = WorkerProgress(context.now_s())
         # Why it is to move; empty if it is not.
         self._why = ""
@@ -353,7 +353,7 @@ class GatewaySession:
 
     # Updates from the worker.
 
-    def take_update(self, update: Update) -> None:
+    def take_update(self, update: SessionUpdate) -> None:
         self._updates.append(update)
         self._changed.set()
 
@@ -387,7 +387,7 @@ class GatewaySession:
             if update.epoch == self.epoch:
                 self._process(update)
 
-    def _process(self, update: Update) -> None:
+    def _process(self, update: SessionUpdate) -> None:
         now_s, head, progress = self._context.now_s(), self.ring.head, self._progress
         progress.note(update, head, now_s)
         self._number = max(self._number, update.number)
@@ -407,12 +407,12 @@ class GatewaySession:
             except StreamerError as error:
                 self.logger.warning("an event of a worker is left out: %s", one_line(error))
 
-    def _keep(self, checkpoint: Checkpoint) -> None:
+    def _keep(self, checkpoint: SessionCheckpoint) -> None:
         """Keep a checkpoint that is newer, and drop the audio and commands that it makes needless."""
         if _age(checkpoint) < _age(self.checkpoint):
             return
         self.checkpoint = checkpoint
-        self.ring.release(checkpoint.state.needed_from, checkpoint.state.heard, checkpoint.command)
+        self.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         if checkpoint.command >= self._set:
             self.on_options(checkpoint.start)
 
@@ -505,13 +505,13 @@ class GatewaySession:
             "no worker takes sessions now: start one with `streamer worker --nats URL`, or try again in a moment"
         )
         for worker in context.workers.choose(context.now_s(), model=model, avoid=avoid)[:MAX_ASKED]:
-            request = Open(
+            request = OpenSession(
                 session=self.session,
                 gateway=context.gateway,
                 checkpoint=self._offer(context.workers.model(worker)),
                 epoch=self.epoch,
                 seen=self.feed.last_seq,
-                head=max(self.ring.head, self.checkpoint.state.heard),
+                head=max(self.ring.head, self.checkpoint.state.received),
                 must=must,
             )
             try:
@@ -532,13 +532,15 @@ class GatewaySession:
                 return reason
         return reason
 
-    def _offer(self, model: str) -> Checkpoint:
+    def _offer(self, model: str) -> SessionCheckpoint:
         """Return the checkpoint for a worker with a model; another model continues behind a gap."""
         known = self.checkpoint
         if not self.epoch or (known.version, known.model) == (VERSION, model):
             return msgspec.structs.replace(known, version=VERSION, model=model)
         state = known.state
-        behind = SessionState.behind_loss(state.published_until, state.heard, state.transcript.segment, mark=state.mark)
+        behind = SessionState.behind_loss(
+            state.published_until, state.received, state.transcript.segment, mark=state.mark
+        )
         paused_from = None if state.paused_from is None else behind.needed_from
         behind = msgspec.structs.replace(behind, paused_from=paused_from, ended=state.ended)
         return msgspec.structs.replace(known, version=VERSION, model=model, state=behind)
@@ -551,18 +553,18 @@ class GatewaySession:
         self._progress.begin(checkpoint, self._context.now_s())
         if self.state is GatewayState.OPENING:
             self.state = GatewayState.SERVED
-            self.ring, self._processed_before = self._buffer_from(checkpoint), checkpoint.state.heard
+            self.ring, self._processed_before = self._buffer_from(checkpoint), checkpoint.state.received
             self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(self._send())]
         if checkpoint.state.needed_from < self.ring.first:
             self.logger.error("a worker needs audio again that is no longer kept")
-        self.ring.release(checkpoint.state.needed_from, checkpoint.state.heard, checkpoint.command)
+        self.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         self.ring.rewind(*self._progress.arrived)
         if self._number >= opened.number - 1:  # else the first update has the missing records read
             self._number = max(self._number, opened.number)
         self._changed.set()
         self._wake.set()
 
-    async def _ask(self, worker: str, message: Open | Release, timeout_s: float) -> Opened | Released | Refused:
+    async def _ask(self, worker: str, message: OpenSession | Release, timeout_s: float) -> Opened | Released | Refused:
         """Ask a worker, while it is alive. Raises ClusterError."""
         context = self._context
         asking: asyncio.Task[Opened | Released | Refused] = asyncio.create_task(
@@ -578,7 +580,7 @@ class GatewaySession:
 
     # What is sent to the worker.
 
-    def _buffer_from(self, checkpoint: Checkpoint) -> ReplayBuffer:
+    def _buffer_from(self, checkpoint: SessionCheckpoint) -> ReplayBuffer:
         start = checkpoint.start
         exact = (start.format, start.sample_rate, start.channels) == ("s16le", SAMPLE_RATE, 1)
         position = checkpoint.state.needed_from
@@ -613,5 +615,5 @@ def first_frame(position: int, start: StreamStart) -> tuple[int, int]:
     return n_steps * (start.sample_rate // common), n_steps * (SAMPLE_RATE // common)
 
 
-def _age(checkpoint: Checkpoint) -> tuple[int, int, int]:
-    return checkpoint.seq, checkpoint.state.heard, checkpoint.command
+def _age(checkpoint: SessionCheckpoint) -> tuple[int, int, int]:
+    return checkpoint.seq, checkpoint.state.received, checkpoint.command

@@ -5,8 +5,8 @@ All subjects stand under one prefix:
 | Subject | Carries | From | To |
 | --- | --- | --- | --- |
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
-| `worker.ID` | `Open`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
-| `gateway.ID` | `Update` | workers | that gateway |
+| `worker.ID` | `OpenSession`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
+| `gateway.ID` | `SessionUpdate` | workers | that gateway |
 | `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
 Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
@@ -72,7 +72,7 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
     counters: dict[str, float] = {}
 
 
-class Checkpoint(Message, frozen=True, kw_only=True):
+class SessionCheckpoint(Message, frozen=True, kw_only=True):
     """All that another worker needs to go on with a session, except its audio from `state.needed_from` on."""
 
     version: int
@@ -95,18 +95,18 @@ class Record(Message, frozen=True, kw_only=True):
 
     # As JSON lines; none if the owner only says that it is the owner, or renews what would expire.
     events: tuple[str, ...]
-    checkpoint: Checkpoint
+    checkpoint: SessionCheckpoint
 
     # Sequence of the record before (0: this is the first); `SessionLog.store` fills it in.
     previous: int = 0
 
 
-class Open(Message, frozen=True, kw_only=True):
+class OpenSession(Message, frozen=True, kw_only=True):
     """Request: transcribe a session, from its beginning or from a checkpoint. Answer: Opened, Refused."""
 
     session: str
     gateway: str
-    checkpoint: Checkpoint  # the newest that is known of it; of a new session, with an empty state
+    checkpoint: SessionCheckpoint  # the newest that is known of it; of a new session, with an empty state
 
     # Of its owner; 0: a new session. If the log has a higher one, the request is old, and refused.
     epoch: int = 0
@@ -120,7 +120,7 @@ class Opened(Message, frozen=True, kw_only=True):
     """The worker owns the session: it wants audio from `checkpoint.state.needed_from` on, commands behind `command`."""
 
     epoch: int
-    checkpoint: Checkpoint
+    checkpoint: SessionCheckpoint
     number: int  # of the newest record of the session's log: the one that says so
 
 
@@ -143,7 +143,7 @@ class Released(Message, frozen=True, kw_only=True):
 
     epoch: int
     number: int
-    checkpoint: Checkpoint
+    checkpoint: SessionCheckpoint
 
 
 class AudioBlock(Message, frozen=True, kw_only=True):
@@ -180,7 +180,7 @@ class Leave(Message, frozen=True, kw_only=True):
     epoch: int
 
 
-class Update(Message, frozen=True, kw_only=True):
+class SessionUpdate(Message, frozen=True, kw_only=True):
     """Progress of a session: a record that was stored, a partial, or only positions."""
 
     session: str
@@ -189,7 +189,7 @@ class Update(Message, frozen=True, kw_only=True):
     number: int  # of the newest record that was stored
     stored: bool  # whether this is it
     events: tuple[str, ...]
-    checkpoint: Checkpoint
+    checkpoint: SessionCheckpoint
     head: int  # position behind the audio that has come
     command: int  # number of the newest command that has come
     missing: bool = False  # whether some is missing behind these
@@ -198,7 +198,7 @@ class Update(Message, frozen=True, kw_only=True):
 
 _M = TypeVar("_M", bound=Message)
 
-ToWorker = Open | Release | AudioBlock | SessionCommand | Leave
+ToWorker = OpenSession | Release | AudioBlock | SessionCommand | Leave
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = functools.cache(msgspec.msgpack.Decoder)

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from streamer import signals
 from streamer.check import check_options
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.log import SessionLog, UnreadableRecordError
@@ -23,22 +24,21 @@ from streamer.cluster.messages import (
     VERSION,
     WORKERS,
     AudioBlock,
-    Checkpoint,
     GatewayAlive,
     Leave,
     Message,
-    Open,
     Opened,
+    OpenSession,
     Refused,
     Release,
     Released,
+    SessionCheckpoint,
     SessionCommand,
     ToWorker,
     WorkerAlive,
     decoded,
 )
 from streamer.cluster.placement import Workers, wants_to_give
-from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
 from streamer.engine.load import MAX_LOAD
@@ -84,8 +84,9 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
             " it out"
         )
     check_options(settings, streaming=True)
-    stop, begin_s = asyncio.Event(), asyncio.get_running_loop().time()
-    with stopped_by_signals(stop):
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    begin_s = loop.time()
+    with signals.handled(loop, stop.set):
         name = machine_name(settings.cluster)
         bus = await Bus.connect(settings.cluster, name)
         try:
@@ -109,7 +110,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
                     enrichment=PostProcessing(settings, model, engine),
                 )
                 # A worker of the same name may just have died: gateways must notice before this one is alive.
-                await asyncio.sleep(begin_s + LOST_S + BEAT_S - asyncio.get_running_loop().time())
+                await asyncio.sleep(begin_s + LOST_S + BEAT_S - loop.time())
                 logger.info("worker %s transcribes with %s", name, context.identity)
                 await ClusterWorker(context).run(stop)
             finally:
@@ -214,18 +215,18 @@ class ClusterWorker:
                 await owned.take(message)
             case Leave() if owned is not None and owned.epoch == message.epoch:
                 owned.leave()
-            case Open() | Release():
+            case OpenSession() | Release():
                 # In a task: the log may take its time, and audio of other sessions must not wait.
                 answer = asyncio.create_task(self._answer(message, reply))
                 self._answers.add(answer)
                 answer.add_done_callback(self._answers.discard)
 
-    async def _answer(self, request: Open | Release, reply: Reply) -> None:
+    async def _answer(self, request: OpenSession | Release, reply: Reply) -> None:
         answer: Message
         async with self._locks.setdefault(request.session, asyncio.Lock()):
             try:
                 async with asyncio.timeout(OPEN_S):
-                    answer = await (self._open(request) if isinstance(request, Open) else self._release(request))
+                    answer = await (self._open(request) if isinstance(request, OpenSession) else self._release(request))
             except TimeoutError:
                 answer = Refused(code=ClusterError.code, message="NATS stores nothing for now: ask another worker")
             except StreamerError as error:
@@ -235,7 +236,7 @@ class ClusterWorker:
                 answer = Refused(code=StreamerError.code, message=f"{type(error).__name__}: the worker's log has more")
         await reply(answer)
 
-    async def _open(self, request: Open) -> Opened:
+    async def _open(self, request: OpenSession) -> Opened:
         context, offered = self._context, request.checkpoint
         if self.draining:
             raise StoppingError("the worker is about to stop: ask another")
@@ -277,7 +278,7 @@ class ClusterWorker:
         logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
         return Opened(epoch=owned.epoch, checkpoint=checkpoint, number=owned.number)
 
-    async def _look(self, session: str) -> tuple[LogPosition, tuple[int, Checkpoint] | None]:
+    async def _look(self, session: str) -> tuple[LogPosition, tuple[int, SessionCheckpoint] | None]:
         """Return the end of a session's log, and its checkpoint if this worker can continue from it."""
         try:
             last = await self._context.log.last(session)

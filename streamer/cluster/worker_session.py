@@ -23,12 +23,12 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     AudioBlock,
-    Checkpoint,
-    Open,
+    OpenSession,
     Record,
     Released,
+    SessionCheckpoint,
     SessionCommand,
-    Update,
+    SessionUpdate,
     unpack_samples,
 )
 from streamer.engine.engine import Engine
@@ -93,7 +93,9 @@ class WorkerSession:
     # Publishes what the session says, until it is over. Set by `start`.
     task: asyncio.Task[None]
 
-    def __init__(self, context: WorkerContext, request: Open, checkpoint: Checkpoint, *, behind: LogPosition) -> None:
+    def __init__(
+        self, context: WorkerContext, request: OpenSession, checkpoint: SessionCheckpoint, *, behind: LogPosition
+    ) -> None:
         """Make a session that continues from a checkpoint, behind the end of its log.
 
         Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
@@ -117,7 +119,7 @@ class WorkerSession:
         # Audio, shape (n,), and commands that wait for room in the buffer.
         self._waiting: deque[Float32Array | SessionCommand] = deque()
         # It is new until this position is processed, or until this time.
-        self._new_until = max(request.head - SAMPLE_RATE // 10, state.heard + 1), self._loop.time() + NEW_S
+        self._new_until = max(request.head - SAMPLE_RATE // 10, state.received + 1), self._loop.time() + NEW_S
         # Set when there may be something to publish; events to be published, oldest first.
         self._news = asyncio.Event()
         self._unpublished: deque[Event] = deque()
@@ -292,7 +294,7 @@ class WorkerSession:
         try:
             while not self.over:
                 position, until_s = self._new_until
-                is_new = self.checkpoint.state.heard < position and self._loop.time() < until_s
+                is_new = self.checkpoint.state.received < position and self._loop.time() < until_s
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
                         await self._news.wait()
@@ -313,7 +315,7 @@ class WorkerSession:
         events = without_old_partials(events)
         while len(self._starts) > 1 and self._starts[1][0] <= state.mark:
             self._starts.popleft()
-        checkpoint = Checkpoint(
+        checkpoint = SessionCheckpoint(
             version=VERSION,
             model=self._context.identity,
             start=self._starts[0][1],
@@ -336,7 +338,7 @@ class WorkerSession:
         now_s, within_s = self._loop.time(), self._context.settings.cluster.keep_s / 4
         return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > RENEW_S
 
-    async def _store(self, events: tuple[str, ...], checkpoint: Checkpoint) -> None:
+    async def _store(self, events: tuple[str, ...], checkpoint: SessionCheckpoint) -> None:
         record = Record(
             version=VERSION,
             epoch=self.epoch,
@@ -352,7 +354,7 @@ class WorkerSession:
 
     async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
         """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
-        update = Update(
+        update = SessionUpdate(
             session=self.session,
             worker=self._context.worker,
             epoch=self.epoch,
@@ -379,10 +381,10 @@ def without_old_partials(events: Sequence[Event]) -> list[Event]:
     return kept[::-1]
 
 
-def newest(*candidates: tuple[int, Checkpoint] | None) -> tuple[int, Checkpoint]:
+def newest(*candidates: tuple[int, SessionCheckpoint] | None) -> tuple[int, SessionCheckpoint]:
     """Return the newest of checkpoints, each with its epoch."""
     return max(
-        filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.heard, each[1].state.mark)
+        filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.received, each[1].state.mark)
     )
 
 
@@ -396,7 +398,7 @@ def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -
             f"a session's state has tokens that {model.name} does not know: expected below {n_vocab}, from workers with"
             " the same model; the session goes on behind a gap"
         )
-    n_samples, capacity_s = state.heard - state.needed_from, settings.input.buffer_s
+    n_samples, capacity_s = state.received - state.needed_from, settings.input.buffer_s
     if n_samples > capacity_s * SAMPLE_RATE:
         raise SessionStateError(
             f"a session needs {n_samples / SAMPLE_RATE:.0f} s of audio again: expected at most {capacity_s:g} s; let"

@@ -17,7 +17,7 @@ from streamer.settings.table import AUTO, DecodingSettings, Settings, StreamSett
 from streamer.whisper import cache as measurements
 from streamer.whisper.device.devices import device_facts, the_core
 from streamer.whisper.doctor import check_model
-from streamer.whisper.files import format_size, read_json
+from streamer.whisper.files import format_size, read_json, write_text
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.hub import cache
 from streamer.whisper.hub.published import PACKAGED
@@ -102,7 +102,7 @@ def known_speed(cache_dir: str) -> Speed:
     if entry is not None and others_percent <= _MAX_OTHERS_PERCENT:
         measurements.use(entry)
         with contextlib.suppress(OSError):
-            (entry / _SPEED_FILE).write_text(json.dumps(dataclasses.asdict(speed)), encoding="utf-8")
+            write_text(entry / _SPEED_FILE, json.dumps(dataclasses.asdict(speed)))
     return speed
 
 

@@ -31,7 +31,7 @@ from streamer.sessions.decoder import make_engine
 from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.shipped import SAMPLE_OF, shipped
+from streamer.whisper.shipped import SAMPLE_OF, speech
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +200,7 @@ class PeakMemory:
 
 def _sample() -> Path:
     """Return the shipped model's sample. Raises UsageError if it is not there."""
-    sample = shipped().get(SAMPLE_OF, Path()) / "sample.flac"
-    if not sample.is_file():
+    sample = speech()
+    if sample is None:
         raise UsageError(f"the sample that comes with {SAMPLE_OF} is missing: name a file of speech to measure with")
     return sample

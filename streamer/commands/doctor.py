@@ -6,12 +6,14 @@ needs the network.
 """
 
 import contextlib
+import json
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 from rich.console import Console
@@ -75,6 +77,13 @@ def _check_port(settings: Settings) -> dict[str, Finding]:
     return {"Port": check_port(settings.server, default_token_path())}
 
 
+def _report(settings: Settings) -> dict[str, Finding]:
+    from streamer.whisper.cache import cache_base
+    from streamer.whisper.device.doctor import report
+
+    return report(cache_base(settings.model.cache_dir))
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Findings by their names, and what to do if there is no answer."""
@@ -98,11 +107,25 @@ CHECKS = {
     "Port": Probe(_check_port, "see whether the network and its name servers answer"),
 }
 
+# What `--report` shows.
+REPORT = "Report"
+_PROBES = {**CHECKS, REPORT: Probe(_report, CHECKS["OpenVINO"].remedy)}
 
-def diagnose(invocation: Invocation, console: Console) -> int:
-    """Check everything and print it; the defaults, if the settings are refused. Returns 1 if there are problems."""
+
+def diagnose(invocation: Invocation, console: Console, *, report: bool = False) -> int:
+    """Check everything and print it; the defaults, if the settings are refused. Returns 1 if there are problems.
+
+    report : print as text what the project needs of a machine with an NPU instead, without names and paths of persons
+    """
     python = f"{platform.python_implementation()} {platform.python_version()}"
     findings = {"Program": ok(f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")}
+    if report:
+        findings |= check_apart(REPORT, invocation.load())
+        for name, finding in findings.items():
+            # A library's message may hold the path of a file.
+            text = finding.found.replace(str(Path.home()), "~")
+            console.print(f"{name}: {text}", markup=False, highlight=False, soft_wrap=True)
+        return 0
     try:
         settings = invocation.settings()
         path = config_path(invocation.config, os.environ)
@@ -142,26 +165,31 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
     except OSError as error:
         return {name: problem(f"another process cannot be started ({error})", "install streamer again")}
     try:
-        output, errors = process.communicate(msgspec.json.encode((name, settings)), timeout=timeout_s)
+        output, errors = process.communicate(_encoded((name, settings)), timeout=timeout_s)
     except subprocess.TimeoutExpired:
         process.kill()
         # What hangs in the kernel cannot be killed, and is left behind.
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.communicate(timeout=1)
-        return {name: problem(f"no answer within {timeout_s:g} s", CHECKS[name].remedy)}
+        return {name: problem(f"no answer within {timeout_s:g} s", _PROBES[name].remedy)}
     try:
-        return msgspec.json.decode(output.splitlines()[-1], type=dict[str, Finding])
-    except (IndexError, msgspec.DecodeError):
+        return msgspec.convert(json.loads(output.splitlines()[-1]), dict[str, Finding])
+    except (IndexError, ValueError):
         lines = errors.decode("utf-8", "replace").split("\n")
         last = next((line for line in reversed(lines) if line.strip()), "without a message")
-        return {name: problem(f"exit code {process.returncode}, {last.strip():.200}", CHECKS[name].remedy)}
+        return {name: problem(f"exit code {process.returncode}, {last.strip():.200}", _PROBES[name].remedy)}
 
 
 def answer() -> None:
     """Run the check whose name is on standard input, with the settings; write its findings to standard output."""
-    name, settings = msgspec.json.decode(sys.stdin.buffer.read(), type=tuple[str, Settings])
+    name, settings = msgspec.convert(json.loads(sys.stdin.buffer.read()), tuple[str, Settings])
     # In a line of its own: libraries may have written before.
-    sys.stdout.write(f"\n{msgspec.json.encode(CHECKS[name].run(settings)).decode()}\n")
+    sys.stdout.write(f"\n{_encoded(_PROBES[name].run(settings)).decode()}\n")
+
+
+def _encoded(value: object) -> bytes:
+    """Return a value as JSON in ASCII. The name of a file may have bytes that are no UTF-8, which msgspec refuses."""
+    return json.dumps(msgspec.to_builtins(value)).encode("ascii")
 
 
 def _counted(n: int, what: str) -> str:

@@ -92,7 +92,7 @@ def _output_file(text: str) -> Path | None:
 
 
 def _output_folder(text: str) -> str:
-    return f"{text}/"
+    return f"{text or '.'}/"  # of an empty name, as an unset variable gives it, the present directory
 
 
 def _days(text: str) -> float:
@@ -416,7 +416,12 @@ COMMANDS = (
         "doctor",
         "look for what is wrong with this machine's set-up",
         "doctor:diagnose",
-        _MODEL,
+        (
+            *_MODEL,
+            _argument(
+                "--report", "print devices, drivers and verdicts, to be pasted into an issue", action="store_true"
+            ),
+        ),
         example="--model base.en",
         more="Checks drivers, libraries, permissions, sound, the model and the port, and says how to repair what is"
         " wrong. The exit code is 1 if something is.",

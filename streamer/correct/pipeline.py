@@ -8,6 +8,7 @@ of this runs in two threads, and a final that is not done by its deadline stays 
 import dataclasses
 import difflib
 import time
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
@@ -20,7 +21,7 @@ from streamer.engine.settings import SessionSettings
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.health import Health
-from streamer.worker import WorkQueue, once
+from streamer.worker import Work, WorkQueue, once
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
@@ -125,10 +126,16 @@ class FinalsOfSession:
         self.label: Callable[[Word], Word] = lambda word: word
         # The newest finals by their numbers, oldest first, and their words as published last.
         self._published: dict[int, tuple[Final, tuple[Word, ...]]] = {}
-        self._put = partial(corrections.correcting.put, self)
-        self._put_slow = partial(corrections.waiting.put, self)
-        self._passages = Passages(self._take_passage) if corrections.read_again is not None else None
+        # Weak: a session that is over is freed at once, with its audio, and not by the next garbage collection.
+        finals = weakref.ref(self)
+        self._passages = Passages(partial(_take_passage, finals)) if corrections.read_again is not None else None
         log.subscribe(self._take)
+
+    def _put(self, work: Work) -> None:
+        self._corrections.correcting.put(self, work)
+
+    def _put_slow(self, work: Work) -> None:
+        self._corrections.waiting.put(self, work)
 
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all finals so far are corrected, or given up."""
@@ -176,7 +183,7 @@ class FinalsOfSession:
         words, _ = self._corrections.correct(self._corrections.quick, draft, until_s)
         self._revise(final, words, by)
 
-    def _take_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
+    def take_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
         passage = Passage(finals, n_known, self._settings(), time.monotonic() + self._corrections.deadline_s)
         self._put(lambda: self._begin_passage(passage))
 
@@ -223,6 +230,11 @@ class FinalsOfSession:
     def _texts_before(self, final: Final) -> tuple[str, ...]:
         earlier = [words for seq, (_, words) in self._published.items() if seq < final.seq]
         return tuple(map(text_of, earlier[-N_BEFORE:]))
+
+
+def _take_passage(finals: "weakref.ref[FinalsOfSession]", passage: tuple[Final, ...], n_known: int) -> None:
+    if (alive := finals()) is not None:
+        alive.take_passage(passage, n_known)
 
 
 def language_of(final: Final, settings: SessionSettings | None) -> str:

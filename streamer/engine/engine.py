@@ -32,12 +32,12 @@ RETRY_S = 2.0  # longest time that a live session may spend on a better text for
 MAX_RETRY_LOAD = 0.5  # above it finals are not decoded again, as that would take time from other sessions
 
 
-class Encoder(Protocol[EncodedOut]):
+class WindowEncoder(Protocol[EncodedOut]):
     def encode(self, mel: Float32Array, buffer: int, n_samples: int) -> EncodedOut:
         """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
 
 
-class Decoder(Protocol[EncodedIn]):
+class WindowDecoder(Protocol[EncodedIn]):
     def decode(self, encoded: EncodedIn, request: Request) -> Hypothesis:
         """Decode a window as asked for."""
 
@@ -106,8 +106,8 @@ class Engine(Generic[Encoded]):
 
     def __init__(
         self,
-        encoder: Encoder[Encoded],
-        decoder: Decoder[Encoded],
+        encoder: WindowEncoder[Encoded],
+        decoder: WindowDecoder[Encoded],
         *,
         max_pace_s: float = MAX_PACE_S,
         clock: Callable[[], float] = time.monotonic,

@@ -13,7 +13,7 @@ from streamer.languages import name_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Output:
+class SessionOutput:
     """Who receives a session's events. They are called under its lock, from the engine's threads: they return at once.
 
     on_event : is called with each event
@@ -31,7 +31,7 @@ class Output:
 class Publisher:
     """Publishes events, counts what the metrics need, and logs languages."""
 
-    def __init__(self, output: Output, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+    def __init__(self, output: SessionOutput, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
         self._output, self._logger = output, logger
         # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0

@@ -28,7 +28,7 @@ from streamer.engine.host import Host
 from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
 from streamer.engine.outage import Outage
-from streamer.engine.publisher import Output, Publisher
+from streamer.engine.publisher import Publisher, SessionOutput
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, SessionState
@@ -93,7 +93,7 @@ class SessionRunner:
         self,
         settings: SessionSettings,
         input: Input,
-        output: Output,
+        output: SessionOutput,
         *,
         mel: LogMelStream,
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,
@@ -101,7 +101,7 @@ class SessionRunner:
     ) -> None:
         """With `state`, continue another session.
 
-        The caller then writes the audio from `state.needed_from` to `state.heard` before `Engine.add` (`restored`).
+        The caller then writes the audio from `state.needed_from` to `state.received` before `Engine.add` (`restored`).
         Raises SessionStateError if the state is invalid.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": output.name})
@@ -308,15 +308,19 @@ class SessionRunner:
             self._n_in_flight += window is not None
         if window is None:
             return None
-        try:
-            return window, self.ring.read(window.start, window.end)
-        except Overrun:
+        samples: Float32Array | None = None
+        with self._recovering():
+            try:
+                samples = self.ring.read(window.start, window.end)
+            except Overrun:
+                with self._lock:
+                    if not self.over:
+                        self._publish(self._session.lose(self.position, "overrun"))
+                        self._note_change(now_s)
+        if samples is None:
             self.withdraw()
-            with self._recovering(), self._lock:
-                if not self.over:
-                    self._publish(self._session.lose(self.position, "overrun"))
-                    self._note_change(now_s)
             return None
+        return window, samples
 
     def withdraw(self) -> None:
         """Note that a window is not decoded, since a newer one replaces it."""

@@ -1,7 +1,7 @@
 """Decides which window of speech is decoded next, and when. Sans-I/O, positions in absolute samples.
 
-Only the oldest utterance is transcribed; later ones wait, or share its window. `Transcript` sets where the window
-begins: it also contains earlier speech, as far as there are stable words to begin it with.
+Only the oldest utterance is transcribed; later ones wait, or share its window. `SessionTranscript` sets where the
+window begins: it also contains earlier speech, as far as there are stable words to begin it with.
 """
 
 from dataclasses import replace
@@ -9,9 +9,9 @@ from typing import Self
 
 import msgspec
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.settings import SessionSettings
-from streamer.engine.window import MAX_SILENCE_SAMPLES, Utterance, Window
+from streamer.engine.window import MAX_SILENCE_SAMPLES, Utterance, Window, down_to_frame
 
 # Silence this long is a pause: the words before it are complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
@@ -38,7 +38,7 @@ class ScheduleState(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def at(cls, position: int) -> Self:
         """Return the state at a position where nothing was said."""
-        return cls(received=position, last_speech=position, window_start=position // HOP_LENGTH * HOP_LENGTH)
+        return cls(received=position, last_speech=position, window_start=down_to_frame(position))
 
 
 SILENT = ScheduleState()
@@ -143,7 +143,7 @@ class WindowSchedule:
 
     def move_on(self, position: int) -> None:
         """Let the next window begin at a position, unless it begins later already."""
-        self.window_start = max(self.window_start, position // HOP_LENGTH * HOP_LENGTH)
+        self.window_start = max(self.window_start, down_to_frame(position))
 
     def due(self) -> bool:
         """Return whether `next_window` would return one."""

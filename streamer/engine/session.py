@@ -1,19 +1,19 @@
 """One session of streaming transcription: what to transcribe next, and what to publish.
 
 Sans-I/O: it takes speech probabilities, hypotheses, commands and the time, and returns windows to transcribe and events
-to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `Transcript` turns
-hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
+to publish. The speech gate finds utterances, `WindowSchedule` decides when a window of them is due, `SessionTranscript`
+turns hypotheses into text and sets where windows begin. Positions are absolute samples of the session's audio.
 
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
 from streamer.engine.schedule import PAUSE_SAMPLES, ScheduleState, WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, Loss, SessionState
-from streamer.engine.transcript import INVENTED_SAMPLES, Transcript, Verdict
-from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window
+from streamer.engine.transcript import INVENTED_SAMPLES, SessionTranscript, Verdict
+from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window, down_to_frame, up_to_frame
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.whisper.result import Hypothesis
 
@@ -29,7 +29,7 @@ class Session:
     """The decisions of one session."""
 
     def __init__(self, settings: SessionSettings, state: SessionState = NEW) -> None:
-        """Continue a session with audio from `state.heard` on; windows may need audio from `state.needed_from` on.
+        """Continue a session with audio from `state.received` on; windows may need audio from `state.needed_from` on.
 
         Raises SessionStateError if the state is invalid.
         """
@@ -37,7 +37,7 @@ class Session:
         self.settings = settings
         self._gate = SpeechGate(settings.gate, state.gate)
         self._schedule = WindowSchedule(settings, state.schedule)
-        self._transcript = Transcript(settings, state.transcript, self._schedule)
+        self._transcript = SessionTranscript(settings, state.transcript, self._schedule)
         # Losses that are not published yet, in order: speech before them is not final, or they are not over.
         self._losses = list(state.losses)
         # Positions that `flushed` is to be published for.
@@ -236,7 +236,7 @@ class Session:
 
         No window may be on its way: its text would be lost, too.
         """
-        until = min(until, self._schedule.received) // HOP_LENGTH * HOP_LENGTH
+        until = down_to_frame(min(until, self._schedule.received))
         events: list[Event] = []
         lost: list[int] = []
         while (utterance := self._schedule.current) is not None and utterance.start < until:
@@ -452,7 +452,7 @@ class Session:
     def _lose_from(self, start: int, reason: GapReason) -> list[Event]:
         """Lose the audio from a position to the newest; speech has ended."""
         # Later windows begin at a mel frame after the gap.
-        self._gate.skip_to(-(-self._schedule.received // HOP_LENGTH) * HOP_LENGTH)
+        self._gate.skip_to(up_to_frame(self._schedule.received))
         self._schedule.last_speech = self._gate.last_speech
         self._after_gap = True
         # A pause is a gap of its own.

@@ -33,7 +33,7 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
     words: bool = True  # whether partials and finals have their words
 
 
-# Attention margin in seconds and probability from which a word is stable (measured on people: docs/tuning.md).
+# Attention margin in seconds and probability from which a word is stable (measured on people: docs/decisions.md).
 CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
 
 

@@ -6,10 +6,11 @@ from typing import Self
 
 import msgspec
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.gate import CLOSED, GateState
 from streamer.engine.schedule import SILENT, ScheduleState
 from streamer.engine.transcript import TranscriptState
+from streamer.engine.window import up_to_frame
 from streamer.errors import SessionStateError
 from streamer.events import GapReason
 
@@ -48,7 +49,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     ended: bool = False
 
     @property
-    def heard(self) -> int:
+    def received(self) -> int:
         """Position up to which audio was received; audio after it has to be sent again."""
         return self.schedule.received
 
@@ -56,7 +57,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     def read(self) -> int:
         """Position up to which speech has been transcribed."""
         first = next(iter(self.schedule.utterances), None)
-        return self.heard if first is None else max(first.start, first.decoded_end)
+        return self.received if first is None else max(first.start, first.decoded_end)
 
     @classmethod
     def behind_loss(cls, published_until: int, position: int, segment: int, *, mark: int) -> Self:
@@ -65,7 +66,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         published_until : the audio from there to `position` is lost
         segment : number of the next final
         """
-        position = -(-position // HOP_LENGTH) * HOP_LENGTH
+        position = up_to_frame(position)
         lost = (Loss(published_until, position, "device"),) if published_until < position else ()
         return cls(
             needed_from=position,
@@ -83,7 +84,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         stable, tail = text.stable, text.tail
         words = [*stable.words, *tail.words]
         positions = [
-            *(self.needed_from, self.heard, self.gate.last_speech, self.gate.floor, self.published_until),
+            *(self.needed_from, self.received, self.gate.last_speech, self.gate.floor, self.published_until),
             *(self.schedule.last_speech, self.schedule.window_start, self.paused_from or 0, text.segment_start),
             *self.flushes,
             *(end for loss in self.losses for end in (loss.start, loss.end)),
@@ -93,8 +94,8 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             positions += [each.start, each.end, each.words_end, each.decoded_end, each.issued_end]
         possible = (
             all(0 <= position <= MAX_POSITION for position in positions)
-            and self.needed_from <= self.heard
-            and self.schedule.window_start <= self.heard + N_SAMPLES
+            and self.needed_from <= self.received
+            and self.schedule.window_start <= self.received + N_SAMPLES
             and all(not utterance.open for utterance in utterances[:-1])
             and all(a.start <= b.start for a, b in itertools.pairwise(utterances))
             and 0 <= stable.first <= text.n_final <= stable.end

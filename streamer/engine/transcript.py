@@ -14,11 +14,11 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any, Self
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.agreement import Partners, agree
 from streamer.engine.schedule import WindowSchedule
 from streamer.engine.settings import SessionSettings
-from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window
+from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window, down_to_frame
 from streamer.engine.words import (
     CLAUSE_ENDS,
     MIN_REPEATED_WORDS,
@@ -169,7 +169,7 @@ class TranscriptState:
     n_published: int = 0
 
 
-class Transcript(TranscriptState):
+class SessionTranscript(TranscriptState):
     """The text of a session, of which the current utterance is still open. It sets where the next window begins."""
 
     def __init__(self, settings: SessionSettings, state: TranscriptState, schedule: WindowSchedule) -> None:
@@ -212,7 +212,7 @@ class Transcript(TranscriptState):
     def begin_window(self, position: int) -> None:
         """Let the next window begin at a position; until the language is sure, with the utterance alone."""
         if self.undecided and self.first_word < self.n_final:
-            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
+            self.earlier = self.first_word, down_to_frame(position)
             self.first_word, position = self.n_final, self.segment_start
         self.schedule.move_on(position)
 
@@ -263,14 +263,14 @@ class Transcript(TranscriptState):
         silence = self._is_silence(hypothesis)
         if silence:
             words = []
-        last = self.stable.words[-1] if window.first_word < self.stable.end else None
-        repeated = find_repeated(words, last.attended_samples if last else 0)
+        known = self.stable.since(window.first_word)
+        repeated = find_repeated(words, known)
         repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
         if repeats and repeated.stop == len(words):
             del words[repeated.start :]
         went_on = repeats and repeated.start < len(words)
         silent = all(is_mark(word.text) for word in words)
-        skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
+        skips = bool(known) and silent and window.end - known[-1].end_samples >= MAX_SKIPPED_SAMPLES
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
         is_stuck = skips or foreign or (repeats and repeated.start == 0)
@@ -295,7 +295,8 @@ class Transcript(TranscriptState):
             self._decide(hypothesis.language)
         if not trusted:
             self.partners = ()
-        if loops and (request.prompt or window.start < self.segment_start):
+        # Windows begin at mel frames: one that begins within a frame before the segment has no earlier text.
+        if loops and (request.prompt or window.start < down_to_frame(self.segment_start)):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT

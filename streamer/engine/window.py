@@ -3,10 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.table import DecodingSettings
 
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech after a longer silence gets a window of its own
+
+
+def down_to_frame(position: int) -> int:
+    """Round a position down to a mel frame, at which windows begin."""
+    return position // HOP_LENGTH * HOP_LENGTH
+
+
+def up_to_frame(position: int) -> int:
+    """Round a position up to a mel frame."""
+    return -(-position // HOP_LENGTH) * HOP_LENGTH
 
 
 @dataclass(slots=True)

@@ -13,6 +13,10 @@ from streamer.whisper.result import TimedWord, is_mark
 MIN_REPEATED_WORDS = 2
 REPEATED_SAMPLES = SAMPLE_RATE // 10
 
+# If its attention advances by more than this for one word, it may have leapt ahead: words for which it is in between
+# are new. A silence often attracts it, most of all for the first word of a window.
+LEAP_SAMPLES = SAMPLE_RATE
+
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 # A full stop after these ends no sentence.
 ABBREVIATIONS = frozenset(("Mr", "Mrs", "Ms", "Dr", "Prof", "St"))
@@ -27,24 +31,30 @@ def placed(word: TimedWord, window: Window) -> TimedWord:
     return replace(word, start_samples=start, end_samples=end, attended_samples=attended)
 
 
-def find_repeated(words: Sequence[TimedWord], reach: int) -> range:
+def find_repeated(words: Sequence[TimedWord], known: Sequence[TimedWord] = ()) -> range:
     """Find the first words for which the decoder attended to audio that it had transcribed already.
 
     The text does not matter: words that are spoken twice have two places.
 
-    reach : how far it had attended before the first word, in absolute samples
+    known : words of the window before them
 
     Returns their indices. A single word is returned only if it is the last, an empty range after the last if no word
     is repeated.
     """
+    # How far it had attended before the newest word that it attended further for, and with it.
+    before, reach = [0, 0, *(word.attended_samples for word in known)][-2:]
     first = 0
     while first < len(words):
         behind = next((i for i in range(first, len(words)) if words[i].attended_samples > reach), len(words))
         several = behind - first >= MIN_REPEATED_WORDS or behind == len(words)
-        if several and any(word.attended_samples < reach - REPEATED_SAMPLES for word in words[first:behind]):
-            return range(first, behind)
+        earliest = min((word.attended_samples for word in words[first:behind]), default=reach)
+        if several and earliest < reach - REPEATED_SAMPLES:
+            if reach - before <= LEAP_SAMPLES or earliest <= before + REPEATED_SAMPLES:
+                return range(first, behind)
+            reach = before
+            continue
         if behind < len(words):
-            reach = words[behind].attended_samples
+            before, reach = reach, words[behind].attended_samples
         first = behind + 1
     return range(len(words), len(words))
 

@@ -144,15 +144,13 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
 
     Of server-sent events (WHATWG HTML, 9.2.6) only lines of `data` are read; chat endpoints send a message in each.
     """
-    n_bytes = n_chars = 0
-    rest, half = b"", ""
+    n_chars, half = 0, ""
     finished = False
-    async for data in response.aiter_bytes():
-        *lines, rest = (rest + data).split(b"\n")  # httpx's own lines also end at U+2028, which JSON may contain
-        n_bytes += len(data)
-        if n_bytes > MAX_BYTES_PER_CHAR * max_chars or len(rest) > MAX_MESSAGE_BYTES:
-            raise PeerError(f"the reply is too long ({n_bytes} bytes so far): expected a few words a message")
-        for message in (line[5:].decode("utf-8", "replace").strip() for line in lines if line.startswith(b"data:")):
+    async with contextlib.aclosing(_lines(response, MAX_BYTES_PER_CHAR * max_chars)) as lines:
+        async for line in lines:
+            if not line.startswith(b"data:"):
+                continue
+            message = line[5:].decode("utf-8", "replace").strip()
             if message == "[DONE]":
                 return
             content, ended = _content(message)
@@ -165,6 +163,19 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
                 yield content
     if not finished:
         raise PeerError("the reply was cut off before its end: the text so far is kept; ask again")
+
+
+async def _lines(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:
+    """Yield the lines of a reply; the last one may have no end. httpx's own also end at U+2028, which JSON may have."""
+    n_bytes, rest = 0, b""
+    async for data in response.aiter_bytes():
+        *lines, rest = (rest + data).split(b"\n")
+        n_bytes += len(data)
+        if n_bytes > max_bytes or len(rest) > MAX_MESSAGE_BYTES:
+            raise PeerError(f"the reply is too long ({n_bytes} bytes so far): expected a few words a message")
+        for line in lines:
+            yield line
+    yield rest
 
 
 def _halved(text: str) -> tuple[str, str]:

@@ -59,7 +59,7 @@ class Turn:
 
     @property
     def due_s(self) -> float | None:
-        """Time at which the text is a question if no more follows; None if more must follow."""
+        """Time at which the text is a question if nothing follows; None if something must follow."""
         if not self._texts or self._open is not None:
             return None
         text = self._texts[-1].rstrip(_CLOSING)

@@ -64,7 +64,7 @@ class _Item:
     # Whether detected speech began it, not the client's audio.
     spoken: bool = False
 
-    # Whether the client has cleared it: no more messages mention it.
+    # Whether the client has cleared it: later messages do not mention it.
     cleared: bool = False
 
     # The item that was committed before it.

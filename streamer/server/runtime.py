@@ -31,7 +31,7 @@ from streamer.protocols.adapter import (
 from streamer.server.follower import Follower
 from streamer.server.interfaces import Context, Holder, StreamSession
 from streamer.server.replay import earlier_events
-from streamer.server.ws import GONE, Close, GoneError
+from streamer.server.ws import GONE, ClientGoneError, Close
 
 logger = logging.getLogger(__name__)
 
@@ -223,7 +223,7 @@ class _Runtime:
                 elif stream is not None and self._stopped is None:
                     try:
                         await self._perform(stream, action)
-                    except GoneError:
+                    except ClientGoneError:
                         raise
                     except Exception as error:  # noqa: BLE001 - reported to the client and the log
                         self._fail(stream, error)
@@ -402,7 +402,7 @@ class _Runtime:
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if isinstance(error, GoneError):
+        if isinstance(error, ClientGoneError):
             self._close(GONE)
         elif error is not None:
             logger.error("serving a client failed", exc_info=error)

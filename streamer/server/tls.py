@@ -125,7 +125,7 @@ def certificate_path(settings: ServerSettings, directory: Path | None = None) ->
 
 
 def fingerprint_of(path: Path) -> str:
-    """Return the fingerprint of the first certificate in a PEM file. Raises ConfigError if there is none."""
+    """Return the fingerprint of the first certificate in a PEM file. Raises ConfigError if it has none."""
     return _fingerprint(_first_certificate(path))
 
 
@@ -137,7 +137,7 @@ def network_urls(host: str, port: int) -> list[str]:
 
 
 def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
-    """Write a certificate if there is none, it expires soon, or it lacks a name of this machine; return whether.
+    """Write a certificate if it is missing, expires soon, or it lacks a name of this machine; return whether.
 
     Its names are the host names and addresses that this machine has and had, and `extra`: a computer that moves between
     two networks keeps one certificate. New IPv6 addresses alone do not count, as they change by the day (RFC 8981).

@@ -25,7 +25,7 @@ class Close:
 GONE = Close(CloseCode.ABNORMAL_CLOSURE)  # the client closed it already
 
 
-class GoneError(Exception):
+class ClientGoneError(Exception):
     """The client is gone; its close code is the connection's `close_code`."""
 
 
@@ -44,26 +44,26 @@ class Connection:
         self._websocket.scope.setdefault("state", {})["session"] = name
 
     async def send_text(self, text: str) -> None:
-        """Send a text frame, waiting while the client does not read. Raises GoneError."""
+        """Send a text frame, waiting while the client does not read. Raises ClientGoneError."""
         try:
             await self._websocket.send_text(text)
         except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the client's close frame has been received
-            raise GoneError from None
+            raise ClientGoneError from None
 
     async def receive(self) -> str | bytes:
-        """Return the client's next message. Raises GoneError after the last."""
+        """Return the client's next message. Raises ClientGoneError after the last."""
         if self.close_code is None:
             message = await self._websocket.receive()
             if message["type"] == "websocket.receive":
                 text: str | None = message.get("text")
                 return text if text is not None else bytes(message["bytes"])
             self.close_code = message.get("code") or CloseCode.ABNORMAL_CLOSURE
-        raise GoneError
+        raise ClientGoneError
 
     async def close(self, close: Close) -> None:
         """Close with a code, unless the client did already, and receive its answer; uvicorn limits the time."""
         await self.shut(close)
-        with contextlib.suppress(GoneError):
+        with contextlib.suppress(ClientGoneError):
             while True:
                 await self.receive()
 

@@ -12,7 +12,7 @@ from streamer.protocols.wyoming import Wyoming, describe, error_line
 from streamer.server.interfaces import Context
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen, reachable
-from streamer.server.ws import Close, GoneError
+from streamer.server.ws import ClientGoneError, Close
 
 logger = logging.getLogger(__name__)
 
@@ -56,14 +56,14 @@ class WyomingServer:
             self._announcing = asyncio.create_task(announce("_wyoming._tcp.local.", address, port))
 
     def close(self) -> None:
-        """Accept no more connections."""
+        """Stop accepting connections."""
         for listener in self._listeners:
             listener.close()
         for sock in self._sockets:
             sock.close()
 
     async def stop(self, timeout_s: float) -> None:
-        """Accept no more connections, and return when the open ones are gone; abort them after `timeout_s`."""
+        """Stop accepting connections, and return when the open ones are gone; abort them after `timeout_s`."""
         self.close()
         if self._announcing is not None:
             self._announcing.cancel()
@@ -113,25 +113,25 @@ class _Connection:
         """Do nothing: these connections have no access log."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, split anywhere. Raises GoneError at the end."""
+        """Return the next bytes, split anywhere. Raises ClientGoneError at the end."""
         data = b""
         with contextlib.suppress(OSError):
             data = await self._reader.read(READ_BYTES)
         if not data:
             self.gone.set()
-            raise GoneError
+            raise ClientGoneError
         self._metrics.received_bytes.inc(len(data))
         return data
 
     async def send_text(self, text: str) -> None:
-        """Send a line, waiting while too much is unsent. Raises GoneError."""
+        """Send a line, waiting while too much is unsent. Raises ClientGoneError."""
         data = text.encode("utf-8")
         self._writer.write(data)
         self._metrics.sent_bytes.inc(len(data))
         try:
             await self._writer.drain()
         except OSError:
-            raise GoneError from None
+            raise ClientGoneError from None
 
     async def close(self, close: Close) -> None:
         """Close, and read for a while: else a reset would overtake the last words."""

@@ -72,20 +72,18 @@ class PostProcessor:
     """The post-processing of one session."""
 
     def __init__(self, shared: PostProcessing, log: EventLog, runner: SessionRunner) -> None:
-        # Weak, as the runner refers to this object: a session that is over is freed at once.
-        self._runner = weakref.ref(runner)
-        self._ring = runner.ring
+        session = _Session(runner)
         glossary, corrections = shared.glossary, shared.corrections
         self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
-        self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None
+        self._finals = corrections.follow(log, session.read, session.settings) if corrections is not None else None
         self._speakers: SpeakersOfSession | None = None
         if shared.speakers is not None and self._finals is not None:
             self._speakers = SpeakersOfSession(
-                shared.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
+                shared.speakers, log, runner.ring, session.read, session.detected, self._finals.relabel
             )
             diarization = self._speakers.diarization
             self._finals.label = lambda word: label_word(word, diarization)
-        self._translated = TranslatedSession(shared.translations, log, self._read, self._translation_s)
+        self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it does not wait."""
@@ -103,21 +101,30 @@ class PostProcessor:
                 then = partial(part.finish, then)
         then()
 
-    def _settings(self) -> SessionSettings | None:
+
+class _Session:
+    """What post-processing needs to know of a session. It refers to no part of it: a session that is over is freed."""
+
+    def __init__(self, runner: SessionRunner) -> None:
+        # Weak, as the runner refers to its post-processing.
+        self._runner = weakref.ref(runner)
+        self._ring = runner.ring
+
+    def settings(self) -> SessionSettings | None:
         return runner.settings if (runner := self._runner()) is not None else None
 
-    def _detected(self) -> int:
+    def detected(self) -> int:
         """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
 
-    def _translation_s(self) -> float:
+    def translation_s(self) -> float:
         """Return the seconds that the translation of a final may take; 0 if finals are not translated."""
         runner = self._runner()
         if runner is None or not runner.settings.translated:
             return 0.0
         return math.inf if runner.recorded else PATIENCE_S
 
-    def _read(self, start_s: float, end_s: float) -> Float32Array | None:
+    def read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
             return self._ring.read(round(start_s * SAMPLE_RATE), min(round(end_s * SAMPLE_RATE), self._ring.head))
         except Overrun:

@@ -78,9 +78,9 @@ class Recordings:
         self._glossary: Glossary | None = None
         # Waits for live sessions; None before there can be any.
         self._wait_idle: WaitIdle | None = None
-        # Jobs that are not over: each is put into the worker's queue once, so that none is dropped there.
-        self._jobs: set[Job] = set()
-        self._worker = WorkQueue("recordings", settings.server.max_recordings)
+        # Jobs that are not over, in order. One call that waits in the worker's queue is enough: it does them all.
+        self._jobs: dict[Job, None] = {}
+        self._worker = WorkQueue("recordings", limit=1)
         self._stopping = False
 
     def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
@@ -108,19 +108,23 @@ class Recordings:
         """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
         if (wait_idle := self._wait_idle) is None:
             raise BusyError("the model is still being loaded: try again in a moment")
-        job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._jobs.discard)
+        job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._remove)
         most = self._settings.server.max_recordings
         if self._stopping:
             raise _stopping()
         if len(self._jobs) >= most:
             raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
-        self._jobs.add(job)
-        self._worker.put(job, lambda: self._run(job, wait_idle))
+        self._jobs[job] = None
+        self._worker.put(self, lambda: self._run(wait_idle))
         return job
 
-    def _run(self, job: "Job", wait_idle: WaitIdle) -> None:
-        job.put(self._outcome(job, wait_idle))
-        self._jobs.discard(job)
+    def _remove(self, job: "Job") -> None:
+        self._jobs.pop(job, None)
+
+    def _run(self, wait_idle: WaitIdle) -> None:
+        while jobs := tuple(self._jobs):
+            jobs[0].put(self._outcome(jobs[0], wait_idle))
+            self._remove(jobs[0])
 
     def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
         """Transcribe a recording; return the error that it ended with, None for none."""
@@ -222,6 +226,7 @@ class Job:
         """End it if it is not over."""
         self.closed = True
         self._on_close(self)
+        self._items.put_nowait(None)  # it may not have begun
 
     def __enter__(self) -> Self:
         return self

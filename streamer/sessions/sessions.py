@@ -13,7 +13,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.engine.eventlog import EventLog
-from streamer.engine.publisher import Output
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.settings import SessionSettings, when_stable
 from streamer.engine.state import SessionState
@@ -77,7 +77,7 @@ def open_session(
             reserved=source.reserved,
             live_from=source.live_from,
         ),
-        Output(
+        SessionOutput(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
             label=lambda event: source.label(event if enriched is None else enriched.label(event)),

@@ -41,7 +41,7 @@ class Buffer(Protocol):
         """Samples for which there is room; below 0 if commands have to wait, too."""
 
 
-class Session(Protocol):
+class RunningSession(Protocol):
     """What audio and commands are passed to, such as `engine.runner.SessionRunner`. No method waits."""
 
     @property
@@ -187,7 +187,7 @@ class ClientStream:
     """One client's audio on its way to text (see `server.interfaces.ClientStream`), used on the server's loop."""
 
     def __init__(
-        self, session: Session, log: EventLog, pcm: PcmDecoder, options: SessionOptions, owner: StreamOwner
+        self, session: RunningSession, log: EventLog, pcm: PcmDecoder, options: SessionOptions, owner: StreamOwner
     ) -> None:
         """Pass a client's audio, decoded by `pcm`, to a session whose events come in `log`."""
         self._session = session
@@ -245,7 +245,7 @@ class ClientStream:
         await self._ended.wait()
 
     def expire(self, message: str) -> None:
-        """Publish why no more audio is taken, make what was said final, and end the session."""
+        """Publish why further audio is ignored, make what was said final, and end the session."""
         self.expired = True
         self.report(Error(code=IdleError.code, message=message, fatal=True))
         self._complete_audio()

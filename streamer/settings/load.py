@@ -153,8 +153,8 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
             if name not in SETTINGS:
                 raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
             value = _value(loader, node)
-            if isinstance(value, bool) and node.value in SETTINGS[name].choices:
-                value = node.value  # YAML 1.1 reads `on` and `off` as true and false
+            if (value is None or isinstance(value, bool)) and node.value in SETTINGS[name].choices:
+                value = node.value  # YAML 1.1 reads `on` and `off` as true and false, and an empty value as null
             values[name] = Given(checked(SETTINGS[name], value, f"{path}:{line}: {name}"), f"{path}, line {line}")
     return values
 

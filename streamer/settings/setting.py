@@ -134,7 +134,8 @@ def _with_type(declared: Setting, hint: Any) -> Setting:  # noqa: ANN401 - any t
 def _limits(declared: Setting) -> msgspec.Meta:
     """Return the limits of a value, or of each item of a list."""
     if declared.pattern:
-        return msgspec.Meta(pattern=f"^(?:{declared.pattern})$", examples=[*declared.choices, declared.example])
+        # Python's `$` matches before a newline at the end, too; that of JSON Schema does not.
+        return msgspec.Meta(pattern=f"^(?:{declared.pattern})$(?!\\n)", examples=[*declared.choices, declared.example])
     assert declared.within is not None
     low, high = declared.within
     return msgspec.Meta(ge=low, le=high)

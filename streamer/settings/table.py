@@ -89,8 +89,10 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         "adapter for windows of less than 30 s; auto: one that comes with streamer, if any; none",
         metavar="DIR|auto|none",
     )
-    weights: Literal["auto", "f32", "f16", "int8"] = setting(
-        "auto", "f32, f16, int8; auto: int8 for tiny and base on CPU and GPU, else as in the file", metavar="W"
+    weights: Literal["auto", "f32", "f16", "int8", "int8-sym"] = setting(
+        "auto",
+        "f32, f16, int8, int8-sym; auto: int8 for tiny and base (NPU: int8-sym), else as they are",
+        metavar="W",
     )
     device: str = _device(
         "AUTO",

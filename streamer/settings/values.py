@@ -54,7 +54,8 @@ def checked(setting: Setting, value: object, where: str) -> object:
     if setting.name == "decoding.language" and isinstance(value, str):
         value = code_of(value)
     try:
-        return msgspec.convert(value, setting.type)
+        # msgspec takes no subclass of float, such as numpy.float64.
+        return msgspec.convert(float(value) if isinstance(value, float) else value, setting.type)
     except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: a name with half a surrogate pair
         pass
     wrong = _wrong_items(setting, value) if isinstance(value, list | tuple) else []
@@ -124,7 +125,7 @@ def _remedy(setting: Setting, value: object) -> str:
         return f"; the nearest is {folded[nearest[0]]}" if nearest else ""
     if kind is str and isinstance(value, bool | int | float):
         return "; put it in quotes"
-    if kind in (bool, int, float) and isinstance(value, str) and not isinstance(from_text(setting, value), str):
+    if kind in (bool, int, float) and isinstance(value, str) and _is_valid(from_text(setting, value), setting.type):
         return "; take the quotes away"
     if _is_valid([value], setting.type):
         return f"; write [{value!r:.60}]"

@@ -70,7 +70,8 @@ def check_hub() -> Finding:
 
 def _check_directory(path: Path, remedy: str, *, needed: bool) -> Finding:
     """Check whether a directory can be written to, or made; return how much is in it and how much is free."""
-    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
+    # Not with `exists`, which raises below a directory that this user may not enter.
+    existing = next((folder for folder in (path, *path.parents) if os.access(folder, os.F_OK)), None)
     if existing is None:
         return missing(f"{path} cannot be made: the drive is not there", remedy, needed=needed)
     try:

@@ -1,6 +1,7 @@
-"""Small files of a model, read up to the size that such a file can have."""
+"""Small files, of a model or beside it: read up to the size that such a file can have, and written as a whole."""
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -81,6 +82,14 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
     return data
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a small file, and its folder if it is missing; others see the old file or the whole new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    written.write_text(text, encoding="utf-8")
+    written.replace(path)
 
 
 def converted(data: Mapping[str, Any], kind: type[T], path: Path, remedy: str = "fetch it again") -> T:

@@ -1,33 +1,43 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from streamer.errors import ConfigError, InferenceError, StreamerError
+from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
-from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
+from streamer.whisper.device.devices import (
+    DeviceSettings,
+    StagePlan,
+    available_devices,
+    kind_of,
+    plan_stages,
+    until_npu,
+    with_last_resorts,
+)
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.speech import check_speech, exact_plans, read_speech
 from streamer.whisper.device.stage import no_op
+from streamer.whisper.device.verdicts import Verdicts
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.heads import are_known
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
+from streamer.whisper.shipped import speech
 from streamer.whisper.source import ModelSource, read_model
 
 logger = logging.getLogger(__name__)
@@ -50,9 +60,10 @@ INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
-    def __init__(self, source: ModelSource, compilation: Compilation, n_beams: int) -> None:
+    def __init__(self, source: ModelSource, compilation: Compilation, verdicts: Verdicts, n_beams: int) -> None:
         """Take a model that was read and its graphs, which `start` compiles.
 
+        verdicts : on its devices, which also hold when it is started again
         n_beams : that captions follow if the settings do not say otherwise
         """
         self.name = source.name
@@ -71,6 +82,7 @@ class WhisperModel:
         self.recovering = False
         self._source = source
         self._compilation = compilation
+        self._verdicts = verdicts
         self._before: Callable[[], None] = no_op
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
@@ -106,19 +118,19 @@ class WhisperModel:
             warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
-    def start(self, on_compiled: OnCompiled = lambda done, total: None) -> None:
+    def start(self) -> None:
         """Compile the graphs and try them out, on the next device if one fails.
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        self.runtime = _checked_runtime(self._source, self._compilation, on_compiled=on_compiled)
+        self.runtime = _checked_runtime(self._source, self._compilation, self._verdicts)
 
-    def move_to(self, compilation: Compilation) -> None:
+    def move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
         """Compile for other devices in a thread of its own; compute there as soon as these graphs pass all checks.
 
         Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
         """
-        threading.Thread(target=self._move_to, args=(compilation,), name="compile", daemon=True).start()
+        threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -161,18 +173,17 @@ class WhisperModel:
         """
         return _Fork(self, windows_s, n_beams)
 
-    def _move_to(self, compilation: Compilation) -> None:
+    def _move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
         begin = time.monotonic()
         try:
-            # One graph at a time leaves processor and memory to the computations meanwhile.
-            runtime = _checked_runtime(self._source, compilation, n_threads=1)
+            runtime = _checked_runtime(self._source, compilation, verdicts)
         except StreamerError as error:
             logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
             return
         with self._lock:
             runtime.call_before(self._before)
             # A computation that has begun ends with the runtime that it began with, and frees that one then.
-            self._compilation, self.runtime = compilation, runtime
+            self._compilation, self._verdicts, self.runtime = compilation, verdicts, runtime
         where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
         logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
@@ -194,7 +205,7 @@ class _Fork(WhisperModel):
     """A model that computes with the graphs of another."""
 
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
-        super().__init__(parent._source, parent._compilation, parent.n_beams)
+        super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
         self._parent = parent
         self._windows_s = windows_s
         self.start()
@@ -202,7 +213,7 @@ class _Fork(WhisperModel):
         most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
         self.n_beams = min(max(n_beams, parent.n_beams), most)
 
-    def start(self, on_compiled: OnCompiled = lambda done, total: None) -> None:
+    def start(self) -> None:
         """Make a runtime of the present graphs."""
         with self._parent._lock:
             # Whose graphs these are.
@@ -254,11 +265,11 @@ class LoadOptions:
     n_beams: int | None = 1
     live: bool = True
 
-    # Whether it computes on the CPU while graphs for an NPU are compiled, which takes minutes, and moves there then.
+    # Whether the GPU or CPU computes while graphs for an NPU are compiled, which takes minutes, or if the NPU fails.
     at_once: bool = False
 
-    # What a checkpoint's weights become: f32, f16 or int8; auto: int8 for INT8_SIZES on CPUs and GPUs; empty, and auto
-    # otherwise: as they are.
+    # What a checkpoint's weights become: f32, f16, int8 or int8-sym; auto: for INT8_SIZES int8, or int8-sym if a device
+    # is an NPU; empty, and auto otherwise: as they are.
     weights: str = ""
 
     # Lengths of audio, in seconds, to make graphs for besides 30 s. None: those of the model or its adapter, else 15.
@@ -285,22 +296,26 @@ def load_model(
     options = options or LoadOptions()
     begin = time.monotonic()
     plans = plan_stages(options.devices, available_devices())
+    if options.at_once:
+        plans = with_last_resorts(plans, available_devices())
     cache = open_cache(options.cache_dir)
     source = _read(name, options, on_download)
     require(source.checks)
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
     windows_s = window_lengths(source, plans, options.windows_s)
-    wanted = compilation = _compilation(source, plans, n_beams, windows_s, cache)
-    if options.at_once and wanted.awaits_npu():
+    wanted = compilation = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
+    verdicts = on_wanted = _verdicts(source, wanted)
+    if options.at_once and any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
         wanted.check_properties()
-        compilation = _compilation(source, _cpu_first(plans), n_beams, windows_s, cache)
+        compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
+        verdicts = _verdicts(source, compilation)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    model = WhisperModel(source, compilation, n_beams)
+    model = WhisperModel(source, compilation, verdicts, n_beams)
     model.weights = why
-    model.start(on_compiled)
+    model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     devices = _where(model.runtime, compilation.plans)
     lengths = ", ".join(map(str, model.runtime.windows_s))
@@ -309,7 +324,8 @@ def load_model(
         *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
     if wanted is not compilation:
-        model.move_to(wanted)
+        wanted.go_beside(compilation)
+        model.move_to(wanted, on_wanted)
     return model
 
 
@@ -329,13 +345,19 @@ def verify_model(
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache)
-    compilation.compile(on_progress=on_compiled)
+    compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache, on_compiled)
+    compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
-    yield from _device_checks(source, compilation, runtime, everywhere=True)
+    tried = list(_device_checks(source, compilation, runtime, everywhere=True))
+    yield from tried
+    verdicts = _verdicts(source, compilation)
+    compared = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
+    yield from compared
+    problems = {stage: str(error) for stage, error in _errors([*tried, *compared]).items()}
+    verdicts.keep({**{check.stage: "" for check in compared}, **problems})
 
 
 def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
@@ -345,8 +367,10 @@ def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StageP
     dims = source.graphs.dims
     is_known = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer) in INT8_SIZES
     kinds = {kind_of(device) for plan in plans.values() for device in plan.candidates}
-    if weights == "auto" and source.checkpoint is not None and is_known and "NPU" not in kinds:
-        return source.with_weights("int8"), "int8 (auto)"
+    if weights == "auto" and source.checkpoint is not None and is_known:
+        # With zero points an NPU computes no faster than in float16 (docs/npu.md).
+        chosen = "int8-sym" if "NPU" in kinds else "int8"
+        return source.with_weights(chosen), f"{chosen} (auto)"
     return source, "as they are"
 
 
@@ -363,6 +387,7 @@ def _compilation(
     n_beams: int,
     windows_s: Sequence[int],
     cache: Path | None,
+    on_compiled: OnCompiled,
 ) -> Compilation:
     adapter = str(source.adapter.path) if source.adapter else ""
     return Compilation(
@@ -375,17 +400,8 @@ def _compilation(
         model=" ".join(
             str(part) for part in (source.path.resolve(), source.lora or "", adapter, source.weights) if part
         ),
+        on_progress=on_compiled,
     )
-
-
-def _cpu_first(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
-    """Return plans in which the CPU computes what is for an NPU, without the user's properties, which are for that."""
-    return {
-        stage: dataclasses.replace(plan, candidates=("CPU", *plan.candidates), properties={}, until_npu=True)
-        if kind_of(plan.candidates[0]) == "NPU"
-        else plan
-        for stage, plan in plans.items()
-    }
 
 
 def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
@@ -416,24 +432,79 @@ def window_lengths(source: ModelSource, plans: Mapping[str, StagePlan], wanted: 
     return WHOLE_WINDOW
 
 
-def _checked_runtime(
-    source: ModelSource,
-    compilation: Compilation,
-    n_threads: int = 4,
-    on_compiled: OnCompiled = lambda done, total: None,
-) -> Runtime:
+def _verdicts(source: ModelSource, compilation: Compilation) -> Verdicts:
+    adapter = source.adapter.path if source.adapter else None
+    files = [path for path in (source.path, source.lora, adapter) if path]
+    return Verdicts(compilation, f"{source.origin} {source.weights}".strip(), files)
+
+
+def _checked_runtime(source: ModelSource, compilation: Compilation, verdicts: Verdicts) -> Runtime:
     """Compile graphs and try them out, on the next device if one fails. Raises what `WhisperModel.start` does."""
     while True:
-        compilation.compile(n_threads, on_compiled)
-        try:
-            runtime = _start(source, compilation)
-            require(_device_checks(source, compilation, runtime))
-            runtime.warm_up()
-        except InferenceError as error:
-            compilation.reject({error.stage: error})
-        else:
+        while refused := verdicts.refused():
+            compilation.reject(refused)
+        compilation.compile()
+        runtime, wrong = _try_out(source, compilation, verdicts)
+        if runtime is not None:
             compilation.give_back()
             return runtime
+        compilation.reject(wrong)
+
+
+def _try_out(
+    source: ModelSource, compilation: Compilation, verdicts: Verdicts
+) -> tuple[Runtime | None, dict[str, InferenceError]]:
+    """Start compiled graphs and check them. Returns None, and errors by stage, if devices are not to be used.
+
+    Raises ModelError if the model is to blame.
+    """
+    unjudged = verdicts.unjudged()
+    checks: list[Check] = []
+    try:
+        runtime = _start(source, compilation)
+        require(_device_checks(source, compilation, runtime))
+        checks = list(_speech_checks(source, compilation, runtime, unjudged))
+        wrong = _errors(checks)
+        runtime.warm_up()
+    except LostDeviceError as error:
+        lost = compilation.devices[error.stage]
+        wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
+    except InferenceError as error:
+        wrong = {error.stage: error}
+    # A stage that has passed before may do so again: what went wrong now may pass, as after a computer's sleep.
+    problems = {stage: str(error) for stage, error in wrong.items() if stage in unjudged}
+    verdicts.keep({**{check.stage: "" for check in checks}, **problems})
+    return (None, wrong) if wrong else (runtime, {})
+
+
+def _speech_checks(
+    source: ModelSource, compilation: Compilation, runtime: Runtime, stages: Sequence[str]
+) -> Iterator[Check]:
+    """Compare stages with the CPU, whose graphs are compiled for that and released."""
+    sample = speech()
+    if not stages or sample is None:
+        return
+    on_cpu = Compilation(source.graphs, exact_plans(), windows_s=compilation.windows_s)
+    try:
+        on_cpu.compile()
+        exact = _start(source, on_cpu)
+    except InferenceError as error:  # too little memory, of which no accelerator is guilty
+        logger.warning("%s; the model is not compared with the CPU", error)
+        return
+    tokenizer = source.tokenizer
+    language = "en" if "en" in tokenizer.known_languages else tokenizer.known_languages[0]
+    start = tokenizer.start_sequence(language, "transcribe")
+    yield from check_speech(runtime, exact, read_speech(sample), start, tokenizer.special.end_of_text, stages)
+
+
+def _errors(checks: Iterable[Check]) -> dict[str, InferenceError]:
+    """Return the error of each stage's first check that did not pass."""
+    errors: dict[str, InferenceError] = {}
+    for check in checks:
+        error = check.error()
+        if not check.passed and isinstance(error, InferenceError):
+            errors.setdefault(check.stage, error)
+    return errors
 
 
 def _start(source: ModelSource, compilation: Compilation) -> Runtime:

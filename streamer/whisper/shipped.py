@@ -20,6 +20,12 @@ def shipped_adapters() -> list[Path]:
     return _folders_in("models/adapters")
 
 
+def speech() -> Path | None:
+    """Return the sample of speech that came with the program; None if the installation lacks it."""
+    sample = shipped().get(SAMPLE_OF, Path()) / "sample.flac"
+    return sample if sample.is_file() else None
+
+
 def _folders_in(where: str) -> list[Path]:
     """Return the folders in a folder of an installed program, or of a checkout of the repository, by name."""
     package = Path(str(resources.files("streamer")))

@@ -66,7 +66,7 @@ class ModelSource:
     weights: str = ""
 
     def with_weights(self, weights: str) -> "ModelSource":
-        """Return the model with all weights as f32, f16 or int8. Raises ConfigError if it holds graphs."""
+        """Return the model with all weights as f32, f16, int8 or int8-sym. Raises ConfigError if it holds graphs."""
         if self.checkpoint is None:
             raise ConfigError(
                 f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"

@@ -31,6 +31,7 @@ from tests.daemon import (
     connected,
     events_of,
     follow,
+    free_port,
     pause_after,
     recording,
     running,
@@ -405,9 +406,7 @@ def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphon
 @pytest.mark.parametrize("delay_s", [0.0, 0.2])
 def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_path: Path, delay_s: float) -> None:
     # The server is there before the model is: when it answers, the model is being loaded, or just has been.
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     environ = {"STREAMER_CACHE_DIR": str(tmp_path)}  # nothing was compiled before
     with started("--input", "none", "--port", str(port), environ=environ) as daemon:
         daemon.url = f"http://127.0.0.1:{port}/"

@@ -14,6 +14,7 @@ from websockets.asyncio.client import connect
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech, from_json
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
+from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import (
     SAMPLE,
     WAIT_S,
@@ -409,6 +410,25 @@ async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
     assert srt.stdout.startswith("1\n00:00:0")
     lines = [line for line in srt.stdout.splitlines() if not (line.isdecimal() or " --> " in line)]
     assert words_of(" ".join(lines)) == words_of(transcript(received.events))
+
+
+@pytest.mark.slow
+async def test_chat_answers_what_is_said(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
+        async with chat_endpoint(saying("I ", "see."), saying("Go on."), saying("More?")) as endpoint:
+            talking = asyncio.create_task(
+                asyncio.to_thread(command, "chat", "--to", endpoint.url, "--daemon", daemon.url, "--model", "m")
+            )
+            received = await follow(daemon.address("/v1/captions?after=0"))
+            outcome = await talking
+            assert daemon.wait().exit_code == 0
+        assert outcome.exit_code == 0, outcome.stderr
+        finals = [final.text for final in received.of(Final)]
+        assert finals
+        # Finals that come while a reply is under way are asked together.
+        assert " ".join(endpoint.questions) == " ".join(finals)
+        assert "you: " + endpoint.questions[0] in outcome.stdout
+        assert "bot: I see." in outcome.stdout
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -21,9 +20,10 @@ from streamer.audio.vad import SpeechDetector
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device.stage import Stage
-from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, pause_after, recording
+from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, free_port, pause_after, recording
 from tests.promises import check_promises
 from tests.unit.whisper.support import Tensors
+from tests.waiting import until
 
 
 @pytest.fixture
@@ -97,9 +97,7 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 @contextlib.asynccontextmanager
 async def daemon_at_work() -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
+    port = free_port()
     settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=str(SAMPLE)))
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
@@ -125,9 +123,7 @@ async def test_health_says_what_fails_and_that_it_works_again(faulty: Faulty) ->
         assert daemon.input is not None
         events: list[Event] = []
         events[:0] = daemon.input.log.subscribe(events.append, after=0).backlog
-        async with asyncio.timeout(WAIT_S):
-            while not text_behind_gaps(events):
-                await asyncio.sleep(0.05)
+        await until(lambda: bool(text_behind_gaps(events)))
     check_promises(events)
     assert [error.fatal for error in of(events, Error)] == [False], "told once, while it is tried again"
     assert {gap.reason for gap in of(events, Gap)} == {"device"}

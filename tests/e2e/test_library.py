@@ -64,6 +64,7 @@ async def test_a_file_and_its_samples_read_the_same(model: WhisperModel, tmp_pat
     stereo = np.stack([samples, samples], axis=1)
     for audio in (stereo.astype(np.float64), (samples * 32768).astype(np.int16)):
         assert transcribe(audio, model).text == FIRST
+    assert transcribe(samples, model, temperature=np.float64(0.0)).text == FIRST
 
 
 def test_silence_is_no_text(model: WhisperModel) -> None:

@@ -18,7 +18,7 @@ from tests.wer import wer
 
 TOKEN = "a token of enough characters".replace(" ", "-")
 FRAME_S = 0.1
-MAX_WER = 0.4  # as tests/test_end_to_end.py says
+MAX_WER = 0.4  # as tests/e2e/test_end_to_end.py says
 NONSENSE = (
     *(
         "",

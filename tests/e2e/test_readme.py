@@ -36,11 +36,11 @@ NOT_RUN = {
     "make run": "needs the network for what is installed, and make; CI makes its environment by it",
     "python3 -m venv": "needs the network for what is installed",
     "py -m venv": "needs Windows, and the network for what is installed",
-    "streamer run  ": "needs a sound server; tests/audio/sources has these sources",
-    "streamer run --to obs": "needs OBS and a microphone; tests/outputs/test_obs.py speaks with a stand-in",
-    "streamer transcribe talk.mp4": "needs a video; tests/commands has such files",
-    "streamer models pull speakers": "needs the network for a model; the rest: tests/sessions, tests/correct",
-    "arecord": "needs a microphone; tests/test_end_to_end.py captions standard input",
+    "streamer run  ": "needs a sound server; tests/unit/audio/sources has these sources",
+    "streamer run --to obs": "needs OBS and a microphone; tests/unit/outputs/test_obs.py speaks with a stand-in",
+    "streamer transcribe talk.mp4": "needs a video; tests/e2e/test_app.py has such files",
+    "streamer models pull speakers": "needs the network for a model; the rest: tests/unit/sessions, tests/unit/correct",
+    "arecord": "needs a microphone; tests/e2e/test_end_to_end.py captions standard input",
 }
 
 # Those that follow the daemon: all of them run while it transcribes a sentence.

@@ -19,8 +19,8 @@ from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
 from streamer.errors import ConfigError
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.load import load_settings
-from streamer.settings.table import CorrectionSettings, Settings
-from streamer.signals import has_hung_up
+from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
+from streamer.signals import handled, has_hung_up
 from tests.daemon import REPOSITORY, WAIT_S, environment, started
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither SIGHUP nor Unix sockets")
@@ -89,6 +89,16 @@ def test_sighup_reloads_and_stops_only_where_the_terminal_is_gone() -> None:
 
 
 @posix_only
+async def test_signals_for_which_nothing_is_given_stay_as_they_are() -> None:
+    numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in numbers]
+    with handled(asyncio.get_running_loop(), lambda: None):
+        now = [signal.getsignal(number) for number in numbers]
+    assert now[:2] == before[:2]
+    assert now[2] != before[2]
+
+
+@posix_only
 def test_a_terminal_that_is_gone_is_noticed() -> None:
     ours, theirs = os.openpty()
     assert not has_hung_up([theirs])
@@ -99,6 +109,32 @@ def test_a_terminal_that_is_gone_is_noticed() -> None:
 
 
 # --- reloading --------------------------------------------------------------------------------------------------------
+
+
+def reloaded(before: Settings, after: Settings | Exception) -> None:
+    """Let a daemon with some settings read others."""
+
+    def read() -> Settings:
+        if isinstance(after, Exception):
+            raise after
+        return after
+
+    Daemon(before, captions=False, read_settings=read)._reload()
+
+
+async def test_what_cannot_be_changed_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    after = Settings(log=LogSettings(access=True), server=ServerSettings(token="not to be told", port=1))
+    reloaded(Settings(), after)
+    assert caplog.messages == [
+        "the settings were read again; changed: server.token, log.access",
+        "these settings take effect at the next start: server.port",
+    ]
+
+
+async def test_of_a_broken_file_nothing_is_taken(caplog: pytest.LogCaptureFixture) -> None:
+    reloaded(Settings(), ConfigError("config.yaml:3: no"))
+    assert caplog.messages == ["the settings stay as they were: config.yaml:3: no"]
 
 
 async def test_of_settings_that_are_refused_the_glossary_is_not_taken_either(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import importlib
 import json
-import socket
 import sys
 import time
 import types
@@ -26,7 +25,7 @@ from wyoming.info import Describe, Info
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from tests.daemon import SAMPLE, WAIT_S, Daemon, pause_after, pcm16, recording, running, sample_text
+from tests.daemon import SAMPLE, WAIT_S, Daemon, free_port, pause_after, pcm16, recording, running, sample_text
 from tests.wer import wer, words_of
 
 # Where `make test` puts WhisperLive: without what it depends on, and without its `tests` before ours.
@@ -37,11 +36,6 @@ THIRD_S, FIRST_S = (13.0, 15.1), (0.0, pause_after(1))
 SAID = f"{sample_text(*THIRD_S)} {sample_text(*FIRST_S)}"
 MAX_WER = 0.7  # nano.en finds four of the eleven words of the first sentence hard, and of three a single one may be two
 TOKEN = "a-token-for-the-tests"
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """The decoder for any number of tokens and its fixed copies, and what the graphs hold of the weights."""
 
+import dataclasses
 import gc
 import weakref
 from collections import Counter
@@ -18,7 +19,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
-from streamer.whisper.graphs.ports import ports
+from streamer.whisper.graphs.ports import LOOKED_UP, ports
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.unit.whisper.support import Untyped, random_checkpoint, tensor
@@ -131,6 +132,42 @@ def test_the_logits_equal_transformers_whatever_they_are_made_with(
     assert sum(values.shape == (40, 16) for values in constants(decoder)) == (1 if tied else 2)
     compressed = run(graphs.build_decoder(checkpoint.dims, checkpoint.tensors, [], "int8"), inputs)["logits"]
     np.testing.assert_allclose(compressed, expected, rtol=0, atol=0.05 * np.abs(expected).max())
+
+
+def test_what_looks_tokens_up_can_be_apart_from_the_decoder(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    ov.save_model(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS, "int8-sym"), tmp_path / "decoder.xml")
+    saved = the_core().read_model(tmp_path / "decoder.xml")
+    fixed, inputs = fix(saved, 3), some_inputs(3, 5)
+    lookup = graphs.lookup_of(saved)
+    assert lookup is not None
+    vectors = run(lookup, {name: inputs[name] for name in LOOKED_UP})
+    rest = graphs.without_lookup(fixed)
+    expected = run(fixed, inputs)
+    found = run(rest, vectors | {name: value for name, value in inputs.items() if name not in LOOKED_UP})
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, rtol=0, atol=1e-5)
+    # The projection to logits is left.
+    assert len([values for values in constants(rest) if values.shape == (40, 16)]) == 1
+
+    for node in saved.get_ops():
+        node.set_friendly_name(f"{node.get_friendly_name()}_of_others")
+    assert graphs.lookup_of(saved) is None
+
+
+@pytest.mark.parametrize("n_head", [2, 4])
+def test_the_attention_of_chosen_heads_is_that_among_all(checkpoint: Checkpoint, n_head: int) -> None:
+    dims = dataclasses.replace(DIMS, n_text_head=n_head)
+    inputs = some_inputs(3, 5)
+    for name in [name for name in inputs if name.startswith("past_")]:
+        inputs[name] = np.concatenate([inputs[name]] * (n_head // 2), axis=1)[..., : dims.text_head_size]
+    all_heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(n_head)]
+    chosen = [(1, n_head - 1), (0, 0), (1, 0)]
+    found, expected = (
+        run(graphs.build_decoder(dims, checkpoint.tensors, heads), inputs)["cross_attention"]
+        for heads in (chosen, all_heads)
+    )
+    np.testing.assert_allclose(found, expected[:, [all_heads.index(head) for head in chosen]], rtol=0, atol=1e-6)
+    assert np.abs(expected[:, 0] - expected[:, 1]).max() > 1e-4
 
 
 def constants(model: ov.Model) -> list[FloatArray]:

@@ -64,7 +64,7 @@ WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
 RANDOM = ("greedy", "early first timestamp", "patience")
 
 # What whole files are transcribed with, greedily where nothing else is said. Where windows begin and which prompts they
-# have is tried with many more options in tests/offline/test_seeking.py.
+# have is tried with many more options in tests/unit/offline/test_seeking.py.
 FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "no conditioning": (SPEECH, {"condition_on_previous_text": False, "word_timestamps": True, **FEW}),
     "carried prompt": (SPEECH, {"initial_prompt": "The President.", "carry_initial_prompt": True}),

@@ -47,6 +47,27 @@ TOLERANCE = 1e-4
 PROMPT = [50258, 50259, 50359, 50363]
 N_STEPS = 8
 
+# Millions of parameters as OpenAI's README and distil-whisper's model cards have them.
+PUBLISHED = {
+    "tiny.en": 39,
+    "tiny": 39,
+    "base.en": 74,
+    "base": 74,
+    "small.en": 244,
+    "small": 244,
+    "medium.en": 769,
+    "medium": 769,
+    "large-v1": 1550,
+    "large-v2": 1550,
+    "large-v3": 1550,
+    "large-v3-turbo": 809,
+    "distil-small.en": 166,
+    "distil-medium.en": 394,
+    "distil-large-v2": 756,
+    "distil-large-v3": 756,
+    "distil-large-v3.5": 756,
+}
+
 every_size = pytest.mark.parametrize("name", list(SIZES))
 
 
@@ -155,6 +176,13 @@ def test_its_tensors_are_those_of_both_references(name: str) -> None:
     assert {key: tuple(value.shape) for key, value in theirs.items()} == ours
     theirs = empty_openai(dims).state_dict()
     assert {key: tuple(value.shape) for key, value in theirs.items()} == {openai_name(key): ours[key] for key in ours}
+
+
+@every_size
+def test_it_has_as_many_parameters_as_published(name: str) -> None:
+    n_parameters = sum(math.prod(shape) for shape in expected_shapes(SIZES[name]).values())
+    # OpenAI's own figures are round: its tiny of "39 M" has 37.8 M with the encoder's positions, 37.2 M without.
+    assert n_parameters / 1e6 == pytest.approx(PUBLISHED[name], rel=0.035)
 
 
 @every_size

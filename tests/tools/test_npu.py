@@ -1,6 +1,7 @@
 """`python -m tools.npu`, with a compiler that a test scripts."""
 
 import json
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 from tests.unit.whisper.support import NANO
 from tools.npu import __main__ as npu
-from tools.npu.compiler import Compiled, Compiler
+from tools.npu import compiler as npu_compiler
+from tools.npu.compiler import Compiled, Compiler, why_refused
 
 
 @pytest.fixture
@@ -72,3 +74,34 @@ def test_an_unknown_model_or_platform_is_reported(
     assert "no size is called 'huge'" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         npu.main(["base", "--platforms", "9999"])
+
+
+def test_a_refusal_says_what_the_compiler_reported() -> None:
+    failed = "FAILED compile: Exception from core.cpp:120:\nvclCreate result: 0x78000004 - Compilation failed\n"
+    assert why_refused("[INFO] 10:00:00.000 [vpux] net\n" + failed).endswith("0x78000004 - Compilation failed")
+    reported = "[ERROR] 10:00:00.123 [vpux-compiler] OptimizeCopies Pass failed : shape = [1, 1, 1, 1500]\n"
+    expected = "[vpux-compiler] OptimizeCopies Pass failed : shape = [1, 1, 1, 1500]"
+    assert why_refused(reported + "[ERROR] 10:00:00.124 [vpux-compiler] Failed Pass\n" + failed) == expected
+
+
+# A program in the place of wine, called as `wine compile.exe Z:MODEL.xml Z:BLOB ...`. The first run has no memory.
+WINE = f"""#!{sys.executable}
+import pathlib, sys
+if not pathlib.Path("ran").exists():
+    pathlib.Path("ran").touch()
+    sys.exit("FAILED compile: std::bad_alloc")
+print("[INFO] Estimated inference latency: 12.5 us")
+pathlib.Path(sys.argv[3].removeprefix("Z:").replace(chr(92), "/")).write_bytes(b"blob")
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="stands in for wine, which is for other systems")
+def test_a_compiler_without_memory_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wine = tmp_path / "wine"
+    wine.write_text(WINE, encoding="utf-8")
+    wine.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(npu_compiler, "PAUSE_S", 0.0)
+    compiled = Compiler(tmp_path).compile(tmp_path / "graph.xml", "4000", {})
+    assert (compiled.refused, compiled.estimate_us) == ("", 12.5)
+    assert not list(tmp_path.glob("*.blob"))

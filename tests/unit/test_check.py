@@ -1,4 +1,4 @@
-"""Checks of settings of several rooms, before a model is loaded; those of decoding are in tests/whisper."""
+"""Checks of settings of several rooms, before a model is loaded; those of decoding are in tests/unit/whisper."""
 
 import pytest
 

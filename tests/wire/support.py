@@ -24,11 +24,12 @@ from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.table import SECTIONS, ServerSettings
 from tests import builders
 from tests.builders import ready as ready
+from tests.waiting import WAIT_S as WAIT_S
+from tests.waiting import until
 
 T = TypeVar("T")
 
 SESSION = "client-1"  # name of the session of each recording stream
-WAIT_S = 90.0  # bound of every wait for something that must come
 
 
 def words(text: str, start: float, *, stable: int) -> tuple[Word, ...]:
@@ -233,9 +234,7 @@ class Running:
 
     async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
         """Wait until a metric has a value."""
-        async with asyncio.timeout(WAIT_S):
-            while self.registry.get_sample_value(name, dict(labels)) != expected:
-                await asyncio.sleep(0.01)
+        await until(lambda: self.registry.get_sample_value(name, dict(labels)) == expected)
 
 
 @contextlib.asynccontextmanager

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from streamer.server import connection
-from tests.wire.support import WAIT_S, events_until, serving, within
+from tests.waiting import until
+from tests.wire.support import events_until, serving, within
 from tools.attacks import requests, sockets, streams
 from tools.attacks.table import ATTACKS, Attack
 from tools.attacks.target import Target
@@ -38,8 +39,6 @@ async def test_an_attack_is_refused_and_leaves_nothing_behind(attack: Attack, ca
             *_, final, _ = await within(events_until(honest, "end"))
         assert final.type == "final"
 
-        async with asyncio.timeout(WAIT_S):
-            while running.server.n_connections or len(asyncio.all_tasks()) > n_tasks:
-                await asyncio.sleep(0.01)
+        await until(lambda: not running.server.n_connections and len(asyncio.all_tasks()) <= n_tasks)
     told = [record.getMessage() for record in caplog.records]
     assert [line for line in told if "?session=" not in line] == []  # the old way to resume is warned of once

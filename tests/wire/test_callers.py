@@ -23,9 +23,10 @@ from streamer.server.limits import MAX_WRONG
 from streamer.server.tokens import TokenFile
 from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
-from tests.unit.engine.machine import Machine
+from tests.unit.engine.simulation import Machine
 from tests.unit.sessions.test_clients import MODEL
-from tests.wire.support import WAIT_S, Running, added, closing, next_event, serving, within
+from tests.waiting import until
+from tests.wire.support import Running, added, closing, next_event, serving, within
 from tests.wire.test_front import TOKEN, get
 
 
@@ -109,6 +110,16 @@ async def test_a_revoked_token_closes_its_connections_and_no_other(
         await sockets[2].close()
 
 
+async def test_several_authorization_headers_match_nothing() -> None:
+    async with serving(token=TOKEN) as running:
+        twice = [("Authorization", f"Bearer {TOKEN}"), ("Authorization", f"Bearer {TOKEN}")]
+        with pytest.raises(InvalidStatus, match="401"):
+            async with running.socket("/v1/captions", additional_headers=twice):
+                pass
+        async with running.socket("/v1/captions", additional_headers={"Authorization": f"Token {TOKEN}"}):
+            pass
+
+
 @pytest.mark.parametrize("connected", [False, True])
 async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_others_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connected: bool
@@ -116,7 +127,7 @@ async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_othe
     monkeypatch.setattr(front, "TOKENS_S", 0.02)
     path = tmp_path / "tokens.json"
     tokens = [added(path, name) for name in ("gone", "stays")]
-    machine = Machine(encode_s=0.0, decode_s=0.0)
+    machine = Machine()
     streams = ClientStreams(Settings(server=ServerSettings(resume_s=3600.0)))
     streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
     async with serving(token_file=str(path), streams=streams) as running:
@@ -129,9 +140,7 @@ async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_othe
             client.transport.abort()
         await running.value("streamer_streams", {}, int(connected))
         TokenFile(path).change(lambda tokens: tokens[1:])
-        async with asyncio.timeout(WAIT_S):
-            while machine.engine.n_sessions > 1:
-                await asyncio.sleep(0.01)
+        await until(lambda: machine.engine.n_sessions <= 1)
         again = await running.socket("/v1/stream", additional_headers=bearer(tokens[1]))
         await again.send(json.dumps({"type": "resume", "session": sessions[1], "after": 1}))
         assert (await next_event(again)).type == "resumed"

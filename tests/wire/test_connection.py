@@ -14,8 +14,8 @@ import psutil
 import pytest
 
 from streamer.server import connection
+from tests.waiting import until
 from tests.wire.support import (
-    WAIT_S,
     RecordingStream,
     Running,
     deaf_socket,
@@ -58,9 +58,7 @@ async def test_a_client_that_was_refused_and_leaves_gives_its_place_back_at_once
     monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 600.0)
     async with serving() as running:
         await talk(running, b"\x00\r\n\r\n")  # it closes when it has read the answer
-        async with asyncio.timeout(WAIT_S):
-            while running.server.n_connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not running.server.n_connections)
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
@@ -103,9 +101,7 @@ async def test_there_are_so_many_connections_and_no_more() -> None:
         await running.value("streamer_refusals_total", {"reason": "connections_per_address"}, 1)
         for sock in held:
             sock.close()
-        async with asyncio.timeout(90):
-            while running.server.n_connections:
-                await asyncio.sleep(0.01)
+        await until(lambda: not running.server.n_connections)
         async with running.socket("/v1/captions") as client:
             assert (await next_event(client)).type == "ready"
 
@@ -245,9 +241,7 @@ async def test_a_client_that_vanished_leaves_nothing_behind() -> None:
             await running.value("streamer_streams", {}, 0)
             running.streams.opened.clear()
             del alive
-            async with asyncio.timeout(90):
-                while stream() is not None:
-                    await asyncio.sleep(0.01)
+            await until(lambda: stream() is None)
         finally:
             gc.enable()
 

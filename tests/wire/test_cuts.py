@@ -18,7 +18,7 @@ from tests.wire.support import Running, next_event, serving, within
 pytestmark = pytest.mark.slow
 
 SEED = int(os.environ.get("CUTS_SEED", "1"))
-# A thousand, over other seeds, once in a while: CUTS=1000 CUTS_SEED=2 make tests ARGS=tests/server/test_cuts.py
+# A thousand, over other seeds, once in a while: CUTS=1000 CUTS_SEED=2 make tests ARGS=tests/wire/test_cuts.py
 N_CUTS = int(os.environ.get("CUTS", "200"))
 N_CUTS_AFTER_FINISH = 100  # of them
 

@@ -16,6 +16,7 @@ from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingO
 from streamer.server import front
 from streamer.server.tokens import TokenFile
 from tests.unit.protocols.recorded import segment
+from tests.waiting import until
 from tests.wire.support import Running, added, serving, within
 
 TOKEN = "a-secret-of-16-or-more"
@@ -294,9 +295,7 @@ async def test_a_revoked_token_ends_the_requests_that_were_made_with_it(
         served.recordings.items = [segment(1, "Ask not"), never, segment(2, "what.", 1.0)]
         waiting, streaming = asyncio.create_task(ask("gone", "false")), asyncio.create_task(ask("gone", "true"))
         staying = asyncio.create_task(ask("stays", "false"))
-        async with asyncio.timeout(90):
-            while never.n_waiting < 3:  # the stream's first event is on its way
-                await asyncio.sleep(0.01)
+        await until(lambda: never.n_waiting >= 3)  # the stream's first event is on its way
         TokenFile(path).change(lambda known: tuple(token for token in known if token.name != "gone"))
         answer = await within(waiting)
         assert (answer.status_code, answer.json()) == (401, {"error": "the token was revoked or has expired"})

@@ -14,6 +14,7 @@ from streamer.protocols.adapter import Action, Adapter, Change, Do, Finish, Hang
 from streamer.protocols.native import StreamStart
 from streamer.server.responses import ERROR_BODIES
 from streamer.server.routes import SOCKETS, Socket
+from tests.waiting import until
 from tests.wire.support import RecordingStream, closing, final, serving, within
 
 PATH = "/v1/parrot"
@@ -129,8 +130,7 @@ async def test_a_session_that_cannot_be_finished_closes_the_dialogue_as_internal
             assert caplog.messages.count("serving a client failed") == 1
             await other.send("open")
             assert await within(other.recv()) == "hello"
-            while len(running.streams.opened) < 2:
-                await asyncio.sleep(0.01)
+            await until(lambda: len(running.streams.opened) >= 2)
             running.server.drain()
             assert await closing(other) == (1011, "internal")
 

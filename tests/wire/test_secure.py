@@ -143,6 +143,20 @@ async def test_tls_for_a_plain_port_is_answered_as_no_http(caplog: pytest.LogCap
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+async def test_a_connection_that_breaks_off_leaves_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tls="self-signed") as running:
+        for _ in range(20):
+            _, writer = await asyncio.open_connection(
+                "127.0.0.1", running.port, ssl=trusting(), server_hostname="localhost"
+            )
+            writer.write(b"GET / HT")
+            writer.transport.abort()
+        async with asyncio.timeout(90):
+            while running.server.n_connections:
+                await asyncio.sleep(0.01)
+    assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
 def spki_hash() -> str:
     """Return the hash of the certificate's public key, by which Chromium lets a certificate be trusted (RFC 7469)."""
     certificate = x509.load_pem_x509_certificate(certificate_path(SELF_SIGNED).read_bytes())

@@ -14,12 +14,9 @@ from wyoming.ping import Ping, Pong
 
 from streamer.errors import ConfigError
 from streamer.server import wyoming
+from tests.daemon import free_port
+from tests.waiting import until
 from tests.wire.support import Running, serving, within
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
@@ -83,8 +80,7 @@ async def test_who_is_one_too_many_is_told_so_and_has_room_later() -> None:
                 assert (event.type, event.data["code"]) == ("error", "connections_per_address")
                 assert await read(other) is None, "the connection is closed"
         await running.value("streamer_refusals_total", {"reason": "connections_per_address"}, 1.0)
-        while running.server.n_connections:
-            await asyncio.sleep(0.01)
+        await until(lambda: not running.server.n_connections)
         async with AsyncTcpClient("127.0.0.1", port) as client:
             await client.write_event(Ping("b").event())
             event = await read(client)

@@ -95,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--graphs", default="", metavar="TEXT", help="only graphs whose names contain this")
     parser.add_argument("--write", action="store_true", help="keep the results in results.json")
     folder = platformdirs.user_cache_path("streamer") / "npu"
-    parser.add_argument("--folder", type=Path, default=folder, metavar="DIR", help="where the compiler is installed")
+    parser.add_argument("--folder", type=Path, default=folder, metavar="DIR", help="folder of the compiler")
     return parser
 
 

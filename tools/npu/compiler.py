@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Mapping
@@ -14,16 +13,27 @@ from pathlib import Path
 import msgspec
 import psutil
 
-from streamer.errors import StreamerError
+from streamer.errors import PeerError, StreamerError
+from streamer.wheels import Wheel, download
 
-VERSION = "2026.4.1"
-DIGEST = "sha256:4e04316abff1b99e29b8cbd38deaef9bde4739eba216d982d4b3981e456ecd87"
+WHEEL = Wheel(
+    "openvino==2026.4.1",
+    "openvino-2026.4.1-22982-cp312-cp312-win_amd64.whl",
+    84_964_415,
+    "4e04316abff1b99e29b8cbd38deaef9bde4739eba216d982d4b3981e456ecd87",
+    ("--platform=win_amd64", "--python-version=3.12"),
+)
 
 # Meteor and Arrow Lake, Lunar Lake, Panther Lake.
 PLATFORMS = ("3720", "4000", "5010")
 
 # An encoder of large models takes minutes on a quiet machine.
 TIMEOUT_S = 3600.0
+
+# A compiler that ends without an answer, as one does that the system ends for its memory, is started again.
+ATTEMPTS = 2
+PAUSE_S = 60.0
+OUT_OF_MEMORY = r"(?i)bad_alloc|bad allocation|out of memory|not enough memory"
 
 SOURCE = Path(__file__).with_name("compile.c")
 
@@ -79,7 +89,23 @@ class Compiler:
         }
         words = [str(word) for pair in given.items() for word in pair]
         command = ["wine", str(self._program), _windows_path(model), _windows_path(blob), *words]
-        begin_s = time.monotonic()
+        for attempt in range(ATTEMPTS):
+            begin_s = time.monotonic()
+            returncode, peak_mb, printed = self._call(command)
+            seconds = round(time.monotonic() - begin_s, 1)
+            if blob.is_file():
+                blob_mb = round(blob.stat().st_size / 1e6, 1)
+                blob.unlink()
+                found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
+                return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+            if "FAILED" in printed and not re.search(OUT_OF_MEMORY, printed):
+                return Compiled(seconds=seconds, peak_mb=peak_mb, refused=why_refused(printed))
+            if attempt + 1 < ATTEMPTS:
+                time.sleep(PAUSE_S)
+        raise Unavailable(f"Intel's compiler ended with {returncode} {ATTEMPTS} times: {printed[-300:]!r}")
+
+    def _call(self, command: list[str]) -> tuple[int, float, str]:
+        """Return the exit code of a program, its peak memory in MB, and what it printed."""
         with (self.folder / f"{os.getpid()}.log").open("w+b") as log:
             process = psutil.Popen(
                 command,
@@ -93,16 +119,7 @@ class Compiler:
             log.seek(0)
             printed = log.read().decode("utf-8", "replace")
         Path(log.name).unlink()
-        seconds = round(time.monotonic() - begin_s, 1)
-        if not blob.is_file():
-            if "FAILED" not in printed and process.returncode not in (0, 1):
-                raise Unavailable(f"Intel's compiler ended with {process.returncode}: {printed[-300:]!r}")
-            reason = printed.rpartition("FAILED ")[2]
-            return Compiled(seconds=seconds, peak_mb=peak_mb, refused=" ".join(reason.split())[:300])
-        blob_mb = round(blob.stat().st_size / 1e6, 1)
-        blob.unlink()
-        found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
-        return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+        return process.returncode, peak_mb, printed
 
     @property
     def _libraries(self) -> Path:
@@ -114,29 +131,10 @@ class Compiler:
 
     def _fetch(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        wanted = self.folder / "wheel.txt"
-        wanted.write_text(f"openvino=={VERSION} --hash={DIGEST}\n", encoding="utf-8")
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--require-hashes",
-        ]
-        _run(
-            [
-                *pip,
-                "--platform=win_amd64",
-                "--python-version=3.12",
-                f"--dest={self.folder}",
-                "--requirement",
-                str(wanted),
-            ]
-        )
-        wheel = next(self.folder.glob(f"openvino-{VERSION}-*.whl"))
+        try:
+            wheel = download(WHEEL, self.folder)
+        except PeerError as error:
+            raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(self.folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
         wheel.unlink()
@@ -144,6 +142,12 @@ class Compiler:
     def _environment(self) -> dict[str, str]:
         wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
         return {**os.environ, **wine, "WINEPATH": _windows_path(self._libraries)}
+
+
+def why_refused(printed: str) -> str:
+    """Return why the compiler refused a graph: what its passes reported, else the end of its message."""
+    reasons = re.findall(r"\[ERROR\] [\d:.]+ (.+)", printed) or [printed.rpartition("FAILED ")[2]]
+    return " ".join(reasons[0].split())[-300:]
 
 
 def _windows_path(path: Path) -> str:

@@ -7,6 +7,7 @@ import msgspec
 
 from streamer.events import Event, Final, Ready, Revision, Speakers, Word
 from streamer.outputs.base import Sink
+from streamer.outputs.subtitles.cues import file_line
 
 
 class Revised:
@@ -85,7 +86,7 @@ def turns(final: Final) -> Iterator[Final]:
 
     Words of an unknown speaker belong to the words before them, at the beginning to those after them.
     """
-    speaker = next((word.speaker for word in final.words if word.speaker and word.word.strip()), None)
+    speaker = next((word.speaker for word in final.words if word.speaker and file_line(word.word)), None)
     if speaker is None:
         yield final
         return

@@ -29,11 +29,12 @@ from streamer.whisper.device.devices import (
 )
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
+from streamer.whisper.graphs.build import ModelGraphs, fix_sizes, lookup_of, without_lookup
 from streamer.whisper.graphs.ports import (
     BLOCK_TOKENS,
     MAX_WINDOWS,
     MOST_TOKENS,
+    NPU_BLOCK_TOKENS,
     SLOTS_STEP,
     Ports,
     beam_slots,
@@ -85,6 +86,7 @@ class Compilation:
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
         model: str = "",
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile nothing yet.
 
@@ -92,20 +94,30 @@ class Compilation:
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : directory of compiled graphs; None: they are not kept
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
+        on_progress : receives how many graphs of how many are compiled
         """
         self.graphs = graphs
         self.compiled: dict[Sizes, ov.CompiledModel] = {}
+        # What makes vectors of tokens, on the CPU, for decoders that take these.
+        self.lookup: ov.CompiledModel | None = None
         self.plans = dict(plans)
         self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
-        self._cache_dir = cache_dir
+        self.cache_dir = cache_dir
         self._model = model
+        self._on_progress = on_progress
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
+        # Seconds that each compiled graph took; one that is in the cache takes few.
+        self.compile_s: dict[Sizes, float] = {}
         # Stages that failed in half precision, and devices that they did so on.
         self._precise: set[tuple[str, str]] = set()
+        # What computes while this compiles (see `go_beside`).
+        self._beside: Compilation | None = None
+        # Directories in the cache of the stages' graphs.
+        self.entries: dict[Sizes, Path] = {}
 
     @property
     def devices(self) -> dict[str, str]:
@@ -116,31 +128,24 @@ class Compilation:
         """Whether another device than the CPU may take over: windows and beams have to suit its graphs, too."""
         return any(plan.candidates != ("CPU",) for plan in self.plans.values())
 
-    def awaits_npu(self) -> bool:
-        """Return whether an NPU's graphs are not all in the cache: to compile them takes minutes."""
-        return any(
-            kind_of(self.devices[stage]) == "NPU"
-            and not plan.npu_through_cpu
-            and not all(self._is_cached(graph, model) for graph, model in self.models(stage).items())
-            for stage, plan in self.plans.items()
-        )
+    def facts(self, stage: str) -> list[object]:
+        """Return what a verdict on a stage's results there holds for: device, driver, properties, model and beams."""
+        return [*self._facts(stage, self._properties(stage)), self.n_beams]
 
     def check_properties(self) -> None:
         """Raise ConfigError for a property that a device does not know."""
         for stage, plan in self.plans.items():
             check_properties(self._core, self.devices[stage], plan)
 
-    def compile(self, n_threads: int = 4, on_progress: Callable[[int, int], None] = lambda done, total: None) -> None:
+    def compile(self) -> None:
         """Compile what is not compiled.
-
-        n_threads : how many graphs are compiled at once
-        on_progress : receives how many graphs of how many are compiled
 
         Raises InferenceError if a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
         self.check_properties()
-        with ThreadPoolExecutor(n_threads, "compile") as pool:
+        self._take_from_beside()
+        with ThreadPoolExecutor(1 if self._beside else 4, "compile") as pool:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self.models(stage) for stage in missing}
@@ -148,10 +153,10 @@ class Compilation:
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
                     keep_in_bfloat16(model)
             for graphs in models.values():
-                tasks |= {graph: pool.submit(self._compile, graph, model) for graph, model in graphs.items()}
-            on_progress(0, len(tasks))
+                tasks |= {graph: pool.submit(self._timed, graph, model) for graph, model in graphs.items()}
+            self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
-                on_progress(done, len(tasks))
+                self._on_progress(done, len(tasks))
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
@@ -160,11 +165,24 @@ class Compilation:
                 errors[stage] = error
         if errors:
             self.reject(errors)
-            self.compile(n_threads, on_progress)
+            self.compile()
+
+    def go_beside(self, computing: "Compilation") -> None:
+        """Have graphs compiled one at a time, and none of stages that another compilation has on the same device."""
+        self._beside, self._on_progress = computing, lambda done, total: None
+
+    def _take_from_beside(self) -> None:
+        if self._beside is not None:
+            for graph, compiled in [*self._beside.compiled.items()]:
+                if self._beside.devices[graph.stage] == self.devices[graph.stage]:
+                    self.compiled[graph] = compiled
+                    if graph.stage == "decoder":
+                        self.lookup = self._beside.lookup
 
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
-        give_back_mapped(Path(place) for place in (self._cache_dir, self._model) if place)
+        self._beside = None
+        give_back_mapped(Path(place) for place in (self.cache_dir, self._model) if place)
 
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
@@ -178,22 +196,25 @@ class Compilation:
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed, or half precision on them. Raises the error of a stage's last."""
-        moved: dict[str, list[str]] = {}
+        moved: dict[tuple[str, str], list[str]] = {}  # stages, by their device and what they are tried on next
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
+            self.compile_s = {graph: seconds for graph, seconds in self.compile_s.items() if graph.stage != stage}
+            self.entries = {graph: entry for graph, entry in self.entries.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if has_choice(device, plan) and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
-                logger.warning("%s; trying %s in full precision for %s", error, device, stage)
-                continue
-            if self._failed[stage] + 1 >= len(plan.candidates):
+                place = f"{device} in full precision"
+            elif self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
-            self._failed[stage] += 1
-            moved.setdefault(f"{device} {plan.candidates[self._failed[stage]]}", []).append(stage)
-        for devices, stages in moved.items():
+            else:
+                self._failed[stage] += 1
+                place = plan.candidates[self._failed[stage]]
+            moved.setdefault((device, place), []).append(stage)
+        for (_, place), stages in moved.items():
             # What is wrong with a device is the same for all of its stages: one line for all.
-            logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
+            logger.warning("%s; trying %s for %s", errors[stages[0]], place, ", ".join(stages))
 
     def models(self, stage: str) -> dict[Sizes, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
@@ -215,6 +236,7 @@ class Compilation:
 
     def _decoders(self, whole: ov.Model) -> dict[Sizes, ov.Model]:
         dims = self.graphs.dims
+        self.lookup = None
         if not whole.is_dynamic():  # of others, for one token a call
             return {Sizes("decoder", n_tokens=1, n_slots=dims.cache_size): whole}
         if self.devices["decoder"] == "CPU":
@@ -224,11 +246,20 @@ class Compilation:
                 "decoder", dims, self._n_heads, n_tokens=MOST_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
-        calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
+        on_npu = kind_of(self.devices["decoder"]) == "NPU"
+        block = NPU_BLOCK_TOKENS if on_npu else BLOCK_TOKENS
+        calls = [(1, dims.cache_size), (block, dims.cache_size)]
         if self.n_beams > 1:
             calls.append((BLOCK_TOKENS, beam_slots(dims, self.n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
-        return {sizes: self._fixed(sizes, whole) for sizes in found}
+        fixed = {sizes: self._fixed(sizes, whole) for sizes in found}
+        lookup = lookup_of(whole) if on_npu else None
+        if lookup is None:
+            return fixed
+        # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
+        mark_half_weights(lookup)
+        self.lookup = self._core.compile_model(lookup, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return {sizes: without_lookup(model) for sizes, model in fixed.items()}
 
     def _fixed(self, sizes: Sizes, whole: ov.Model, largest: Sizes | None = None) -> ov.Model:
         """Return a graph for calls of these sizes, and for all up to the largest."""
@@ -256,11 +287,34 @@ class Compilation:
             return False
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
+    def _timed(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
+        begin = time.monotonic()
+        compiled = self._compile(graph, model)
+        self.compile_s[graph] = time.monotonic() - begin
+        logger.debug("%s for %s in %.1f s", graph, self.devices[graph.stage], self.compile_s[graph])
+        return compiled
+
+    def _properties(self, stage: str, group_size: int | None = None) -> dict[str, object]:
+        device = self.devices[stage]
+        return properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
+
+    def _facts(self, stage: str, properties: Mapping[str, object]) -> list[object]:
+        return [*device_facts(self._core, self.devices[stage]), sorted(properties.items()), self._model]
+
     def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
-        device = self.devices[graph.stage]
-        properties, directory = self._properties(graph, model), self._entry(graph, model)
-        if self.plans[graph.stage].npu_through_cpu or not may_abort(model, device):
+        stage = graph.stage
+        device = self.devices[stage]
+        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
+        properties = self._properties(stage, group_size)
+        through_cpu = self.plans[stage].npu_through_cpu
+        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
+        directory = None
+        if self.cache_dir is not None and not through_cpu:
+            shapes = [port.partial_shape for port in model.inputs]
+            directory = cache.entry(self.cache_dir, device, [*self._facts(stage, properties), graph, shapes])
+            self.entries[graph] = directory
+        if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:
             if directory is None:
@@ -270,31 +324,9 @@ class Compilation:
                     compile_apart(path, device, {**properties, "CACHE_DIR": str(kept)})
             return self._compile_for(device, graph, read_graph(path), properties, directory)
 
-    def _properties(self, graph: Sizes, model: ov.Model) -> dict[str, object]:
-        stage, device = graph.stage, self.devices[graph.stage]
-        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        return properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
-
-    def _entry(self, graph: Sizes, model: ov.Model) -> Path | None:
-        """Return the cache's directory of a graph for its device; None if it is not kept."""
-        device = self.devices[graph.stage]
-        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
-        if self._cache_dir is None or self.plans[graph.stage].npu_through_cpu:
-            return None
-        shapes = [port.partial_shape for port in model.inputs]
-        properties = sorted(self._properties(graph, model).items())
-        return cache.entry(
-            self._cache_dir, device, [*device_facts(self._core, device), properties, self._model, graph, shapes]
-        )
-
-    def _is_cached(self, graph: Sizes, model: ov.Model) -> bool:
-        directory = self._entry(graph, model)
-        return directory is not None and any(directory.glob("*.blob"))
-
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None
     ) -> ov.CompiledModel:
-        begin = time.monotonic()
         if directory is not None:
             try:
                 with cache.replacing(directory) as kept:
@@ -303,7 +335,6 @@ class Compilation:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
                 logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))
             else:
-                logger.debug("%s for %s in %.1f s", graph, device, time.monotonic() - begin)
                 return compiled
         try:
             compiled = self._core.compile_model(model, device, properties)

@@ -5,7 +5,6 @@ tokens of one sequence, or the next token of several that share the slots of wha
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -18,7 +17,9 @@ from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.ports import (
+    EMBEDDED,
     FEW_TOKENS,
+    LOOKED_UP,
     MOST_TOKENS,
     SLOTS_STEP,
     TOKENS_STEP,
@@ -32,8 +33,18 @@ IntArray = NDArray[np.int64]
 class Decoder:
     """Texts that grow token by token, each of one window; all have the same length. One thread at a time may use it."""
 
-    def __init__(self, stages: Iterable[Stage], dims: ModelDimensions, mask: MaskConvention = OURS) -> None:
-        """Take the compiled graphs: one for calls of any size, or one for each size."""
+    def __init__(
+        self,
+        stages: Iterable[Stage],
+        dims: ModelDimensions,
+        mask: MaskConvention = OURS,
+        lookup: Stage | None = None,
+    ) -> None:
+        """Take the compiled graphs: one for calls of any size, or one for each size.
+
+        lookup : what makes vectors of tokens, if the graphs take vectors
+        """
+        self._lookup = lookup
         # What a mask of these graphs holds.
         self.mask = mask
         # Tokens of each sequence.
@@ -59,8 +70,10 @@ class Decoder:
 
     @property
     def block_tokens(self) -> int:
-        """Tokens of a sequence that one call takes."""
-        return MOST_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
+        """Tokens of a sequence that one call takes, with as many slots as there are."""
+        if self._any_size:
+            return MOST_TOKENS
+        return max(stage.sizes.n_tokens or 1 for stage in self._stages if stage.sizes.n_slots == self._n_slots)
 
     @property
     def max_beams(self) -> int:
@@ -68,7 +81,7 @@ class Decoder:
         if self._any_size:
             return MAX_BEAMS
         most = self._slot_sizes[-1]
-        return max(n for n in range(1, self.block_tokens + 1) if n == 1 or beam_slots(self._dims, n) <= most)
+        return max(n for n in range(1, MAX_BEAMS + 1) if n == 1 or beam_slots(self._dims, n) <= most)
 
     @property
     def takes_batches(self) -> bool:
@@ -227,14 +240,19 @@ class Decoder:
         mask[:, :n, : self._n_slots][seen] = self.mask.shown
         own = np.tri(size, dtype=np.bool_) if causal else np.eye(size, dtype=np.bool_)
         mask[:, :, self._n_slots :][:, own] = self.mask.shown
-        inputs: dict[str, NDArray[Any]] = {
-            "input_ids": ids,
-            "position_ids": places.ravel(),
-            "attention_mask": mask.reshape(n_windows * size, -1),
-        }
-        tensors = {name: stage.tensor(name, values) for name, values in inputs.items()}
+        tensors = self._tokens(stage, ids, places.ravel())
+        tensors["attention_mask"] = stage.tensor("attention_mask", mask.reshape(n_windows * size, -1))
         stage.infer({**tensors, **self._cache, **self._cross})
         return stage
+
+    def _tokens(self, stage: Stage, ids: IntArray, positions: IntArray) -> dict[str, ov.Tensor]:
+        """Return tokens as a graph takes them: ids, shape (n_windows, n), and positions, or vectors made of both."""
+        takes = self._lookup or stage
+        tensors = {name: takes.tensor(name, values) for name, values in zip(LOOKED_UP, (ids, positions), strict=True)}
+        if self._lookup is None:
+            return tensors
+        self._lookup.infer(tensors)
+        return {EMBEDDED: stage.tensor(EMBEDDED, self._lookup.output(EMBEDDED).data)}
 
     def _stage_for(self, n_tokens: int) -> Stage:
         n_audio_ctx = self._windows[0].n_audio_ctx

@@ -26,12 +26,16 @@ _HALF_PRECISION = {"INFERENCE_PRECISION_HINT": "f16"}
 # partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
 _NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
 
-# In OpenVINO's messages if an NPU's driver has no compiler, or an old one.
-_WITHOUT_COMPILER = (
-    "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE",
-    "Unsupported configuration key: NPU_MAX_TILES",
-    "Missing upper bound for one or more nodes",
-)
+# What OpenVINO's messages about an NPU mean, and what to do.
+_NPU_MESSAGES = {
+    "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE": "its driver has no compiler: `streamer doctor` says what to install",
+    "Unsupported configuration key: NPU_MAX_TILES": (
+        "its driver has no compiler, or one that is older than this OpenVINO: `streamer doctor` says what to install"
+    ),
+    "Missing upper bound for one or more nodes": (
+        "its compiler is an old one, which takes fixed sizes only: bring driver and OpenVINO to their latest"
+    ),
+}
 
 # What `the_core` has made, the newest last.
 _cores: list[ov.Core] = []
@@ -84,18 +88,22 @@ class StagePlan:
     # Whether an NPU takes over when its graphs are compiled.
     until_npu: bool = False
 
+    @property
+    def is_for_npu(self) -> bool:
+        return kind_of(self.candidates[0]) == "NPU" and not self.npu_through_cpu
+
     def why(self, device: str, available: Sequence[str]) -> str:
         """Return why a device was taken: for AUTO, what is wrong with those that it prefers."""
         if self.npu_through_cpu:
             return "the NPU's plugin, which has the CPU compute"
         if self.until_npu:
-            return "until its graphs for the NPU are compiled, once, for some minutes"
-        if self.wanted != "AUTO":
+            return "until the NPU's graphs are compiled, some minutes"
+        if self.wanted != "AUTO" and kind_of(device) == kind_of(self.wanted):
             return "as asked for"
         kinds = {kind_of(name) for name in available}
         preferred = DEVICE_ORDER[: DEVICE_ORDER.index(kind_of(device))]
         reasons = [f"{kind} does not work" if kind in kinds else f"no {kind} here" for kind in preferred]
-        return f"AUTO: {', '.join(reasons) or 'the first choice'}"
+        return f"{self.wanted}: {', '.join(reasons) or 'the first choice'}"
 
 
 def the_core(*, renewed: bool = False) -> ov.Core:
@@ -127,8 +135,8 @@ def list_devices() -> list[DeviceInfo]:
 
 def describe_device(core: ov.Core, name: str) -> DeviceInfo:
     """Return what a device reports of itself, which may be nothing."""
-    driver = _property(core, name, f"{kind_of(name)}_DRIVER_VERSION")
-    return DeviceInfo(name, _property(core, name, "FULL_DEVICE_NAME"), driver)
+    driver = device_property(core, name, f"{kind_of(name)}_DRIVER_VERSION")
+    return DeviceInfo(name, device_property(core, name, "FULL_DEVICE_NAME"), driver)
 
 
 def kind_of(device: str) -> str:
@@ -137,10 +145,15 @@ def kind_of(device: str) -> str:
 
 
 def remedy_for(device: str, error: Exception) -> str:
-    """Return what to do if a device does not compile a graph."""
-    if kind_of(device) == "NPU" and any(mark in str(error) for mark in _WITHOUT_COMPILER):
-        return "its driver has no compiler, or an old one: `streamer doctor` says what to install"
-    return "update its driver"
+    """Return what it means that a device does not compile a graph, and what to do."""
+    meanings = _NPU_MESSAGES.items() if kind_of(device) == "NPU" else ()
+    return next((meaning for message, meaning in meanings if message in str(error)), "update its driver")
+
+
+def why_it_cannot_compile(device: str) -> str:
+    """Have a device compile a graph of one operation. Returns why it cannot, in a line; empty if it can."""
+    error = _refusal(the_core(), device, {})
+    return "" if error is None else f"it compiles nothing ({first_line(error)}): {remedy_for(device, error)}"
 
 
 def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:
@@ -179,6 +192,30 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
         }
         plans[stage] = StagePlan(stage, tuple(candidates), properties, wanted, settings.npu_through_cpu)
     return plans
+
+
+def with_last_resorts(plans: Mapping[str, StagePlan], available: Sequence[str]) -> dict[str, StagePlan]:
+    """Return plans in which other devices follow an NPU, also one that was asked for."""
+    others = [device for device in choose_devices("AUTO", available) if kind_of(device) != "NPU"]
+    return {
+        stage: replace(plan, candidates=(*dict.fromkeys((*plan.candidates, *others)),)) if plan.is_for_npu else plan
+        for stage, plan in plans.items()
+    }
+
+
+def until_npu(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
+    """Return plans in which other devices compute first what is for an NPU, without properties, which are for that."""
+    return {
+        stage: replace(
+            plan,
+            candidates=(*sorted(plan.candidates, key=lambda device: kind_of(device) == "NPU"),),
+            properties={},
+            until_npu=True,
+        )
+        if plan.is_for_npu
+        else plan
+        for stage, plan in plans.items()
+    }
 
 
 def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:
@@ -248,7 +285,7 @@ def device_facts(core: ov.Core, device: str) -> list[str]:
     """Return OpenVINO's version, the device and its driver: what is compiled with them is of use to no others."""
     kind = kind_of(device)
     names = ("FULL_DEVICE_NAME", f"{kind}_DRIVER_VERSION", f"{kind}_COMPILER_VERSION")
-    return [ov.get_version(), device, *(_property(core, device, name) for name in names)]
+    return [ov.get_version(), device, *(device_property(core, device, name) for name in names)]
 
 
 def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Exception | None:
@@ -261,7 +298,7 @@ def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Ex
     return None
 
 
-def _property(core: ov.Core, device: str, name: str) -> str:
+def device_property(core: ov.Core, device: str, name: str) -> str:
     """Return a property of a device as text; empty if the device does not report it."""
     try:
         return " ".join(str(core.get_property(device, name)).split())[:200]

@@ -7,6 +7,7 @@ https://docs.openvino.ai, "Configurations for Intel GPU".
 import contextlib
 import ctypes
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -80,6 +81,12 @@ def npu_compiler_obstacle() -> Obstacle | None:
     _, driver, compiler = _NPU_LIBRARIES.values()
     if not _loads(driver) or _loads(compiler):
         return None
+    with contextlib.suppress(OSError):
+        if platform.freedesktop_os_release()["ID"] == "fedora":
+            return Obstacle(
+                "its driver has no compiler, since Fedora's package intel-npu-driver comes without one",
+                f"install the compiler of the driver's version from {_NPU_RELEASES}",
+            )
     return Obstacle(
         f"its driver has no compiler (no {compiler[0]}), and nothing runs on it without",
         f"install intel-driver-compiler-npu of the driver's version, see {_NPU_RELEASES}",

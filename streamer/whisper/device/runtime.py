@@ -10,7 +10,7 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.compile import Compilation, Sizes
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, to_float32
@@ -63,7 +63,8 @@ class Runtime:
         self._types = {name: cross_kv.port(f"present_{name}").element_type for name in names}
         self._buffers = WindowBuffers(self.dims, self._types, n_buffers)
         decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder"]
-        self.decoder = Decoder(decoders, self.dims, mask)
+        lookup = None if compilation.lookup is None else Stage(Sizes("decoder", None), compilation.lookup, "CPU")
+        self.decoder = Decoder(decoders, self.dims, mask, lookup)
         self.decoder.use(self.window(self.windows_s[-1]))
 
     @property

@@ -7,7 +7,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array, FloatArray
-from streamer.errors import InferenceError, ModelError
+from streamer.errors import LostDeviceError, ModelError
 from streamer.whisper.device.compile import Sizes
 from streamer.whisper.ir import first_line
 
@@ -46,7 +46,7 @@ class Stage:
     def infer(self, inputs: Mapping[str, ov.Tensor], outputs: Mapping[str, ov.Tensor] | None = None) -> None:
         """Compute. `outputs` are written to; the others stay valid until the next run (see `output`).
 
-        Raises InferenceError if the device fails, or gives no answer for `HANGS_AFTER_S`.
+        Raises LostDeviceError if the device fails, or gives no answer for `HANGS_AFTER_S`.
         """
         self.before()
         tensors = {**inputs, **(outputs or {})}
@@ -77,9 +77,9 @@ class Stage:
         tensor.data[:] = values
         return tensor
 
-    def failure(self, reason: str) -> InferenceError:
+    def failure(self, reason: str) -> LostDeviceError:
         """Return the error of a device that failed in this graph."""
-        return InferenceError(
+        return LostDeviceError(
             f"{self.device} failed while it computed the {self.sizes} ({reason}): see `streamer doctor`, update the"
             " driver, or choose another device with --device CPU",
             self.sizes.stage,

@@ -19,13 +19,16 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import constant
-from streamer.whisper.graphs.ports import STAGES, Ports, Shape, dtype_of, ports
+from streamer.whisper.graphs.ports import EMBEDDED, LOOKED_UP, STAGES, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
 
 # Added to the attention score of a hidden slot. exp(-30000) is 0 in every float type, and it fits float16.
 HIDDEN_SCORE = -30_000.0
+
+# Among which NPUs of the generations 4000 and 5010 divide the heads.
+NPU_TILES = 4
 
 Weights = Mapping[str, FloatArray]
 
@@ -125,12 +128,13 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     sizes = ops.shape_of(ids)
     placed = ops.gather(build.table("decoder.embed_positions.weight"), ops.reshape(positions, sizes, False), zero)
     x = ops.add(ops.gather(build.table("decoder.embed_tokens.weight"), ids, zero), placed)
+    x.set_friendly_name(EMBEDDED)
     visible = ops.reshape(mask, ops.concat([sizes, build.integers([-1])], 0), False)
     visible = ops.unsqueeze(visible, build.integers([1]))
     bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
 
     outputs: dict[str, ov.Output] = {}
-    aligned: dict[tuple[int, int], ov.Node] = {}
+    shares_of: dict[int, ov.Node] = {}
     for i in range(dims.n_text_layer):
         prefix = f"decoder.layers.{i}"
         normed = build.layer_norm(x, f"{prefix}.self_attn_layer_norm")
@@ -150,17 +154,14 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
             build.linear(normed, f"{prefix}.encoder_attn.q_proj"), dims.n_text_head, dims.text_head_size
         )
         key, value = (build.inputs[f"past_key_values.{i}.encoder.{kind}"] for kind in ("key", "value"))
-        attended, shares = build.attention(query, [key], [value])
-        for layer, head in alignment_heads:
-            if layer == i:
-                aligned[i, head] = ops.gather(shares, build.integers([head]), ops.constant(np.int64(1)))
+        attended, shares_of[i] = build.attention(query, [key], [value])
         x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.encoder_attn.out_proj"))
         x = build.feed_forward(x, prefix)
 
     x = build.layer_norm(x, "decoder.layer_norm")
     outputs["logits"] = ops.matmul(x, build.table("proj_out.weight", "decoder.embed_tokens.weight"), False, True)
     if alignment_heads:
-        outputs["cross_attention"] = ops.concat([aligned[layer, head] for layer, head in alignment_heads], 1)
+        outputs["cross_attention"] = build.chosen_heads(shares_of, alignment_heads, dims.n_text_head)
     return build.model(outputs, "whisper_decoder")
 
 
@@ -190,6 +191,38 @@ def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
             for target in node.output(0).get_target_inputs():
                 target.replace_source_output(size.output(0))
     return fixed
+
+
+def lookup_of(decoder: ov.Model) -> ov.Model | None:
+    """Return the part of a decoder that makes vectors of tokens and positions, for any number of them.
+
+    None if the decoder does not say which that is, as those of others and those that earlier versions saved.
+    """
+    copy = decoder.clone()
+    vectors = _embedded(copy)
+    if vectors is None:
+        return None
+    result = ops.result(vectors)
+    result.output(0).set_names({EMBEDDED})
+    return ov.Model([result], [copy.input(name).get_node() for name in LOOKED_UP], "whisper_lookup")
+
+
+def without_lookup(decoder: ov.Model) -> ov.Model:
+    """Return a decoder of fixed sizes, of which there is a lookup, as one that takes the vectors."""
+    copy = decoder.clone()
+    vectors = _embedded(copy)
+    assert vectors is not None, "the decoder has no lookup"
+    taken = ops.parameter(vectors.get_shape(), vectors.get_element_type(), EMBEDDED)
+    taken.output(0).set_names({EMBEDDED})
+    for target in vectors.get_target_inputs():
+        target.replace_source_output(taken.output(0))
+    others = [node for node in copy.get_parameters() if node.output(0).get_names().isdisjoint(LOOKED_UP)]
+    return ov.Model(copy.get_results(), [taken, *others], decoder.get_friendly_name())
+
+
+def _embedded(decoder: ov.Model) -> ov.Output | None:
+    """Return what a decoder makes of tokens and positions."""
+    return next((node.output(0) for node in decoder.get_ops() if node.get_friendly_name() == EMBEDDED), None)
 
 
 class _Builder:
@@ -266,6 +299,17 @@ class _Builder:
 
     def merge_heads(self, x: ov.Node, width: int) -> ov.Node:
         return ops.reshape(ops.transpose(x, self.integers([0, 2, 1, 3])), self.integers([0, -1, width]), True)
+
+    def chosen_heads(self, shares: Mapping[int, ov.Node], heads: Heads, n_head: int) -> ov.Node:
+        """Return the attention of some heads, one after the other; shares : that of all heads, by layer"""
+        axis = ops.constant(np.int64(1))
+        if n_head % NPU_TILES == 0:
+            return ops.concat([ops.gather(shares[layer], self.integers([head]), axis) for layer, head in heads], 1)
+        # Intel's compiler for these fails to take one head out of heads that are not the same number on each tile, but
+        # not out of several layers' heads. That takes up to a fifth more of a block's time.
+        layers = sorted({layer for layer, _ in heads})
+        numbers = [layers.index(layer) * n_head + head for layer, head in heads]
+        return ops.gather(ops.concat([shares[layer] for layer in layers], 1), self.integers(numbers), axis)
 
     def attention(
         self, query: ov.Node, keys: Sequence[ov.Node], values: Sequence[ov.Node], bias: ov.Node | None = None

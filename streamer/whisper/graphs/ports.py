@@ -20,6 +20,9 @@ STAGES = ("encoder", "cross_kv", "decoder")
 # Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
+# The same on an NPU, by whose cost model 64 tokens take about as long as two times 16 (docs/npu.md).
+NPU_BLOCK_TOKENS = 64
+
 # The same in a graph for any number of tokens, and the numbers that there are: each new one takes 10 ms and 4 MB to
 # begin with. On two cores with matrix units, base in int8 takes 10 ms for 1 token, 14 for 6, 21 for 16, 54 for 64.
 # OpenVINO 2026.4 keeps a second copy of the weights for calls of more than 6.
@@ -32,6 +35,11 @@ MAX_WINDOWS = 64
 
 # The cache of a graph of any sizes grows by this many tokens: each call reads all of it, filled or not.
 SLOTS_STEP = 64
+
+# Inputs that a decoder makes vectors of; and such vectors, which graphs for an NPU take in their place, shape
+# (n_windows, n_tokens, n_text_state). So is the node called that holds them in other graphs.
+LOOKED_UP = ("input_ids", "position_ids")
+EMBEDDED = "inputs_embeds"
 
 Shape = tuple[int, ...]
 
@@ -126,7 +134,7 @@ def key_values(n_layer: int, side: str) -> list[str]:
 
 def dtype_of(port: str) -> type[np.generic]:
     """Return the type of a port of our graphs, before any is compiled."""
-    return np.int64 if port in ("input_ids", "position_ids") else np.float32
+    return np.int64 if port in LOOKED_UP else np.float32
 
 
 def beam_slots(dims: ModelDimensions, n_beams: int) -> int:

@@ -20,6 +20,7 @@ from huggingface_hub import constants
 
 from streamer.errors import ModelError, StreamerError
 from streamer.wheels import INDEX
+from streamer.whisper.files import write_text
 from streamer.whisper.hub.files import choose
 from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED
 
@@ -205,15 +206,7 @@ def check_room(name: str, folder: Path, n_bytes: int, remedy: str) -> None:
 
 def write_record(wanted: Wanted, commit: str, sizes: Mapping[str, int]) -> None:
     """Write down that these files of a version, with their sizes, are here and were right."""
-    write(wanted.record, msgspec.json.encode(_Record(commit, dict(sizes))).decode())
-
-
-def write(path: Path, text: str) -> None:
-    """Write a small file at one stroke."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    written = path.with_name(f"{path.name}.{os.getpid()}")
-    written.write_text(text, encoding="utf-8")
-    written.replace(path)
+    write_text(wanted.record, msgspec.json.encode(_Record(commit, dict(sizes))).decode())
 
 
 def link(blob: Path, path: Path) -> None:

@@ -17,6 +17,7 @@ from huggingface_hub import constants
 from streamer import __version__
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.wheels import INDEX
+from streamer.whisper.files import write_text
 from streamer.whisper.hub import packaged
 from streamer.whisper.hub.cache import (
     COMMIT,
@@ -29,7 +30,6 @@ from streamer.whisper.hub.cache import (
     find,
     link,
     parse,
-    write,
     write_record,
 )
 from streamer.whisper.hub.files import choose, some_of
@@ -151,7 +151,7 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
                 ) from None
             link(blobs / file.digest, snapshot / file.name)
             n_here += file.n_bytes
-    write(wanted.folder / "refs" / "main", commit)
+    write_text(wanted.folder / "refs" / "main", commit)
     write_record(wanted, commit, {file.name: file.n_bytes for file in files})
     for left in blobs.glob(f"*{_PARTIAL}"):  # of an older version of the model
         left.unlink(missing_ok=True)

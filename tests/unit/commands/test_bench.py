@@ -88,7 +88,7 @@ def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
     clip.with_suffix(".txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UsageError, match="in UTF-8"):
         refused(clip)
-    monkeypatch.setattr(command_of_bench, "shipped", dict)
+    monkeypatch.setattr(command_of_bench, "speech", lambda: None)
     with pytest.raises(UsageError, match="name a file of speech"):
         refused()
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from streamer.commands import doctor
-from streamer.commands.doctor import CHECKS, TABLE_WIDTH, check_apart, diagnose, show
+from streamer.commands.doctor import CHECKS, REPORT, TABLE_WIDTH, check_apart, diagnose, show
 from streamer.commands.invocation import Invocation
 from streamer.findings import Finding
 from streamer.settings.table import Settings
@@ -34,6 +34,13 @@ def test_each_check_answers_from_another_process(name: str) -> None:
     found = check_apart(name, Settings(), TIMEOUT_S)
     assert found
     assert not any("exit code" in finding.found for finding in found.values()), found
+
+
+def test_names_that_are_no_text_are_checked() -> None:
+    settings = Settings().having({"model.name": "no\udcffmodel", "model.cache_dir": "/dev/null/\udcff"})
+    found = check_apart("Files", settings, TIMEOUT_S)
+    expect(found["Model"], PROBLEM, r"there is no model 'no\udcffmodel'")
+    expect(found["Compiled graphs"], PROBLEM, "/dev/null/\udcff cannot be made")
 
 
 @pytest.mark.parametrize(
@@ -110,6 +117,23 @@ def test_diagnose_shows_all_checks(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert text.endswith("noproblems,1warning")
     (tmp_path / "own.yaml").touch()
     assert str(tmp_path / "own.yaml") in diagnosed(monkeypatch, tmp_path / "own.yaml", {})[1]
+
+
+def test_the_report_is_text_without_the_persons_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"NPU": Finding(OK, f"AI Boost, {Path.home() / 'x.blob'}, " + "long " * 50)}
+    monkeypatch.setattr(doctor, "check_apart", lambda name, settings: found if name == REPORT else {})
+    console = Console(file=io.StringIO(), width=80)
+    assert diagnose(Invocation(None, {}), console, report=True) == 0
+    assert isinstance(console.file, io.StringIO)
+    program, npu = console.file.getvalue().splitlines()
+    assert program.startswith("Program: streamer ")
+    assert npu.startswith(f"NPU: AI Boost, {Path('~') / 'x.blob'}, long long")
+
+
+def test_the_report_of_this_machine() -> None:
+    found = check_apart(REPORT, Settings(), TIMEOUT_S)
+    assert {"System", "OpenVINO", "CPU"} <= set(found)
+    assert str(Path.home()) not in " ".join(finding.found for finding in found.values())
 
 
 def test_refused_settings_are_a_problem_and_the_defaults_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ import logging
 import os
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from streamer.errors import ModelError
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
+from tests.waiting import wait_until
 
 MODEL = {"config.json": b"{}", "model.safetensors": os.urandom(2_000_000)}
 
@@ -100,8 +100,7 @@ def test_waiting_for_another_program_is_told(
     with FileLock(lock):
         fetching = threading.Thread(target=commands.fetch, args=("base.en",))
         fetching.start()
-        while not caplog.records:
-            time.sleep(0.01)
+        wait_until(lambda: bool(caplog.records))
         assert caplog.messages == ["base.en: waiting for another program that fetches it"]
         assert cache.cached("base.en") is None
     fetching.join()

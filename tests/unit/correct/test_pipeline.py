@@ -1,4 +1,6 @@
+import gc
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -62,6 +64,20 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     finals.finish(end)
     assert over.wait(WAIT_S)
     return events
+
+
+def test_the_finals_of_a_session_that_is_over_are_freed_without_a_garbage_collection() -> None:
+    corrections = Corrections([], deadline_s=WAIT_S, read_again=lambda passage, samples: ())
+    log = EventLog("abc", 100)
+    gc.disable()
+    try:
+        left = weakref.ref(corrections.follow(log, lambda start, end: None))
+        log.append(final_of("one"))
+        corrections.correcting.close(WAIT_S)
+        log.close()
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def settle(finals: FinalsOfSession) -> None:

@@ -18,42 +18,39 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import msgspec
-import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.engine import Engine
 from streamer.engine.language import choose_language
-from streamer.engine.publisher import Output
-from streamer.engine.runner import AudioKind, Input, SessionRunner
+from streamer.engine.runner import AudioKind
 from streamer.engine.schedule import WindowSchedule
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
-from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
+from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
 from streamer.engine.window import Request
 from streamer.errors import InferenceError
-from streamer.events import Error, Event, Final, Gap, GapReason
+from streamer.events import Error, Final, Gap, GapReason
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import (
     BAD,
     FAITHFUL,
     GARBAGE,
-    LOUDNESS_STEP,
     NEVER_AGREES,
     Clock,
     FakeDetector,
     FakeEncoded,
     FakeEncoder,
-    FakeMel,
     Manners,
     Speaker,
     index_of,
     spoken,
 )
 from tests.promises import Promises
-from tests.unit.engine.test_session import SETTINGS, n_items
+from tests.unit.engine.simulation import SETTINGS, Talker
+from tests.unit.engine.test_session import n_items
 
 # Longest wait for threads that are to be done; reached only where they hang.
 PATIENCE_S = 60.0
@@ -206,20 +203,6 @@ class Detector(FakeDetector):
         return super().process(samples)
 
 
-class Mel(FakeMel):
-    """Says whose voice it is also where nobody speaks."""
-
-    def __init__(self, voice: int) -> None:
-        super().__init__()
-        self._voice = voice
-
-    def window(self, samples: Float32Array, start_samples: int) -> Float32Array:
-        """See LogMelStream."""
-        mel = super().window(samples, start_samples)
-        mel[0, 2] = self._voice
-        return mel
-
-
 class Decoder:
     """Knows what each voice says, and makes worse of it."""
 
@@ -227,7 +210,7 @@ class Decoder:
         self._world = world
 
     def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
-        """See engine.Decoder."""
+        """See engine.WindowDecoder."""
         world, client = self._world, self._world.clients[encoded.voice]
         rng, chances = client.decoder_rng, world.chances
         assert request.n_samples == encoded.end - encoded.start
@@ -255,37 +238,33 @@ class Decoder:
         return hypothesis
 
 
-class Client:
+class Client(Talker):
     """Somebody who sends audio and commands to a session, at moments of the clock, until the audio is over."""
 
     def __init__(self, world: "World", voice: int, seed: int) -> None:
         rng = self.rng = random.Random(seed)
-        self.world, self.voice = world, voice
+        self.world = world
         self.decoder_rng = random.Random(seed + 1)
         self.duration_s = rng.choice((0.0, 0.3, 3.0, 10.0, 10.0, 20.0, 20.0, 40.0, 75.0))
-        self.words = spoken(
+        words = spoken(
             rng, self.duration_s * rng.uniform(0.8, 1.0), pause=rng.choice((0.0, 0.1, 0.3, 0.8)), start_s=0.3
         )
         manners = FAITHFUL if world.faithful else random_manners(rng)
-        self.speaker = Speaker(self.words, seed=seed, manners=manners)
+        self.speaker = Speaker(words, seed=seed, manners=manners)
         self.settings = random_settings(rng)
         kind = rng.choice(tuple(AudioKind))
         live = kind is AudioKind.LIVE
         # Too small a buffer, where something may be lost.
         capacity_s = rng.choice((4.0, 40.0)) if live and not world.faithful else 90.0
-        self.finished = 0
-        self.events: list[Event] = []
-        self.runner = SessionRunner(
-            self.settings,
-            Input(
-                kind=kind,
-                capacity_samples=round(capacity_s * SAMPLE_RATE),
-                max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
-                reserved=rng.random() < 0.2,
-            ),
-            Output(on_event=self.events.append, on_finished=self._finish),
-            mel=Mel(voice),
+        super().__init__(
+            voice,
+            words,
+            settings=self.settings,
             new_detector=lambda: Detector(world.trouble, world.chances.detector),
+            kind=kind,
+            capacity_samples=round(capacity_s * SAMPLE_RATE),
+            max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
+            reserved=rng.random() < 0.2,
         )
         # What it sends at a time, and how fast: 1 is as it is spoken.
         self._piece_s = rng.choice((0.02, 0.1, 0.25, 1.0))
@@ -332,16 +311,16 @@ class Client:
         n_samples = round(self._piece_s * rng.uniform(0.2, 1.8) * SAMPLE_RATE)
         if runner.input.kind is not AudioKind.LIVE and runner.ring.free < n_samples:
             return 0.3
-        runner.write(self._audio(runner.ring.head, n_samples))
+        self.write(n_samples)
         return n_samples / SAMPLE_RATE / self._rate
 
-    def check(self) -> None:
+    def check_all(self) -> None:
         """Hold what was said against all promises."""
         runner, head_s = self.runner, self.runner.ring.head / SAMPLE_RATE
         assert runner.over, "it is not over"
-        assert self.finished == (not self.left_early), f"finished {self.finished} times"
+        assert self.n_finished == (not self.left_early), f"finished {self.n_finished} times"
         assert not self.left_early or len(self.events) == self.n_events_then, "it went on when it had been left"
-        promises = Promises(wordless=True)
+        promises = self.promises = Promises(wordless=True)
         promises.take(self.events)
         for error in self.events:
             assert not isinstance(error, Error) or "Injected" in error.message, error
@@ -399,9 +378,6 @@ class Client:
             position = end
         return dataclasses.replace(hypothesis, words=tuple(words), compression_ratio=rng.choice((1.2, 3.0)))
 
-    def _finish(self) -> None:
-        self.finished += 1
-
     def _leave(self) -> None:
         match self._way_out:
             case "end":
@@ -411,7 +387,7 @@ class Client:
                 self.runner.close()
             case _:
                 self.runner.cut_short("overload")
-        self.left_early = not self.finished
+        self.left_early = not self.n_finished
         self.n_events_then = len(self.events)
 
     def _command(self) -> None:
@@ -443,13 +419,6 @@ class Client:
             self.runner.write_gap(n_samples, reason)
             total_s += length_s
         return total_s
-
-    def _audio(self, start: int, n_samples: int) -> Float32Array:
-        samples = np.zeros(n_samples, dtype=np.float32)
-        for word in self.words:
-            if word.end > start and word.start < start + n_samples:
-                samples[max(0, word.start - start) : word.end - start] = LOUDNESS_STEP
-        return samples
 
 
 class World:
@@ -484,7 +453,7 @@ class World:
         totals.failures += self.trouble.n_failures
         for client in self.clients:
             try:
-                client.check()
+                client.check_all()
             except AssertionError as error:
                 raise AssertionError(f"session {client.voice} ({client.runner.input.kind.name}): {error}") from error
         assert self.engine.n_sessions == 0
@@ -590,8 +559,8 @@ def failing_logic(world: World) -> Iterator[None]:
     steps = (
         (Session, "advance", chance / 50),
         (WindowSchedule, "next_window", chance),
-        (Transcript, "request", chance),
-        (Transcript, "apply_hypothesis", chance),
+        (SessionTranscript, "request", chance),
+        (SessionTranscript, "apply_hypothesis", chance),
     )
     with ExitStack() as patches:
         for owner, name, odds in steps:

@@ -7,123 +7,46 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
-from streamer.engine.engine import Engine
-from streamer.engine.publisher import Output
-from streamer.engine.runner import AudioKind, Input, SessionRunner
-from streamer.engine.settings import SessionSettings
+from streamer.engine.runner import AudioKind
 from streamer.engine.window import Request, Window
 from streamer.errors import InferenceError
-from streamer.events import Error, Event, Final, Gap, Speech
+from streamer.events import Error, Event, Gap, Speech
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     FakeDecoder,
     FakeDetector,
     FakeEncoded,
-    FakeEncoder,
-    FakeMel,
-    Speaker,
-    SpokenWord,
-    audio_of,
     spoken,
 )
-from tests.promises import Promises
-from tests.unit.engine.test_session import SETTINGS, only
-
-# Longest wait for something that must happen; reached only where it does not.
-PATIENCE_S = 90.0
-
-CAPACITY_SAMPLES = 90 * SAMPLE_RATE
+from tests.unit.engine.simulation import PATIENCE_S, Machine, Talker
+from tests.unit.engine.test_session import only
+from tests.waiting import wait_until
 
 
-@dataclass
-class Listener:
-    """A session in the engine, what it says, and the audio that it is given."""
+class Threads(Machine):
+    """A machine whose engine has threads, for recordings."""
 
-    voice: int
-    words: list[SpokenWord]
-    kind: AudioKind = AudioKind.RECORDED
-    settings: SessionSettings = SETTINGS
-    capacity_samples: int = CAPACITY_SAMPLES
-    new_detector: Callable[[], FakeDetector] = FakeDetector
-    events: list[Event] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.finished = threading.Event()
-        self._said = threading.Condition()
-        self.live = SessionRunner(
-            self.settings,
-            Input(kind=self.kind, capacity_samples=self.capacity_samples),
-            Output(on_event=self._on_event, on_finished=self.finished.set),
-            mel=FakeMel(),
-            new_detector=self.new_detector,
-        )
-
-    def write(self, until_s: float, from_s: float = 0.0) -> None:
-        """Give it its audio of these seconds."""
-        samples = audio_of(self.words, round(until_s * SAMPLE_RATE) + 20 * SAMPLE_RATE, voice=self.voice)
-        self.live.write(samples[round(from_s * SAMPLE_RATE) : round(until_s * SAMPLE_RATE)])
-
-    def finish(self, until_s: float = 14.0, from_s: float = 0.0) -> None:
-        """Give it its audio of these seconds, the last, and wait until all of it is final."""
-        self.write(until_s, from_s)
-        self.live.end()
-        assert self.finished.wait(PATIENCE_S)
-
-    def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
-        with self._said:
-            assert self._said.wait_for(lambda: ready(self.events), PATIENCE_S), self.events
-
-    def of(self, *types: type[Event]) -> list[Event]:
-        return [event for event in self.events if isinstance(event, types)]
-
-    @property
-    def text(self) -> str:
-        return " ".join(event.text for event in self.events if isinstance(event, Final) and event.text)
-
-    def _on_event(self, event: Event) -> None:
-        with self._said:
-            self.events.append(event)
-            self._said.notify_all()
-
-
-class Setting:
-    """An engine of fakes, and its voices."""
-
-    def __init__(self, pause: float = 0.15) -> None:
-        self.words = [spoken(random.Random(voice), 12.0, pause=pause) for voice in range(4)]
+    def __init__(self, pause: float = 0.15, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock=clock)
+        self._pause = pause
         # Holds a thread where a test puts it.
         self.barrier = Barrier()
-        self.encoder = FakeEncoder()
-        self.decoder = FakeDecoder(self.encoder, [Speaker(words, seed=i) for i, words in enumerate(self.words)])
-        self.engine: Engine[FakeEncoded] = Engine(self.encoder, self.decoder)
 
-    def listener(
-        self,
-        voice: int = 0,
-        *,
-        kind: AudioKind = AudioKind.RECORDED,
-        capacity_s: float = 90.0,
-        new_detector: Callable[[], FakeDetector] = FakeDetector,
-    ) -> Listener:
-        """Return a session that the engine serves."""
-        capacity_samples = round(capacity_s * SAMPLE_RATE)
-        result = Listener(voice, self.words[voice], kind, capacity_samples=capacity_samples, new_detector=new_detector)
-        self.engine.add(result.live)
-        return result
-
-    def said(self, voice: int) -> str:
-        return "".join(word.text for word in self.words[voice]).strip()
+    def listener(self, **options: Any) -> Talker:  # noqa: ANN401 - see Talker
+        """Open a session in which words are said for 12 s."""
+        return self.talker(12.0, pause=self._pause, **{"kind": AudioKind.RECORDED, "max_delay_s": math.inf, **options})
 
 
 @pytest.fixture
-def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
-    setting = Setting(*getattr(request, "param", ()))
+def setting(request: pytest.FixtureRequest) -> Iterator[Threads]:
+    setting = Threads(*getattr(request, "param", ()))
     setting.engine.start()
     yield setting
     # A test that failed may have left a thread waiting.
@@ -146,58 +69,42 @@ class Barrier:
         assert self.reached.wait(PATIENCE_S)
 
 
-def check_one_gap(setting: Setting, listener: Listener) -> None:
+def check_one_gap(listener: Talker) -> None:
     """Check that a failure has cost the first voice one gap, and that what follows it is transcribed."""
-    gap = only(Gap, listener.of(Gap))
+    gap = only(Gap, listener.gaps)
     assert gap.reason == "device"
     assert listener.text
-    assert setting.said(0).endswith(listener.text)
-    check_all_told([event for event in listener.events if not isinstance(event, Error)])
+    assert listener.said.endswith(listener.text)
+    listener.check()
 
 
-def check_all_told(events: list[Event]) -> Promises:
-    promises = Promises()
-    promises.take(events)
-    promises.check_all_told()
-    return promises
-
-
-def wait_until(engine: Engine[FakeEncoded], ready: Callable[[], bool]) -> None:
-    """Wait until the engine's work makes something true."""
-    ticks = threading.Event()
-    for _ in range(round(PATIENCE_S * 100)):
-        if ready():
-            return
-        ticks.wait(0.01)
-    pytest.fail(f"it did not happen: {engine.stats}")
-
-
-def test_a_session_is_transcribed_and_finished(setting: Setting) -> None:
+def test_a_session_is_transcribed_and_finished(setting: Threads) -> None:
     listener = setting.listener()
-    listener.finish()
-    assert listener.text == setting.said(0)
-    assert check_all_told(listener.events).partials > 0
+    listener.end(14.0)
+    assert listener.text == listener.said
+    listener.check()
+    assert listener.promises.partials > 0
     assert setting.engine.n_sessions == 0
     assert setting.decoder.overwritten == []
     assert setting.engine.stats.windows_replaced == 0  # a recording waits for each
 
 
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
-def test_several_sessions_are_told_apart(setting: Setting) -> None:
-    listeners = [setting.listener(voice) for voice in range(4)]
+def test_several_sessions_are_told_apart(setting: Threads) -> None:
+    listeners = [setting.listener() for voice in range(4)]
     for listener in listeners:
-        listener.write(14.0)
-        listener.live.end()
+        listener.write_until(14.0)
+        listener.runner.end()
     for listener in listeners:
         assert listener.finished.wait(PATIENCE_S)
-        assert listener.text == setting.said(listener.voice)
+        assert listener.text == listener.said
     assert setting.decoder.overwritten == []
 
 
 @pytest.mark.parametrize("where", ["encoder", "decoder"])
 @pytest.mark.parametrize("failure", [InferenceError("the device is gone"), ZeroDivisionError("a bug")])
 def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
-    setting: Setting, where: str, failure: Exception
+    setting: Threads, where: str, failure: Exception
 ) -> None:
     failures = iter([failure])
 
@@ -210,17 +117,17 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     else:
         setting.decoder.before = fail_once
     listener = setting.listener()
-    listener.finish()
-    error = only(Error, listener.of(Error))
+    listener.end(14.0)
+    error = only(Error, listener.errors)
     assert not error.fatal
     assert error.code == ("device" if isinstance(failure, InferenceError) else "failed")
     assert "\n" not in error.message
-    check_one_gap(setting, listener)
+    check_one_gap(listener)
     assert setting.engine.stats.failures == 1
 
 
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
-def test_the_newest_window_wins(setting: Setting) -> None:
+def test_the_newest_window_wins(setting: Threads) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier
     listener = setting.listener(kind=AudioKind.LIVE)
@@ -230,90 +137,90 @@ def test_the_newest_window_wins(setting: Setting) -> None:
     while n_replaced is None or setting.engine.stats.windows_replaced == n_replaced:
         if n_replaced is None and barrier.reached.is_set():
             n_replaced = setting.engine.stats.windows_replaced
-        listener.write(position_s + 0.5, position_s)
+        listener.write_until(position_s + 0.5)
         position_s += 0.5
-        wait_until(setting.engine, lambda: listener.live.ring.head - listener.live.position < 512)
+        wait_until(lambda: listener.runner.ring.head - listener.runner.position < 512)
         assert position_s < 14.0, setting.engine.stats
         # A window that is due is encoded before more audio comes.
-        wait_until(setting.engine, lambda: setting.engine.n_waiting == 0)
+        wait_until(lambda: setting.engine.n_waiting == 0)
     newest = setting.encoder.encoded[-1].serial
     setting.decoder.before = lambda encoded: None
     barrier.let_go.set()
-    wait_until(setting.engine, lambda: len(setting.decoder.decoded) >= 2)
+    wait_until(lambda: len(setting.decoder.decoded) >= 2)
     assert setting.decoder.decoded[1].serial == newest
-    listener.finish(14.0, position_s)
-    assert listener.text == setting.said(0)
+    listener.end(14.0)
+    assert listener.text == listener.said
     assert setting.decoder.overwritten == []
 
 
 @pytest.mark.parametrize("where", ["encoder", "decoder"])
-def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(setting: Setting, where: str) -> None:
+def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(setting: Threads, where: str) -> None:
     barrier = setting.barrier
     if where == "encoder":
         setting.encoder.before = barrier
     else:
         setting.decoder.before = barrier
-    removed, other = setting.listener(0), setting.listener(1)
-    removed.write(14.0)
+    removed, other = setting.listener(), setting.listener()
+    removed.write_until(14.0)
     barrier.wait()
-    removed.live.close()
+    removed.runner.close()
     n_events = len(removed.events)
     setting.encoder.before = setting.decoder.before = lambda encoded: None
     barrier.let_go.set()
-    other.finish()
-    assert other.text == setting.said(1)
+    other.end(14.0)
+    assert other.text == other.said
     assert len(removed.events) == n_events
     assert not removed.finished.is_set()
     assert setting.engine.n_sessions == 0
 
 
 def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    setting = Setting()  # no thread runs
+    setting = Threads()  # no thread runs
     listener = setting.listener()
-    issue = listener.live.issue
+    issue = listener.runner.issue
 
     def issue_and_close(now_s: float) -> tuple[Window, Float32Array] | None:
         issued = issue(now_s)
-        listener.live.close()
+        listener.runner.close()
         return issued
 
-    monkeypatch.setattr(listener.live, "issue", issue_and_close)
-    listener.write(14.0)
+    monkeypatch.setattr(listener.runner, "issue", issue_and_close)
+    listener.write_until(14.0)
     while setting.engine.n_waiting == 0:
         setting.engine.listen()
     assert setting.engine.encode()
     assert setting.engine.n_sessions == 0
 
 
-def test_a_session_that_is_cut_short_says_what_is_lost(setting: Setting) -> None:
+def test_a_session_that_is_cut_short_says_what_is_lost(setting: Threads) -> None:
     setting.decoder.before = setting.barrier
-    listener = setting.listener(0)
-    listener.write(14.0)
+    listener = setting.listener()
+    listener.write_until(14.0)
     setting.barrier.wait()
-    listener.live.cut_short("overload")
-    gap = only(Gap, listener.of(Gap))
+    listener.runner.cut_short("overload")
+    gap = only(Gap, listener.gaps)
     assert (gap.end, gap.reason) == (14.0, "overload")
     assert gap.start < 1.0
     n_events = len(listener.events)
     setting.barrier.let_go.set()
-    wait_until(setting.engine, lambda: not setting.engine.n_sessions)
+    wait_until(lambda: not setting.engine.n_sessions)
     assert len(listener.events) == n_events
 
 
-def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(setting: Setting) -> None:
+def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(setting: Threads) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier
     listener = setting.listener()
-    listener.write(14.0)
+    listener.write_until(14.0)
     barrier.wait()
-    position = listener.live.position
+    position = listener.runner.position
     assert position < 4 * SAMPLE_RATE
-    listener.write(15.0, 14.0)
-    other = setting.listener(1)
-    other.write(2.0)
+    listener.write_until(15.0)
+    other = setting.listener()
+    other.write_until(2.0)
     # The encoder's thread has been round when it has served the other.
     other.wait_for(lambda events: any(isinstance(event, Speech) for event in events))
-    assert listener.live.position == position
+    assert listener.runner.position == position
     barrier.let_go.set()
 
 
@@ -330,44 +237,43 @@ class BrokenDetector(FakeDetector):
 
 
 def test_a_detector_that_fails_is_replaced_and_what_was_lost_is_a_gap(
-    setting: Setting, monkeypatch: pytest.MonkeyPatch
+    setting: Threads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(BrokenDetector, "has_failed", False)
     listener = setting.listener(new_detector=BrokenDetector)
-    listener.write(3.0)
+    listener.write_until(3.0)
     listener.wait_for(lambda events: any(isinstance(event, Error) for event in events))
-    listener.finish(14.0, 3.0)
-    error = only(Error, listener.of(Error))
+    listener.end(14.0)
+    error = only(Error, listener.errors)
     assert not error.fatal
     assert "ZeroDivisionError" in error.message
-    check_one_gap(setting, listener)
+    check_one_gap(listener)
     assert setting.engine.failing == ""
 
 
-class Rude(Listener):
-    def _on_event(self, event: Event) -> None:
+class Rude(Talker):
+    def take(self, event: Event) -> None:
         raise RuntimeError("no thanks")
 
 
-def test_a_listener_that_raises_does_not_stop_the_others(setting: Setting) -> None:
-    rude, other = Rude(0, setting.words[0]), setting.listener(1)
-    setting.engine.add(rude.live)
+def test_a_listener_that_raises_does_not_stop_the_others(setting: Threads) -> None:
+    rude, other = setting.add(Rude(0, spoken(random.Random(0), 12.0))), setting.listener()
     for listener in (rude, other):
-        listener.finish()
-    assert other.text == setting.said(1)
+        listener.end(14.0)
+    assert other.text == other.said
 
 
 def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
-    setting = Setting()
+    setting = Threads()
     barrier = setting.barrier
     setting.decoder.before = barrier
     setting.engine.start()
     listener = setting.listener()
-    listener.write(14.0)
+    listener.write_until(14.0)
     barrier.wait()
     stopper = threading.Thread(target=setting.engine.stop)
     stopper.start()
-    wait_until(setting.engine, lambda: setting.engine._decoding.stopping)
+    wait_until(lambda: setting.engine._decoding.stopping)
     barrier.let_go.set()
     stopper.join(PATIENCE_S)
     assert not stopper.is_alive()
@@ -403,54 +309,55 @@ class Doubtful(FakeDecoder):
 
 @pytest.mark.parametrize("kind", [AudioKind.LIVE, AudioKind.RECORDED])
 def test_a_second_look_ends_when_another_session_waits(
-    setting: Setting, kind: AudioKind, monkeypatch: pytest.MonkeyPatch
+    setting: Threads, kind: AudioKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine_module, "RETRY_S", PATIENCE_S)
     decoder = Doubtful(setting.encoder, setting.decoder.speakers)
     setting.engine._decoder = decoder
-    doubtful, other = setting.listener(0, kind=kind), setting.listener(1, kind=AudioKind.LIVE)
-    doubtful.write(14.0)
-    doubtful.live.end()
+    doubtful, other = setting.listener(kind=kind), setting.listener(kind=AudioKind.LIVE)
+    doubtful.write_until(14.0)
+    doubtful.runner.end()
     assert decoder.retrying.wait(PATIENCE_S)
     n_decoded, decoder.wanted_s = len(decoder.decoded), 0.0  # the next is as short as can be
-    other.write(2.0)
+    other.write_until(2.0)
     assert doubtful.finished.wait(PATIENCE_S)
     assert decoder.retries[:2] == [True, False]
     assert decoder.decoded[n_decoded].voice == 1
-    assert doubtful.text == setting.said(0)
+    assert doubtful.text == doubtful.said
 
 
-def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
+def test_an_engine_is_busy_while_a_window_is_at_work(setting: Threads) -> None:
     assert not setting.engine.busy
     assert setting.engine.wait_idle(0.0, 1e9)
     setting.decoder.before = setting.barrier
     listener = setting.listener()
-    listener.write(14.0)
+    listener.write_until(14.0)
     setting.barrier.wait()
     assert setting.engine.busy
     assert not setting.engine.wait_idle(0.0)
     setting.barrier.let_go.set()
-    listener.live.end()
+    listener.runner.end()
     assert listener.finished.wait(PATIENCE_S)
     assert setting.engine.wait_idle(PATIENCE_S, 1e9)
 
 
 def test_a_turn_that_does_not_end_can_be_seen() -> None:
-    setting, now_s = Setting(), 100.0
-    engine = setting.engine = Engine(setting.encoder, setting.decoder, clock=lambda: now_s)
+    now_s = 100.0
+    setting = Threads(clock=lambda: now_s)
+    engine = setting.engine
     assert engine.turn_s == 0.0  # not started
     engine.start()
     try:
         setting.decoder.before = setting.barrier
         listener = setting.listener()
-        listener.write(14.0)
+        listener.write_until(14.0)
         setting.barrier.wait()
         now_s = 230.0
         assert engine.turn_s == 130.0
         setting.barrier.let_go.set()
-        listener.live.end()
+        listener.runner.end()
         assert listener.finished.wait(PATIENCE_S)
-        wait_until(engine, lambda: engine.turn_s == 0.0)
+        wait_until(lambda: engine.turn_s == 0.0)
     finally:
         setting.barrier.let_go.set()
         engine.stop()
@@ -458,11 +365,11 @@ def test_a_turn_that_does_not_end_can_be_seen() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_has_died_can_be_seen(setting: Setting) -> None:
+def test_a_thread_that_has_died_can_be_seen(setting: Threads) -> None:
     def die(encoded: FakeEncoded) -> None:
         raise SystemExit
 
     setting.decoder.before = die
     listener = setting.listener()
-    listener.write(14.0)
-    wait_until(setting.engine, lambda: setting.engine.turn_s == math.inf)
+    listener.write_until(14.0)
+    wait_until(lambda: setting.engine.turn_s == math.inf)

@@ -3,7 +3,7 @@
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.schedule import HESITATION_SAMPLES, PAUSE_SAMPLES, WindowSchedule
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Window
-from tests.unit.engine.test_session import SETTINGS
+from tests.unit.engine.simulation import SETTINGS
 
 PACE = round(SETTINGS.pace_s * SAMPLE_RATE)
 

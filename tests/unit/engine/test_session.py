@@ -17,38 +17,18 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.engine.schedule import PAUSE_SAMPLES
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
-from streamer.engine.transcript import PROMPT_CHARACTERS, Transcript
+from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
 from streamer.engine.window import Request, Window
 from streamer.events import Event, Final, Gap, Partial, Speech
-from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
-from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
+from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken, words_at
 from tests.promises import Promises
+from tests.unit.engine.simulation import GATE, SETTINGS, settings_of
 
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 # A word of a hypothesis: text, start, end and, if it is not the end, how far the decoder attended, in seconds.
 Said = TimedWord | tuple[str, float, float] | tuple[str, float, float, float]
-
-GATE = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
-
-SETTINGS = SessionSettings(
-    gate=GATE,
-    pace_s=0.5,
-    policy="agreement",
-    agreement=2,
-    final_silence_s=0.6,
-    attention_margin_s=0.3,
-    commit_probability=0.0,
-    show_probability=0.0,
-    trim_after_s=8.0,
-    condition_on_previous_text=True,
-    no_speech_threshold=0.6,
-    logprob_threshold=-1.0,
-    compression_ratio_threshold=2.4,
-    language="en",
-    task="transcribe",
-)
 
 
 class Conversation:
@@ -67,6 +47,8 @@ class Conversation:
     ) -> None:
         self.session = Session(settings)
         self.promises = Promises()
+        # Whether windows are decoded as they become due, and not only by `transcribe`.
+        self.at_work = True
         self.speaker = Speaker(words, seed=seed, manners=manners)
         self.clock = Clock()
         self.position = 0
@@ -97,6 +79,7 @@ class Conversation:
 
     def finish(self) -> None:
         """End the audio, wait for what is still to come, and check that everything was told."""
+        self.at_work = True
         self.promises.take(self.session.finish(self.position))
         for _ in range(10_000):
             self._work()
@@ -115,8 +98,19 @@ class Conversation:
         assert all(a < b for a, b in itertools.pairwise(indices)), indices
         return indices
 
+    def transcribe(self, cost_s: float = 0.1) -> Window:
+        """Decode the window that is due, which takes `cost_s`."""
+        window = self._next_window()
+        request = self.session.request(window)
+        assert request is not None
+        hypothesis = self.speaker.hypothesis(window.start, window.end, request.prefix)
+        self._told(self.session.apply_hypothesis(window, request, hypothesis, self.clock.now_s + cost_s))
+        return window
+
     def _work(self) -> None:
         """Do what is due at this time."""
+        if not self.at_work:
+            return
         if self._job is not None and self.clock.now_s >= self._done_s:
             job, self._job = self._job, None
             if self._rng.random() < self._failure:
@@ -155,10 +149,6 @@ class Conversation:
         self._released = max(self._released, min(self.position, self.session.needed_from))
 
 
-def settings_of(**changes: object) -> SessionSettings:
-    return msgspec.structs.replace(SETTINGS, **changes)
-
-
 paces = st.builds(
     settings_of,
     pace_s=st.sampled_from((0.1, 0.5, 2.0, 10.0)),
@@ -174,30 +164,39 @@ pauses = st.sampled_from((0.0, 0.05, 0.3, 0.8))
 durations = st.sampled_from((0.5, 7.0, 40.0, 90.0))
 
 
+def held(
+    settings: SessionSettings,
+    seed: int,
+    duration_s: float,
+    *,
+    pause: float = 0.0,
+    **more: Any,  # noqa: ANN401 - of Conversation
+) -> Conversation:
+    """Return a conversation of about this length that has come to its end."""
+    conversation = Conversation(settings, spoken(random.Random(seed), duration_s, pause=pause), seed=seed, **more)
+    conversation.speak_until(duration_s + 2.0)
+    conversation.finish()
+    return conversation
+
+
 @given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, duration_s=durations)
 def test_with_a_good_decoder_every_word_is_told_once(
     settings: SessionSettings, seed: int, cost_s: float, pause: float, duration_s: float
 ) -> None:
-    words = spoken(random.Random(seed), duration_s, pause=pause)
-    conversation = Conversation(settings, words, seed=seed, cost_s=cost_s)
-    conversation.speak_until(duration_s + 2.0)
-    conversation.finish()
+    conversation = held(settings, seed, duration_s, pause=pause, cost_s=cost_s)
     assert " ".join(final.text for final in conversation.promises.finals if final.text).split() == [
-        word.text.strip() for word in words
+        word.text.strip() for word in conversation.speaker.words
     ]
     assert not conversation.promises.gaps
 
 
 @pytest.mark.parametrize("window_s", [6.0, 12.0, 28.0])
 def test_windows_grow_up_to_their_length_and_the_decoder_knows_what_was_said_before(window_s: float) -> None:
-    words = spoken(random.Random(1), 60.0, pause=0.0)
-    conversation = Conversation(settings_of(window_s=window_s), words, seed=1)
-    conversation.speak_until(62.0)
-    conversation.finish()
+    conversation = held(settings_of(window_s=window_s), 1, 60.0)
     lengths_s = [(window.end - window.start) / SAMPLE_RATE for window in conversation.windows]
     assert window_s - 2.0 < max(lengths_s) <= window_s
     # A prompt ends where the prefix begins.
-    said = "".join(word.text for word in words)
+    said = "".join(word.text for word in conversation.speaker.words)
     for request in conversation.requests:
         assert said.startswith(request.prompt)
     assert any(request.prompt for request in conversation.requests)
@@ -226,19 +225,13 @@ def test_with_lost_audio_and_failures_every_promise_is_kept(
 def test_where_no_two_hypotheses_agree_long_speech_is_still_told(
     settings: SessionSettings, seed: int, cost_s: float
 ) -> None:
-    words = spoken(random.Random(seed), 120.0, pause=0.0)
-    conversation = Conversation(settings, words, seed=seed, manners=NEVER_AGREES, cost_s=cost_s)
-    conversation.speak_until(122.0)
-    conversation.finish()
-    assert conversation.check_words() == [word.index for word in words]
+    conversation = held(settings, seed, 120.0, manners=NEVER_AGREES, cost_s=cost_s)
+    assert conversation.check_words() == [word.index for word in conversation.speaker.words]
 
 
 @given(settings=paces, seed=seeds, cost_s=costs)
 def test_speech_without_words_ends_all_the_same(settings: SessionSettings, seed: int, cost_s: float) -> None:
-    words = spoken(random.Random(seed), 100.0, pause=0.0)
-    conversation = Conversation(settings, words, seed=seed, manners=Manners(nothing=1.0), cost_s=cost_s)
-    conversation.speak_until(102.0)
-    conversation.finish()
+    conversation = held(settings, seed, 100.0, manners=Manners(nothing=1.0), cost_s=cost_s)
     assert not any(final.text for final in conversation.promises.finals)
     assert conversation.promises.partials == 0
 
@@ -358,33 +351,44 @@ def test_where_the_decoder_keeps_reading_again_the_next_window_begins_behind_tha
     assert request_of(session, window).prefix == ()
 
 
-def test_a_pause_says_once_what_was_read_twice_and_hears_what_follows_it() -> None:
+def test_words_after_one_for_which_the_attention_leapt_ahead_are_not_lost() -> None:
+    """For the first word, base often attends to the silence after the sentence."""
+    session = speaking(CERTAIN)
+    words: list[Said] = [(" so", 0.5, 0.8, 3.5), (" far", 0.9, 1.2), (" away", 1.3, 1.8)]
+    words += [(" we", 2.2, 2.4), (" went.", 2.5, 2.9)]
+    hear(session, 3.3)
+    assert shown(take(session, pause_at(session, 3.6), words))[0] == "so far away we went."
+    assert last(Final, hear(session, 5.5, 0.0)).text == "so far away we went."
+
+
+def test_words_after_a_stable_one_for_which_the_attention_leapt_ahead_are_not_lost() -> None:
+    session = speaking(CERTAIN)
+    leapt = (" so", 0.5, 0.8, 2.5)
+    assert shown(take(session, window_at(session, 3.0), [leapt])) == ("so", len("so"))
+    words: list[Said] = [leapt, (" far", 0.9, 1.2), (" away", 1.3, 1.8), (" we", 2.2, 2.4), (" went", 2.6, 3.0)]
+    for until_s in (3.6, 4.2):
+        events = take(session, window_at(session, until_s), words)
+    assert not [event for event in events if isinstance(event, Final)]
+    hear(session, 6.0, 0.0)
+    assert said(take(session, due(session, 6.0), words)) == "so far away we went"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_pause_and_the_end_of_speech_say_once_what_was_read_twice_and_hear_what_follows_it(ended: bool) -> None:
     session = speaking(CERTAIN)
     take(session, window_at(session, 1.8), ONCE)
     hear(session, 2.4)
-    pause = pause_at(session, 2.7)
-    assert pause.pause
-    assert said(take(session, pause, GOES_ON)) == "so far away"
-    again = due(session, 2.8)
+    window = pause_at(session, 4.0 if ended else 2.7)
+    assert window.last if ended else window.pause
+    assert said(take(session, window, GOES_ON)) == "so far away"
+    again = due(session, 4.1 if ended else 2.8)
     assert again.start == round(1.6 * SAMPLE_RATE)
-    assert shown(take(session, again, [(" we", 0.0, 0.2), (" went", 0.3, 0.7)])) == ("we went", len("we went"))
-    rest = last(Final, hear(session, 4.0, 0.0))
-    assert rest.text == "we went"
-
-
-def test_the_end_of_speech_says_once_what_was_read_twice_and_hears_what_follows_it() -> None:
-    session = speaking(CERTAIN)
-    take(session, window_at(session, 1.8), ONCE)
-    hear(session, 2.4)
-    hear(session, 4.0, 0.0)
-    last = due(session, 4.0)
-    assert last.last
-    assert said(take(session, last, GOES_ON)) == "so far away"
-    again = due(session, 4.1)
-    assert again.start == round(1.6 * SAMPLE_RATE)
-    assert again.last
-    rest = only(Final, take(session, again, [(" we", 0.0, 0.2), (" went", 0.3, 0.7)]))
-    assert rest.text == "we went"
+    assert again.last == ended
+    events = take(session, again, [(" we", 0.0, 0.2), (" went", 0.3, 0.7)])
+    if not ended:
+        assert shown(events) == ("we went", len("we went"))
+        events = hear(session, 4.0, 0.0)[-1:]
+    assert said(events) == "we went"
 
 
 def test_a_word_that_begins_where_the_audio_ends_is_not_shown() -> None:
@@ -525,6 +529,15 @@ def test_words_before_a_segment_that_lead_into_a_loop_are_dropped_and_the_last_w
     assert (request.prefix, request.prompt, request.first) == ((), "", False)
     assert said(take(session, window, [(" on and on.", 0.5, 1.8)])) == "on and on."
     assert session.finished or session.next_window(8.0) is None
+
+
+@pytest.mark.parametrize("start_s", [0.5, 0.7, 0.9, 1.1])  # within a mel frame, and at its edge
+def test_a_decoder_that_does_nothing_but_loop_is_not_asked_for_ever(start_s: float) -> None:
+    words = words_at(*(start_s + 0.5 * i for i in range(4)))
+    conversation = Conversation(SETTINGS, words, seed=1, manners=Manners(loop=1.0))
+    conversation.speak_until(3.0)
+    conversation.finish()
+    assert len(conversation.windows) < 10
 
 
 def test_a_window_on_its_way_with_words_that_led_into_a_loop_is_replaced() -> None:
@@ -837,7 +850,7 @@ def test_a_hypothesis_that_cannot_be_taken_does_not_take_the_gap_before_it_along
     hear(session, 7.0)
     window = window_at(session, 9.0)
     with monkeypatch.context() as patched:
-        patched.setattr(Transcript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
+        patched.setattr(SessionTranscript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             take(session, window, [(" so", 0.5, 0.8)])
     gap, partial = take(session, window, [(" so", 0.5, 0.8)])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.publisher import Output
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
@@ -21,8 +21,8 @@ from streamer.engine.transcript import Tail
 from streamer.errors import SessionStateError
 from streamer.events import Event, Gap, Speech
 from tests.fakes import BAD, FAITHFUL, FakeDetector, FakeMel, Manners, SpokenWord, spoken
-from tests.unit.engine.machine import CAPACITY_SAMPLES, Machine
-from tests.unit.engine.test_session import SETTINGS, Conversation, settings_of
+from tests.unit.engine.simulation import CAPACITY_SAMPLES, PIECE_SAMPLES, SETTINGS, Machine, settings_of
+from tests.unit.engine.test_session import Conversation
 
 
 class MovedConversation(Conversation):
@@ -42,7 +42,6 @@ class MovedConversation(Conversation):
         self._moves = random.Random(seed + 1)
         self._move = move
         self._stored = msgspec.msgpack.encode(self.session.state)
-        self._n_told = 0
         self.n_moves = 0
         taken = self.promises.take
 
@@ -65,7 +64,7 @@ class MovedConversation(Conversation):
         behind, now_s, loss = self.position, self.clock.now_s, self._loss
         self.session = Session(self._settings, state)
         self._slot = self._job = None
-        self._released, self.position = state.needed_from, state.heard
+        self._released, self.position = state.needed_from, state.received
         self.windows.clear()
         self._loss = 0.0
         super().speak_until(behind / SAMPLE_RATE)
@@ -177,23 +176,23 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
     here, there = first, second
     for until_s in (10.0, 17.5, 18.0, 31.0, 44.0):
         here.run_until(until_s)
-        talker.live.mark(round(until_s))
-        told, state = talker.live.snapshot(lambda: len(talker.events))
-        talker.live.close()
+        talker.runner.mark(round(until_s))
+        told, state = talker.runner.snapshot(lambda: len(talker.events))
+        talker.runner.close()
         assert told == len(talker.events)
-        behind = talker.live.ring.head
+        behind = talker.runner.ring.head
         runner = SessionRunner(
             SETTINGS,
             Input(kind=AudioKind.EITHER, capacity_samples=CAPACITY_SAMPLES, live_from=behind),
-            Output(on_event=talker.take),
+            SessionOutput(on_event=talker.take),
             mel=FakeMel(),
             new_detector=FakeDetector,
             state=state,
         )
-        talker.live, talker._next = runner, 0
+        talker.runner = runner
         while runner.ring.head < behind:
-            assert runner.ring.head > state.heard or not runner.restored
-            runner.write(talker.piece(runner.ring.head)[: behind - runner.ring.head])
+            assert runner.ring.head > state.received or not runner.restored
+            talker.write(min(PIECE_SAMPLES, behind - runner.ring.head))
         here, there = there, here
         here.clock.now_s = there.clock.now_s
         here.engine.add(runner)
@@ -204,4 +203,4 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         word.text.strip() for word in talker.words
     ]
     assert not talker.gaps
-    assert not talker.live.recorded
+    assert not talker.runner.recorded

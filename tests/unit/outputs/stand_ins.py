@@ -28,6 +28,7 @@ from streamer.events import Final
 from streamer.outputs.base import Sink
 from streamer.outputs.outputs import Output
 from tests import builders
+from tests.waiting import wait_until
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
 LONG_S = 90.0
@@ -56,10 +57,7 @@ def sending(sink: Sink) -> Iterator[Output]:
 
 def wait_failing(output: Output) -> None:
     """Wait until an attempt has failed."""
-    deadline_s = time.monotonic() + LONG_S
-    while output.n_failures == 0:
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
+    wait_until(lambda: output.n_failures > 0)
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:

@@ -17,6 +17,7 @@ from streamer.settings.table import ChatSettings
 from tests import builders
 from tests.builders import partial
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
+from tests.waiting import until
 
 
 def final(text: str, segment: int = 0) -> Final:
@@ -156,6 +157,16 @@ async def test_comments_carriage_returns_and_cuts_anywhere_do_not_matter() -> No
 
     async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
         assert "".join(await pieces(conversation, "x")) == "fünf\u2028 six"
+
+
+async def test_the_last_message_needs_no_line_end() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.send('data: {"choices":[{"delta":{"content":"all"},"finish_reason":"stop"}]}')
+        await reply.finish()
+
+    async with chat_endpoint(script) as endpoint, conversing(endpoint.url) as conversation:
+        assert await pieces(conversation, "x") == ["all"]
 
 
 async def test_an_emoji_in_two_halves_is_one_and_can_be_sent_back() -> None:
@@ -400,9 +411,3 @@ async def test_an_endpoint_that_was_never_there_ends_it() -> None:
     transcript.bot.handle(final(" One."))
     with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
         await transcript.run()
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(90):
-        while not condition():
-            await asyncio.sleep(0.005)

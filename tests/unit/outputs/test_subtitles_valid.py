@@ -105,6 +105,7 @@ options = st.fixed_dictionaries(
 @given(finals, speakers, options)
 @settings(max_examples=100, deadline=None)
 @example([([("<0", 0.0, 0.0), (":", 0.0, 0.0)], None)], [], {})
+@example([([(" \ud800", 0.0, 0.0)], "0")], ["S1"], {})
 @example([([("-", 0.0, 1.0), ("->", 1.0, 2.0), ("-->", 2.0, 2.0)], None)], [], {"max_line_width": 0})
 def test_any_finals_become_a_valid_file(
     format: str,

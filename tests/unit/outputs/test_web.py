@@ -32,6 +32,7 @@ from tests.unit.outputs.stand_ins import (
     wait_failing,
     warnings,
 )
+from tests.waiting import wait_until
 
 
 def test_a_post_says_what_is_wrong_and_never_where() -> None:
@@ -215,8 +216,7 @@ def test_zoom_begins_at_one_where_it_cannot_be_asked_and_sends_nothing_old_when_
         output = Output("zoom", zoom(stand_in), first_delay_s=0.001)
         for number in (1, 2, 3):
             output.handle(final(number))
-        while output.n_dropped < 3:
-            time.sleep(0.001)
+        wait_until(lambda: output.n_dropped >= 3)
         begun.set()
         output.handle(final(4))
         output.close(time.monotonic() + LONG_S)

@@ -356,6 +356,16 @@ def test_speech_that_was_cleared_before_it_was_detected_is_not_announced() -> No
     assert names(talk.on(start(9.8))) == [STARTED]  # it begins before it is heard
 
 
+def test_clearing_again_and_again_keeps_one_item() -> None:
+    talk = Talk()
+    for _ in range(50):
+        talk.append(0.001)
+        talk.clear()
+    assert len(talk.adapter._waiting) == 1
+    talk.on(Flushed(time=0.05))
+    assert talk.adapter._waiting == []
+
+
 def test_turn_detection_can_be_turned_off_and_on_in_mid_speech() -> None:
     talk = Talk()
     talk.append(2)

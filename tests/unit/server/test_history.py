@@ -25,6 +25,7 @@ from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
 from tests.unit.outputs.finals import labelled
+from tests.waiting import until, wait_until
 from tests.wire.support import WAIT_S, final, partial, wait_published
 
 GAP = Gap(start=3.0, end=4.0, reason="overload")
@@ -38,6 +39,20 @@ HOSTILE += ["a AND", "NOT NOT", "x' OR 1=1 --", "a\0b", "{a b}", "a" * 10_000, "
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(module, "RETRY_S", 0.02)
     return tmp_path / "data" / "history.db"
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """All connections to files of histories; the first is the one that writes."""
+    opened: list[sqlite3.Connection] = []
+    connect = module._connect
+
+    def recording(path: Path) -> sqlite3.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(module, "_connect", recording)
+    return opened
 
 
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
@@ -213,9 +228,7 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
                 log.append(partial(i, "text"))
                 log.append(final(i, f"text {i}"))
                 await asyncio.sleep(0)
-            async with asyncio.timeout(WAIT_S):
-                while len(published) < 40:
-                    await asyncio.sleep(0.01)
+            await until(lambda: len(published) >= 40)
             assert published == sorted(published, key=lambda event: event.seq)
             assert texts(history) == []
         await asyncio.to_thread(wait_until, lambda: len(texts(history)) == 20)
@@ -248,6 +261,22 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
         assert kept(history).ended is not None
 
 
+def test_a_session_that_begins_while_too_much_waits_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    with closing(History(path).start()) as history:
+        first, _ = followed_log(history)
+        with locked(path):
+            for i in range(10):
+                first.append(final(i, f"text {i}"))
+            second = opened_log(history, "s2")
+            second.append(final(1, "lost"))
+            first.close()
+        wait_until(lambda: history.session("s2") is not None)
+        second.append(final(2, "kept"))
+        wait_until(lambda: texts(history, "s2") == ["kept"])
+        assert kept(history, "s1").ended is not None
+
+
 def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -260,6 +289,22 @@ def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
             history.close()
     assert history.n_lost == 3
     assert "could not be written: 3 texts are missing" in caplog.text
+
+
+def test_a_full_disk_stops_no_captions(
+    path: Path, connections: list[sqlite3.Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        (n_pages,) = connections[0].execute("PRAGMA page_count").fetchone()
+        connections[0].execute(f"PRAGMA max_page_count = {n_pages}")
+        long = "word " * 2000
+        for i in range(20):
+            log.append(final(i, f"{long}{i}"))
+        wait_until(lambda: "disk is full" in caplog.text)
+        wait_until(lambda: len(published) == 20)
+        connections[0].execute("PRAGMA max_page_count = 1000000")
+        wait_until(lambda: len(texts(history)) == 20)
 
 
 def test_a_file_that_is_damaged_while_it_is_written_is_one_line_and_captions_go_on(
@@ -678,10 +723,3 @@ def newer(path: Path) -> None:
     History(path).start().close()
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA user_version = 99")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)

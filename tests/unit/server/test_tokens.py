@@ -202,6 +202,16 @@ def test_a_file_may_hold_one_token_alone(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    "data", [b"{" + 2_000_000 * b" ", b"\xff\xfe", b"{\xff", b"{" + 100_000 * b'"a":{', b"x" * 2_000_000]
+)
+def test_a_file_that_is_too_long_or_deep_or_no_text_is_refused(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "tokens.json"
+    path.write_bytes(data)
+    with pytest.raises(ConfigError, match=r"tokens\.json"):
+        Tokens("", path)
+
+
 def test_two_commands_at_once_lose_nothing(tmp_path: Path) -> None:
     path = tmp_path / "tokens.json"
     added(path, "first")

@@ -22,7 +22,8 @@ from streamer.sessions.sessions import session_settings
 from streamer.sessions.streams import SPARE_S, ClientStream
 from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.whisper.model import WhisperModel
-from tests.unit.engine.machine import Machine
+from tests.unit.engine.simulation import Machine
+from tests.waiting import until
 from tests.wire.engine import FakeRunner, open_stream
 from tests.wire.support import wait_published, within
 
@@ -267,9 +268,7 @@ async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
     events: list[Event] = []
     stream.feed.subscribe(events.append)
     await stream.write(bytes(320))
-    async with asyncio.timeout(90):
-        while not stream.complete:
-            await asyncio.sleep(0.01)
+    await until(lambda: stream.complete)
     machine.run_until(machine.clock.now_s + 1.0)
     await within(stream.finish())
     assert [event.type for event in events] == ["error", "end"]

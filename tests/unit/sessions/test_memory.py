@@ -1,10 +1,10 @@
 """A client that is gone leaves nothing behind, also where no garbage is collected: a session is some megabytes."""
 
-import asyncio
 import contextlib
 import gc
 import weakref
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -13,9 +13,11 @@ from websockets.asyncio.client import ClientConnection
 from streamer.engine.engine import Engine
 from streamer.engine.runner import SessionRunner
 from streamer.sessions.clients import ClientStreams
-from streamer.settings.table import ServerSettings, Settings
-from tests.unit.engine.machine import Machine
+from streamer.sessions.postprocessing import PostProcessing
+from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
+from tests.unit.engine.simulation import Machine
 from tests.unit.sessions.test_clients import MODEL
+from tests.waiting import until
 from tests.wire.support import Running, events_until, next_event, serving
 
 
@@ -51,10 +53,14 @@ async def talk(running: Running) -> ClientConnection:
 
 @pytest.mark.parametrize("hear", [True, False], ids=["heard", "not heard yet"])
 @pytest.mark.parametrize("leave", ["cut", "close", "finish"])
-async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool) -> None:
-    machine = Machine(encode_s=0.0, decode_s=0.0)
+async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool, tmp_path: Path) -> None:
+    machine = Machine()
     streams = ClientStreams(Settings(server=ServerSettings(resume_s=0.01)))
-    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    engine = cast("Engine[Any]", machine.engine)
+    glossary = tmp_path / "glossary"
+    glossary.write_text("- Streamer\n", encoding="utf-8")
+    corrected = Settings(correction=CorrectionSettings(model="", glossary=str(glossary)))
+    streams.serve_with(engine, MODEL, PostProcessing(corrected, MODEL, engine))
     at_work = working(machine) if hear or leave == "finish" else contextlib.nullcontext()
     with no_garbage_collected(), at_work:
         async with serving(streams=streams) as running:
@@ -72,6 +78,4 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
                     await client.send('{"type":"finish"}')
                     await events_until(client, "end")
                     await client.close()
-            async with asyncio.timeout(90):
-                while any(part() is not None for part in left):
-                    await asyncio.sleep(0.01)
+            await until(lambda: all(part() is None for part in left))

@@ -1,6 +1,7 @@
 """Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -134,6 +135,18 @@ async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
             await collect(third)
         with pytest.raises(StoppingError):
             await recordings.open(sentence, ENGLISH)
+
+
+async def test_a_recording_that_was_closed_is_forgotten_before_its_turn(model: WhisperModel, sentence: Path) -> None:
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s), max_recordings=2) as recordings:
+        await recordings.open(sentence, ENGLISH)
+        for _ in range(3):
+            closed = await recordings.open(sentence, ENGLISH)
+            closed.close()
+            assert await collect(closed) == []
+            left = weakref.ref(closed)
+            del closed
+            assert left() is None
 
 
 async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:

@@ -2,7 +2,6 @@
 
 import gc
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,6 +24,7 @@ from streamer.settings.load import load_settings
 from tests.builders import final, words
 from tests.daemon import Outcome
 from tests.unit.speakers.voices import heard
+from tests.waiting import wait_until
 
 WAIT_S = 90.0
 
@@ -80,10 +80,7 @@ class Session:
             self.log.append(self.speakers.label(event))
 
     def wait_until_heard(self) -> None:
-        give_up = time.monotonic() + WAIT_S
-        while self.speakers.diarization.is_open:
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
+        wait_until(lambda: not self.speakers.diarization.is_open)
 
     def end(self) -> None:
         over = threading.Event()
@@ -208,11 +205,7 @@ def test_a_session_that_is_given_up_is_forgotten() -> None:
     session.tell(Speech(state="start", time=0.0))
     known = weakref.ref(session.speakers)
     del session
-    give_up = time.monotonic() + WAIT_S
-    while known() is not None:  # the worker may be at its last step
-        gc.collect()
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_until(lambda: gc.collect() >= 0 and known() is None)  # the worker may be at its last step
 
 
 def test_without_a_model_a_daemon_does_not_start_and_says_how_to_fetch_it(

@@ -97,6 +97,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("model: {device: GPU.1}", "model.device", "GPU.1"),
         ("model: {decoder_device: NPU.3720}", "model.decoder_device", "NPU.3720"),
         ("model: {decoder_device: ''}", "model.decoder_device", ""),
+        ("model:\n  decoder_device:", "model.decoder_device", ""),
         ("model: {properties: [NPU_TURBO=YES, A=b=c]}", "model.properties", ("NPU_TURBO=YES", "A=b=c")),
     ],
 )
@@ -171,6 +172,8 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         ("decoding:\n  hotwords: NPU", 2, ["list of text", "write ['NPU']"]),
         ("model:\n  device: npu", 2, ["'npu'", "AUTO, NPU, GPU, CPU", "nearest is NPU"]),
         ("model:\n  device: 1990-13-45", 2, ["AUTO, NPU, GPU, CPU"]),
+        ('model:\n  device: "CPU\\n"', 2, ["'CPU\\n' (text)", "AUTO, NPU, GPU, CPU"]),
+        ('model:\n  properties: ["A=1\\n"]', 2, ["has 'A=1\\n' (text)", "such as NPU_TURBO=YES"]),
         ("model:\n  device: GPU.one", 2, ["'GPU.one'", "AUTO, NPU, GPU, CPU, or a full name such as GPU.1"]),
         ("model:\n  properties: NPU_TURBO=YES", 2, ["list of text such as NPU_TURBO=YES", "write ['NPU_TURBO=YES']"]),
         ("model:\n  properties: [A=1, NPU_TURBO]", 2, ["has 'NPU_TURBO' (text)", "such as NPU_TURBO=YES"]),
@@ -199,6 +202,12 @@ def test_a_refusal_names_file_line_finding_and_expectation(
     assert message.startswith(f"{path}:{line}: ")
     for word in words:
         assert word in message
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "'inf'", "'1e9'"])
+def test_no_remedy_is_named_that_leads_to_another_refusal(tmp_path: Path, text: str) -> None:
+    message = refusal(write(tmp_path / "a.yaml", f"input:\n  speed: {text}"))
+    assert message.endswith(" (text): expected a number from 0 to 1000")
 
 
 def test_a_missing_file_is_refused_with_where_its_name_came_from(tmp_path: Path) -> None:

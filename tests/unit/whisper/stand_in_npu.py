@@ -1,37 +1,68 @@
-"""An NPU that is the CPU: its compiler takes as long as a test wants, and what it has compiled is kept in the cache."""
+"""An NPU that is the CPU: its compiler may wait or fail, and its results may be changed."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import openvino as ov
 import pytest
 
+from streamer.arrays import Float32Array
 from streamer.whisper.device import devices
+from streamer.whisper.device.stage import Stage, no_op
 
 
 class StandInCore:
-    """OpenVINO's core on a machine with an NPU and a CPU."""
+    """OpenVINO's core on a machine with a CPU, and accelerators that compute as the CPU does."""
 
-    available_devices = ("CPU", "NPU")
-
-    def __init__(self, compile: Callable[[], None]) -> None:
+    def __init__(self, compile: Callable[[], None] = no_op, available: tuple[str, ...] = ("CPU", "NPU")) -> None:
         """`compile` is called for each graph that the NPU's compiler has to compile; it may wait, or raise."""
+        self.available_devices = available
+        self.driver = "1.38"
+        # Devices that graphs were compiled for.
+        self.compiled_for: list[str] = []
         self._core = ov.Core()
         self._compile = compile
 
     def compile_model(self, model: ov.Model, device: str, properties: Mapping[str, Any]) -> ov.CompiledModel:
-        if device == "NPU":
-            directory = properties.get("CACHE_DIR", "")
-            if not directory or not any(Path(directory).glob("*.blob")):
-                self._compile()
-            properties = {**properties, "INFERENCE_PRECISION_HINT": "f32"}
-        return self._core.compile_model(model, "CPU", properties)
+        self.compiled_for.append(device)
+        directory = properties.get("CACHE_DIR", "")
+        if device == "NPU" and not (directory and any(Path(directory).glob("*.blob"))):
+            self._compile()
+        exact = {} if device == "CPU" else {"INFERENCE_PRECISION_HINT": "f32"}
+        return self._core.compile_model(model, "CPU", {**properties, **exact})
 
     def get_property(self, device: str, name: str) -> object:
-        return self._core.get_property(device.replace("NPU", "CPU"), name)
+        return self.driver if name == "NPU_DRIVER_VERSION" else self._core.get_property("CPU", name)
 
 
-def install(monkeypatch: pytest.MonkeyPatch, compile: Callable[[], None]) -> None:
+def install(
+    monkeypatch: pytest.MonkeyPatch,
+    compile: Callable[[], None] = no_op,
+    available: tuple[str, ...] = ("CPU", "NPU"),
+) -> StandInCore:
     """Have the program find an NPU beside the CPU."""
-    monkeypatch.setattr(devices, "_cores", [cast(ov.Core, StandInCore(compile))])
+    core = StandInCore(compile, available)
+    monkeypatch.setattr(devices, "_cores", [cast(ov.Core, core)])
+    return core
+
+
+def npu_computes(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[Float32Array], object]) -> None:
+    """Let a stage's output of each run on the NPU be changed."""
+    infer = Stage.infer
+
+    def changed(stage: Stage, inputs: Mapping[str, ov.Tensor], outputs: Mapping[str, ov.Tensor] | None = None) -> None:
+        infer(stage, inputs, outputs)
+        if stage.device == "NPU" and stage.sizes.stage == name:
+            for values in [tensor.data for tensor in (outputs or {}).values()] or [
+                stage.output("logits" if name == "decoder" else "last_hidden_state").data
+            ]:
+                change(values)
+
+    monkeypatch.setattr(Stage, "infer", changed)
+
+
+def add_noise(values: Float32Array) -> None:
+    """Add the same noise each time, so that masks and state are in order."""
+    values += 3 * np.random.default_rng(1).standard_normal(values.shape[-1], dtype=np.float32)

@@ -71,6 +71,15 @@ def test_a_cache_directory_that_cannot_be_used(tmp_path: Path, monkeypatch: pyte
     expect(check_cache(""), PROBLEM, "cannot be written to")
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user whom permissions stop")
+def test_a_cache_directory_that_cannot_be_entered(tmp_path: Path) -> None:
+    tmp_path.chmod(0)
+    try:
+        expect(check_cache(str(tmp_path / "cache")), PROBLEM, "cannot be made (Permission denied)", "model.cache_dir")
+    finally:
+        tmp_path.chmod(0o700)
+
+
 def test_the_directory_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

@@ -7,7 +7,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.whisper.hub import cache, download, fetch, files
 from streamer.whisper.hub.progress import Progress
 from tests.hub_server import COMMIT, Hub, take_for_the_real_one
+from tests.waiting import wait_until
 
 REPOSITORY = "openai/whisper-tiny"
 FASTER = "Systran/faster-whisper-large-v3"
@@ -398,10 +398,7 @@ def test_a_program_that_was_killed_goes_on_where_it_stopped(server: Hub, tmp_pat
     blobs = tmp_path / "home/hub/models--openai--whisper-tiny/blobs"
     server.pause_s = 0.02
     first = subprocess.Popen([sys.executable, "-c", code], env=env)
-    for _ in range(3000):
-        if any(size_of(path) > 50_000 for path in blobs.glob("*.incomplete")):
-            break
-        time.sleep(0.01)
+    wait_until(lambda: any(size_of(path) > 50_000 for path in blobs.glob("*.incomplete")))
     first.kill()
     first.wait()
     (partial,) = blobs.glob("*.incomplete")

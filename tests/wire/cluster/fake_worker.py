@@ -17,18 +17,18 @@ from streamer.cluster.messages import (
     VERSION,
     WORKERS,
     AudioBlock,
-    Checkpoint,
     Leave,
     Message,
-    Open,
     Opened,
+    OpenSession,
     Record,
     Refused,
     Release,
     Released,
+    SessionCheckpoint,
     SessionCommand,
+    SessionUpdate,
     ToWorker,
-    Update,
     WorkerAlive,
     decoded,
     unpack_samples,
@@ -58,7 +58,7 @@ class FakeSession:
     name: str
     gateway: str
     at: LogPosition
-    checkpoint: Checkpoint
+    checkpoint: SessionCheckpoint
     head: int
     command: int
     segment: int
@@ -139,7 +139,7 @@ class FakeWorker:
         own = self.sessions.get(message.session)
         try:
             match message:
-                case Open():
+                case OpenSession():
                     await reply(await self._open(message))
                 case Release():
                     await reply(self._release(message.session))
@@ -152,7 +152,7 @@ class FakeWorker:
             self.n_fenced += 1
             self.sessions.pop(message.session, None)
 
-    async def _open(self, request: Open) -> Message:
+    async def _open(self, request: OpenSession) -> Message:
         if self.refusal:
             return Refused(code=self.refusal, message="the worker does not want to")
         if not self.room and not request.must:
@@ -272,7 +272,7 @@ class FakeWorker:
     async def _report(
         self, own: FakeSession, events: tuple[str, ...] = (), *, stored: bool = False, move: str = ""
     ) -> None:
-        update = Update(
+        update = SessionUpdate(
             session=own.name,
             worker=self.name,
             epoch=own.at.epoch,

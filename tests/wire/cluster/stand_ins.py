@@ -21,16 +21,16 @@ from streamer.cluster.messages import (
     VERSION,
     WORKERS,
     AudioBlock,
-    Checkpoint,
     Message,
-    Open,
     Opened,
+    OpenSession,
     Record,
     Refused,
     Release,
     Released,
+    SessionCheckpoint,
     SessionCommand,
-    Update,
+    SessionUpdate,
     decoded,
     encoded,
     pack_samples,
@@ -56,7 +56,7 @@ from tests.fakes import (
     audio_of,
     spoken,
 )
-from tests.wire.cluster.support import WAIT_S, until
+from tests.waiting import WAIT_S, until
 
 M = TypeVar("M", bound=Message)
 
@@ -188,12 +188,12 @@ class Gateway:
         self.events: list[Event] = []
         self.audio = np.zeros(0, dtype=np.float32)
         self.commands: list[SessionCommand] = []
-        self.updates: list[Update] = []
-        self.moves: list[Update] = []
+        self.updates: list[SessionUpdate] = []
+        self.moves: list[SessionUpdate] = []
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
-        self.checkpoint = Checkpoint(
+        self.checkpoint = SessionCheckpoint(
             version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState()
         )
 
@@ -201,7 +201,7 @@ class Gateway:
         await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._on_update)
 
     async def open(self, worker: str, *, must: bool = False) -> Opened | Refused:
-        request = Open(
+        request = OpenSession(
             session=self.session,
             gateway=self.name,
             checkpoint=self.checkpoint,
@@ -270,7 +270,7 @@ class Gateway:
 
     async def processed(self, position: int) -> None:
         """Wait until audio up to a position is known to be processed."""
-        await until(lambda: self.checkpoint.state.heard >= position)
+        await until(lambda: self.checkpoint.state.received >= position)
 
     async def asked_to_move(self) -> None:
         """Wait until its worker asks for it to be taken elsewhere."""
@@ -326,7 +326,7 @@ class Gateway:
                 assert known.get(event.seq, event) == event, "two events have one number"
 
     async def _on_update(self, data: bytes, _reply: object) -> None:
-        message = decoded(data, Update)
+        message = decoded(data, SessionUpdate)
         if message.session != self.session or message.epoch < self.epoch:
             return
         if message.move:

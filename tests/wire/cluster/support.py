@@ -7,7 +7,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,14 +15,14 @@ from typing import Any
 from streamer.cluster.bus import Bus
 from streamer.cluster.local import find_nats_server
 from streamer.cluster.log import SessionLog
-from streamer.cluster.messages import VERSION, Checkpoint, Record
+from streamer.cluster.messages import VERSION, Record, SessionCheckpoint
 from streamer.cluster.worker_session import WorkerContext
 from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
 from streamer.whisper.model import WhisperModel
-
-WAIT_S = 60.0  # bound of every wait for something that must come
+from tests.daemon import free_port
+from tests.waiting import WAIT_S
 
 
 class NatsServer:
@@ -112,13 +112,6 @@ class NatsCluster:
         return next(server for server in self.servers if server.name == name)
 
 
-def free_port() -> int:
-    """Return a port on loopback that nobody listened on just now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def settings_for(*urls: str, **others: Any) -> ClusterSettings:  # noqa: ANN401 - any setting's value
     return ClusterSettings(nats=urls, **others)
 
@@ -142,18 +135,8 @@ async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
         yield bus, log
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float = WAIT_S) -> None:
-    """Wait until a condition holds, no longer than `wait_s`."""
-    async with asyncio.timeout(wait_s):
-        while True:
-            holds = condition()
-            if holds if isinstance(holds, bool) else await holds:
-                return
-            await asyncio.sleep(0.01)
-
-
-def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> Checkpoint:
-    return Checkpoint(
+def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> SessionCheckpoint:
+    return SessionCheckpoint(
         version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState()
     )
 

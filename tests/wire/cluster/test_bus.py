@@ -10,10 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamer.cluster.bus import Bus, Reply, machine_name
+from streamer.cluster.bus import BUFFER_BYTES, Bus, Reply, machine_name
 from streamer.cluster.messages import Leave, Opened, Refused, decoded
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError
-from tests.wire.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, running, settings_for, until
+from tests.daemon import free_port
+from tests.waiting import WAIT_S, until
+from tests.wire.cluster.support import Line, NatsCluster, NatsServer, bus_on, running, settings_for
 
 
 async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
@@ -84,6 +86,44 @@ async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
             await asks.request("streamer.worker.c", leave, Opened, timeout_s=5)
         with pytest.raises(ClusterError, match=r"did not answer within 0\.1 s"):
             await asks.request("streamer.worker.b", Leave(session="s", epoch=0), Opened, timeout_s=0.1)
+
+
+@pytest.mark.parametrize("subject", ["streamer.worker.b", "streamer.worker.absent"])
+async def test_a_request_that_is_cancelled_as_its_answer_comes_is_cancelled(nats: str, subject: str) -> None:
+    async def handle(data: bytes, reply: Reply) -> None:
+        await reply(Refused(code="busy", message="full"))
+
+    async with bus_on(nats) as bus:
+        await bus.subscribe("streamer.worker.b", handle)
+        asking = asyncio.create_task(bus.request(subject, Leave(session="s", epoch=1), Refused, timeout_s=WAIT_S))
+        await asyncio.sleep(0)
+        (answer,) = bus._client._resp_map.values()
+        answer.add_done_callback(lambda _: asking.cancel())
+        await asyncio.wait({asking})
+    assert asking.cancelled()
+
+
+async def test_what_waits_for_jetstream_is_cancelled_as_its_answer_comes(nats: str) -> None:
+    async with bus_on(nats) as bus:
+        asking = asyncio.create_task(bus.patiently(bus.jetstream.account_info, "JetStream"))
+        await asyncio.sleep(0)
+        (answer,) = bus._client._resp_map.values()
+        answer.add_done_callback(lambda _: asking.cancel())
+        await asyncio.wait({asking})
+    assert asking.cancelled()
+
+
+async def test_publishing_is_cancelled_while_it_waits_for_the_line(nats: str) -> None:
+    async def publish() -> None:
+        for _ in range(2 * BUFFER_BYTES // 500_000):
+            await bus.publish("streamer.worker.x", Refused(code="busy", message="x" * 500_000))
+
+    async with bus_on(nats) as bus:
+        publishing = asyncio.create_task(publish())
+        await asyncio.sleep(0)  # it goes on until the buffer is full
+        publishing.cancel()
+        await asyncio.wait({publishing})
+    assert publishing.cancelled()
 
 
 async def test_a_lost_connection_comes_back_with_its_subscriptions_and_is_logged_once_each(

@@ -20,8 +20,9 @@ from streamer.events import Event
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
+from tests.daemon import free_port
+from tests.waiting import until
 from tests.wire.cluster.fake_worker import texts_of
-from tests.wire.cluster.support import free_port, until
 from tests.wire.cluster.test_gateway import Places, finals, places, speech
 
 __all__ = ["places"]  # a fixture

@@ -19,11 +19,11 @@ from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
     AudioBlock,
-    Checkpoint,
     Message,
-    Open,
+    OpenSession,
     Refused,
-    Update,
+    SessionCheckpoint,
+    SessionUpdate,
 )
 from streamer.cluster.replay import WAITING_SAMPLES
 from streamer.engine.state import SessionState
@@ -32,8 +32,9 @@ from streamer.events import End, Error, Event, Final, Flushed, Ready
 from streamer.protocols.native import StreamStart
 from streamer.sessions.streams import ClientStream
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings
+from tests.waiting import until
 from tests.wire.cluster.fake_worker import FakeWorker, texts_of
-from tests.wire.cluster.support import NatsServer, until
+from tests.wire.cluster.support import NatsServer
 
 BLOCK = 800  # samples
 
@@ -68,7 +69,7 @@ class Client:
 
     async def processed(self) -> None:
         """Wait until a worker has processed what was sent."""
-        await until(lambda: self.stream._session.checkpoint.state.heard >= self.said)  # type: ignore[attr-defined]
+        await until(lambda: self.stream._session.checkpoint.state.received >= self.said)  # type: ignore[attr-defined]
 
     async def finish(self, before: tuple[Event, ...] = ()) -> None:
         """End, and hold that each piece of the audio has its text once, in order, with the events before."""
@@ -298,7 +299,7 @@ async def test_a_worker_that_forgot_a_session_is_given_it_again(
     assert places.stalls == ["silent"]
 
 
-@pytest.mark.parametrize("kind", [AudioBlock, Update], ids=["to the worker", "from the worker"])
+@pytest.mark.parametrize("kind", [AudioBlock, SessionUpdate], ids=["to the worker", "from the worker"])
 async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) -> None:
     worker = await places.worker()
     streams = await places.gateway()
@@ -310,7 +311,7 @@ async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) 
     finishing = asyncio.create_task(client.finish())
     await until(lambda: not worker.sessions)
     bus.lose = lambda message: False  # type: ignore[attr-defined]
-    if kind is Update:  # `end` may be among those lost
+    if kind is SessionUpdate:  # `end` may be among those lost
         await client.stream._session._read_log(client.stream.feed.last_seq)  # type: ignore[attr-defined]
     await finishing
 
@@ -349,8 +350,10 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     with pytest.raises(asyncio.CancelledError):
         await opening
     # An update of a former owner does not count for the session as a whole.
-    checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState())
-    old = Update(
+    checkpoint = SessionCheckpoint(
+        version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState()
+    )
+    old = SessionUpdate(
         session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
     )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
@@ -491,7 +494,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     expected = PcmDecoder(format, rate, channels).decode(data)
 
     def at(stream: ClientStream, position: int) -> bool:
-        return stream._session.checkpoint.state.heard >= position  # type: ignore[attr-defined, no-any-return]
+        return stream._session.checkpoint.state.received >= position  # type: ignore[attr-defined, no-any-return]
 
     stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     await stream.write(data[: 2 * rate * frame_bytes])
@@ -572,7 +575,7 @@ async def test_a_worker_that_owns_a_session_and_refuses_it_does_not_take_it_from
     second = await places.worker("w2")
     open_there, n_asked = second._open, 0
 
-    async def too_late(request: Open) -> Message:
+    async def too_late(request: OpenSession) -> Message:
         nonlocal n_asked
         n_asked += 1
         if n_asked == 1:
@@ -606,11 +609,11 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
 
     def lose(message: Message) -> bool:
         lost.append(message)
-        return isinstance(message, Update)
+        return isinstance(message, SessionUpdate)
 
     worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(lambda: any(isinstance(message, Update) and message.stored for message in lost))
+    await until(lambda: any(isinstance(message, SessionUpdate) and message.stored for message in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10
@@ -628,7 +631,7 @@ async def test_a_client_that_is_refused_finds_its_session_when_it_tries_again(
     await g1.close()
     open_there = worker._open
 
-    async def late(request: Open) -> Message:
+    async def late(request: OpenSession) -> Message:
         await asyncio.sleep(0.6)
         return await open_there(request)
 

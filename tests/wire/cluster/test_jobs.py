@@ -21,7 +21,8 @@ from streamer.events import Final
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
-from tests.wire.cluster.support import NatsServer, bus_on, settings_for, until, workplace
+from tests.waiting import until
+from tests.wire.cluster.support import NatsServer, bus_on, settings_for, workplace
 from tests.wire.support import within
 
 # How sure the model was.

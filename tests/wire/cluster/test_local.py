@@ -10,7 +10,8 @@ import pytest
 from streamer.cluster import local
 from streamer.cluster.local import find_nats_server, local_nats, usual_port
 from streamer.errors import ClusterError
-from tests.wire.cluster.support import bus_on, free_port
+from tests.daemon import free_port
+from tests.wire.cluster.support import bus_on
 
 
 def children() -> list[str]:

@@ -12,6 +12,7 @@ from nats.js.errors import BadRequestError
 from streamer.cluster.log import SessionLog, UnreadableRecordError
 from streamer.cluster.messages import encoded
 from streamer.errors import ClusterError, FencedError, UnknownSessionError
+from tests.waiting import until
 from tests.wire.cluster.support import (
     Line,
     NatsCluster,
@@ -21,7 +22,6 @@ from tests.wire.cluster.support import (
     record,
     running,
     settings_for,
-    until,
 )
 
 

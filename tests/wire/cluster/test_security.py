@@ -21,8 +21,9 @@ from streamer.cluster.jobs import JOBS, SUBMITTERS
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import Leave, Refused, decoded
 from streamer.errors import ClusterError
-from tests.daemon import REPOSITORY
-from tests.wire.cluster.support import Line, NatsServer, free_port, record, settings_for, until
+from tests.daemon import REPOSITORY, free_port
+from tests.waiting import until
+from tests.wire.cluster.support import Line, NatsServer, record, settings_for
 
 EXAMPLE = REPOSITORY / "contrib" / "nats" / "nats.conf"
 ROLES = ("gateways", "workers", "submitters", "administrators")

@@ -37,9 +37,10 @@ from streamer.whisper.model import LoadOptions, load_model
 from tests.daemon import SAMPLE, Outcome, sample_text
 from tests.fakes import FakeEncoded
 from tests.promises import check_promises
+from tests.waiting import until
 from tests.wer import wer
 from tests.wire.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace
-from tests.wire.cluster.support import bus_on, until
+from tests.wire.cluster.support import bus_on
 from tests.wire.support import within
 
 if TYPE_CHECKING:
@@ -216,7 +217,7 @@ async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_h
         workers.stops[0].set()
         await within(workers.tasks[0])
         assert scene.engine.n_sessions == 0
-        assert scene.log.records["s1"][-1].record.checkpoint.state.heard >= 9 * SAMPLE_RATE
+        assert scene.log.records["s1"][-1].record.checkpoint.state.received >= 9 * SAMPLE_RATE
 
 
 @pytest.mark.parametrize(("why", "room"), [("load", True), ("failing", True), ("failing", False)])

@@ -19,6 +19,7 @@ from streamer.events import Speech as SpeechEvent
 from streamer.settings.table import Settings
 from tests.fakes import FakeEncoded
 from tests.promises import check_promises
+from tests.waiting import until
 from tests.wire.cluster.stand_ins import (
     Gateway,
     LocalBus,
@@ -30,7 +31,6 @@ from tests.wire.cluster.stand_ins import (
     is_partial,
     workplace,
 )
-from tests.wire.cluster.support import until
 from tests.wire.support import final, partial, within
 
 SPEECH = Speech(40.0)
@@ -227,9 +227,8 @@ async def test_a_worker_that_no_longer_owns_it_publishes_nothing(scene: Scene, m
     await gateway.do("end")
     await within(gateway.ended())
     assert all(update.epoch == gateway.epoch for update in gateway.updates[n_updates:])
-    await until(lambda: zombie.over)
+    await until(lambda: scene.workers.workers[0].alive.counters["fenced"] == 1)
     assert zombie.state is WorkerState.FENCED
-    assert scene.workers.workers[0].alive.counters["fenced"] == 1
     scene.check()
 
 
@@ -273,7 +272,7 @@ async def test_an_impossible_state_is_refused(scene: Scene) -> None:
     foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
     behind = replace(text, stable=replace(text.stable, words=foreign))
     for bad in (
-        msgspec.structs.replace(state, needed_from=state.heard + 1),
+        msgspec.structs.replace(state, needed_from=state.received + 1),
         msgspec.structs.replace(state, needed_from=-1),
         msgspec.structs.replace(state, transcript=behind),
         SessionState.behind_loss(0, 10**15, 1, mark=0),

@@ -23,8 +23,10 @@ from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import MAX_HOLE_S
 from streamer.audio.sources.microphone import LossEstimator, Microphone, list_microphones
 from streamer.errors import AudioDeviceError, StreamerError
+from tests.fakes import Clock
 from tests.unit.audio.sources.recorder import LONG_S, Recorder
 from tests.virtual_mic import VirtualMicrophone
+from tests.waiting import wait_until
 
 SPEECH = Path(__file__).parents[3] / "data" / "speech.flac"
 
@@ -325,21 +327,11 @@ def portaudio(monkeypatch: pytest.MonkeyPatch) -> FakePortAudio:
     return fake
 
 
-class Clock:
-    """A monotonic clock that only moves where the test moves it."""
-
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
     for module in ("base", "microphone"):
-        monkeypatch.setattr(f"streamer.audio.sources.{module}.time", clock)
+        monkeypatch.setattr(f"streamer.audio.sources.{module}.time", SimpleNamespace(monotonic=clock))
     return clock
 
 
@@ -347,15 +339,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a device be opened again at once."""
     monkeypatch.setattr("streamer.audio.sources.microphone.REOPEN_S", 0.0)
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    ticks = threading.Event()
-    for _ in range(int(LONG_S / 0.01)):
-        if condition():
-            return
-        ticks.wait(0.01)
-    raise AssertionError("it did not happen")
 
 
 def wait_for_streams(portaudio: FakePortAudio, n_streams: int) -> None:

@@ -13,8 +13,9 @@ from streamer.audio.sources import system as module
 from streamer.audio.sources.system import BLOCK_BYTES, BLOCK_FRAMES, CHANNELS, LOOK_BLOCKS, SystemSound, capture
 from streamer.errors import AudioDeviceError
 from tests.unit.audio.sources.recorder import Recorder
-from tests.unit.audio.sources.test_microphone import excerpt, likeness, wait_until
+from tests.unit.audio.sources.test_microphone import excerpt, likeness
 from tests.virtual_mic import VirtualMicrophone
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 

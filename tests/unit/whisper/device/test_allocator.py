@@ -55,7 +55,7 @@ assert read() == total
 """
 
 
-@pytest.mark.skipif(platform.system() != "Linux", reason="only Linux tells what is mapped")
+@pytest.mark.skipif(platform.system() != "Linux", reason="only Linux lists what is mapped")
 def test_pages_of_mapped_files_are_given_back_and_can_be_read_again(tmp_path: Path) -> None:
     (tmp_path / "graph.blob").write_bytes(b"\1" * 40 * 2**20)
     command = [sys.executable, "-c", MAP, str(tmp_path / "graph.blob")]

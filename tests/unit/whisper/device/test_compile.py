@@ -133,6 +133,16 @@ def test_a_decoder_is_compiled_once_on_a_cpu(checkpoint: Checkpoint) -> None:
     before = dict(compilation.compiled)
     compilation.compile()  # what is compiled is not compiled again
     assert compilation.compiled == before
+    assert set(compilation.compile_s) == set(before)
+
+
+def test_the_times_of_a_device_that_was_given_up_are_forgotten(checkpoint: Checkpoint) -> None:
+    plans = plan_stages(DeviceSettings("AUTO"), ["CPU", "NPU"])
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
+    of_npu, of_encoder = Sizes("decoder", n_tokens=64, n_slots=447), Sizes("encoder")
+    compilation.compile_s = {of_npu: 60.0, of_encoder: 30.0}
+    compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
+    assert compilation.compile_s == {of_encoder: 30.0}
 
 
 @pytest.mark.parametrize(

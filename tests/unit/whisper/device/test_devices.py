@@ -1,4 +1,4 @@
-"""Which device each stage tries, with which properties, and what is told where they are wrong."""
+"""Which device each stage tries, with which properties, and what is reported if they are wrong."""
 
 import subprocess
 import sys
@@ -21,6 +21,7 @@ from streamer.whisper.device.devices import (
     plan_stages,
     properties_for,
     remedy_for,
+    why_it_cannot_compile,
 )
 from streamer.whisper.graphs.ports import STAGES
 
@@ -167,7 +168,7 @@ def test_a_property_goes_to_the_kind_of_device_that_it_names() -> None:
 def test_the_npus_plugin_can_have_the_cpu_compute() -> None:
     through = plan(device="GPU", npu_through_cpu=True)
     assert through.candidates == ("NPU",)
-    # Where there is neither an NPU nor what was asked for.
+    # Neither an NPU is here nor what was asked for.
     assert plan_stages(DeviceSettings(device="GPU", npu_through_cpu=True), ["CPU"])["encoder"].candidates == ("NPU",)
     x = ov.opset13.parameter([1, 4])
     core = ov.Core()
@@ -249,17 +250,31 @@ def test_an_openvino_that_lists_nothing_is_one_line(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize(
-    "said",
+    ("said", "meaning"),
     [
-        "L0 pfnCreate2 result: ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, code 0x78000003",
-        "Unsupported configuration key: NPU_MAX_TILES",
-        "Missing upper bound for one or more nodes",
+        ("L0 pfnCreate2 result: ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, code 0x78000003", "its driver has no compiler: "),
+        ("Unsupported configuration key: NPU_MAX_TILES", "or one that is older than this OpenVINO"),
+        ("Missing upper bound for one or more nodes", "an old one, which takes fixed sizes only"),
+        ("another", "update its driver"),
     ],
 )
-def test_of_an_npu_whose_driver_has_no_compiler_that_is_told(said: str) -> None:
+def test_the_usual_messages_about_an_npu_are_explained(said: str, meaning: str) -> None:
     error = RuntimeError(STACK.format(said))
-    for device, remedy in (("NPU", "its driver has no compiler"), ("NPU.3720", "no compiler"), ("GPU", "update its")):
-        assert remedy in remedy_for(device, error)
+    for device in ("NPU", "NPU.3720"):
+        assert meaning in remedy_for(device, error)
+    assert remedy_for("GPU", error) == "update its driver"
+
+
+def test_a_device_is_tried_with_a_small_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert why_it_cannot_compile("CPU") == ""
+
+    class WithoutCompiler:
+        def compile_model(self, *arguments: object) -> None:
+            raise RuntimeError(STACK.format("Unsupported configuration key: NPU_MAX_TILES"))
+
+    monkeypatch.setattr("streamer.whisper.device.devices.the_core", WithoutCompiler)
+    reason = why_it_cannot_compile("NPU")
+    assert reason.startswith("it compiles nothing (Unsupported configuration key: NPU_MAX_TILES): its driver has no")
 
 
 def test_each_device_and_driver_has_facts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,11 @@
 """What `streamer doctor` finds of OpenVINO and its devices."""
 
+import dataclasses
+import json
+import os
 import platform
 from collections.abc import Sequence
+from pathlib import Path
 
 import openvino
 import pytest
@@ -11,6 +15,7 @@ from streamer.findings import Finding
 from streamer.whisper.device import doctor, drivers
 from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 from streamer.whisper.device.drivers import Obstacle
+from streamer.whisper.device.verdicts import DeviceVerdict
 from tests.findings import OK, PROBLEM, WARNING, expect
 
 CPU = DeviceInfo("CPU", "Some Processor", "")
@@ -24,6 +29,7 @@ def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     for name in ("npu_obstacle", "npu_compiler_obstacle", "gpu_obstacle"):
         monkeypatch.setattr(drivers, name, lambda: None)
+    monkeypatch.setattr(doctor, "why_it_cannot_compile", lambda device: "")
 
 
 def check(
@@ -72,6 +78,41 @@ def test_an_npu_without_a_compiler_is_of_no_use(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(drivers, "npu_compiler_obstacle", lambda: Obstacle("its driver has no compiler", "install it"))
     expect(check(monkeypatch, ALL)["NPU"], WARNING, "driver 1688; its driver has no compiler", "install it")
     expect(check(monkeypatch, ALL, device="NPU")["NPU"], PROBLEM, "its driver has no compiler")
+
+
+@pytest.mark.parametrize("system", ["Linux", "Windows"])
+def test_an_npu_that_compiles_nothing_is_of_no_use(monkeypatch: pytest.MonkeyPatch, system: str) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    reason = "it compiles nothing (no): its compiler is an old one"
+    monkeypatch.setattr(doctor, "why_it_cannot_compile", lambda device: reason if device == "NPU" else "")
+    found = check(monkeypatch, ALL)
+    expect(found["NPU"], WARNING, "driver 1688; it compiles nothing (no): its compiler is an old one")
+    expect(found["GPU"], OK, "Arc")
+    expect(check(monkeypatch, ALL, device="NPU")["NPU"], PROBLEM, "its compiler is an old one")
+
+
+def test_a_report_shows_devices_and_verdicts_and_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(doctor, "list_devices", lambda: list(ALL))
+    properties = {"DEVICE_ARCHITECTURE": "4000"}
+    monkeypatch.setattr(doctor, "device_property", lambda core, device, name: properties.get(name, ""))
+    expect(doctor.report(tmp_path)["Verdicts"], OK, "none: run `streamer models verify base --device NPU`")
+    verdict = DeviceVerdict(
+        "", "encoder", "openai/whisper-base int8", "AI Boost, driver 1.38", "2026.4", [30], 12.5, []
+    )
+    for i, kept in enumerate((verdict, dataclasses.replace(verdict, model="anna/whisper", problem="wrong"))):
+        entry = tmp_path / f"VERDICT-{i:016}"
+        entry.mkdir()
+        (entry / "verdict.json").write_text(json.dumps(dataclasses.asdict(kept)), encoding="utf-8")
+        os.utime(entry, (1_000_000 - i, 1_000_000 - i))
+    damaged = tmp_path / "VERDICT-damaged"
+    damaged.mkdir()
+    (damaged / "verdict.json").write_text("{}", encoding="utf-8")
+    found = doctor.report(tmp_path)
+    expect(found["NPU"], OK, "Intel(R) AI Boost, driver 1688, DEVICE_ARCHITECTURE 4000")
+    where = "on AI Boost, driver 1.38, OpenVINO 2026.4: compiled in 12.5 s"
+    expect(found["Verdict 1"], OK, f"encoder of openai/whisper-base int8 {where}, right")
+    expect(found["Verdict 2"], OK, f"encoder of a model {where}, wrong")
+    assert "Verdict 3" not in found
 
 
 def test_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:

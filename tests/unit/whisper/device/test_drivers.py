@@ -1,6 +1,7 @@
 """Linux machines with an Intel NPU or GPU and something wrong with its driver."""
 
 import ctypes
+import platform
 from collections.abc import Callable
 from pathlib import Path
 
@@ -140,9 +141,12 @@ def test_a_machine_without_one_has_no_obstacle(tmp_path: Path, obstacle: Callabl
 
 
 @pytest.mark.parametrize("name", COMPILERS)
-def test_a_drivers_compiler_has_several_names(libraries: set[str], name: str) -> None:
+def test_a_drivers_compiler_has_several_names(libraries: set[str], name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "debian"})
     assert npu_compiler_obstacle() is None  # a driver in another directory may have its compiler there, too
     libraries.add(DRIVER)
     expect(npu_compiler_obstacle(), f"no {COMPILER}", "install intel-driver-compiler-npu")
+    monkeypatch.setattr(platform, "freedesktop_os_release", lambda: {"ID": "fedora"})
+    expect(npu_compiler_obstacle(), "Fedora's package intel-npu-driver comes without one", "of the driver's version")
     libraries.add(name)
     assert npu_compiler_obstacle() is None

@@ -1,0 +1,330 @@
+"""A machine that transcribes for people who talk: the engine on a clock moved by hand, or with its own threads."""
+
+import dataclasses
+import itertools
+import math
+import operator
+import random
+import threading
+from bisect import bisect_right
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.engine.engine import Engine
+from streamer.engine.publisher import SessionOutput
+from streamer.engine.runner import AudioKind, Input, SessionRunner
+from streamer.engine.settings import SessionSettings
+from streamer.engine.window import Request
+from streamer.events import Error, Event, Final, Gap
+from streamer.settings.table import SpeechSettings
+from streamer.whisper.result import Hypothesis
+from tests.fakes import (
+    LOUDNESS,
+    Clock,
+    FakeDecoder,
+    FakeDetector,
+    FakeEncoded,
+    FakeEncoder,
+    FakeMel,
+    Speaker,
+    SpokenWord,
+    spoken,
+)
+from tests.promises import Promises
+
+AnyTalker = TypeVar("AnyTalker", bound="Talker")
+
+# Audio comes in pieces of this length.
+PIECE_S = 0.25
+PIECE_SAMPLES = round(PIECE_S * SAMPLE_RATE)
+
+CAPACITY_SAMPLES = 90 * SAMPLE_RATE
+
+# Longest wait for something that threads must do; reached only if they do not.
+PATIENCE_S = 90.0
+
+GATE = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
+
+SETTINGS = SessionSettings(
+    gate=GATE,
+    pace_s=0.5,
+    policy="agreement",
+    agreement=2,
+    final_silence_s=0.6,
+    attention_margin_s=0.3,
+    commit_probability=0.0,
+    show_probability=0.0,
+    trim_after_s=8.0,
+    condition_on_previous_text=True,
+    no_speech_threshold=0.6,
+    logprob_threshold=-1.0,
+    compression_ratio_threshold=2.4,
+    language="en",
+    task="transcribe",
+)
+
+
+def settings_of(**changes: object) -> SessionSettings:
+    return msgspec.structs.replace(SETTINGS, **changes)
+
+
+class Talker:
+    """A session, what is said in it, and its events."""
+
+    def __init__(
+        self,
+        voice: int,
+        words: list[SpokenWord],
+        *,
+        settings: SessionSettings = SETTINGS,
+        new_detector: Callable[[], FakeDetector] = FakeDetector,
+        **audio: Any,  # noqa: ANN401 - fields of `Input`
+    ) -> None:
+        self.voice, self.words = voice, words
+        self.machine: Machine
+        self.events: list[Event] = []
+        self.promises = Promises()
+        self.finished = threading.Event()
+        self.n_finished = 0
+        # Clock times at which a pass of its was done, and how long the oldest speech without text had waited then.
+        self.passes: list[tuple[float, float]] = []
+        # Whether its audio is complete; seconds of audio that are sent ahead of the clock.
+        self.ended, self.ahead_s = False, 0.0
+        self._changed = threading.Condition()
+        self._n_checked = 0
+        fields = {"kind": AudioKind.LIVE, "capacity_samples": CAPACITY_SAMPLES, "max_delay_s": 30.0, **audio}
+        self.runner = SessionRunner(
+            settings,
+            Input(**fields),
+            SessionOutput(on_event=self.take, on_finished=self._finish),
+            mel=FakeMel(voice),
+            new_detector=new_detector,
+        )
+
+    @property
+    def finals(self) -> list[Final]:
+        return [event for event in self.events if isinstance(event, Final)]
+
+    @property
+    def gaps(self) -> list[Gap]:
+        return [event for event in self.events if isinstance(event, Gap)]
+
+    @property
+    def errors(self) -> list[Error]:
+        return [event for event in self.events if isinstance(event, Error)]
+
+    @property
+    def texts(self) -> list[str]:
+        return [final.text for final in self.finals]
+
+    @property
+    def text(self) -> str:
+        return " ".join(filter(None, self.texts))
+
+    @property
+    def said(self) -> str:
+        """What a perfect transcript says."""
+        return "".join(word.text for word in self.words).strip()
+
+    def of(self, *types: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, types)]
+
+    def take(self, event: Event) -> None:
+        """Take an event of the session."""
+        with self._changed:
+            self.events.append(event)
+            self._changed.notify_all()
+
+    def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
+        """Wait until the events satisfy a condition; for an engine with threads."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: ready(self.events), PATIENCE_S), self.events
+
+    def check(self, *, all_told: bool = True) -> None:
+        """Check the events since the last call against the promises: in `take` the session would catch a failure."""
+        events, self._n_checked = self.events[self._n_checked :], len(self.events)
+        self.promises.take(events)
+        if all_told:
+            self.promises.check_all_told()
+
+    def audio(self, n_samples: int) -> Float32Array:
+        """Return the audio that is to be sent next, shape (n_samples,)."""
+        start = self.runner.ring.head
+        samples = np.zeros(n_samples, dtype=np.float32)
+        for i in range(bisect_right(self.words, start, key=lambda word: word.end), len(self.words)):
+            word = self.words[i]
+            if word.start >= start + n_samples:
+                break
+            samples[max(0, word.start - start) : word.end - start] = LOUDNESS
+        return samples
+
+    def write(self, n_samples: int) -> None:
+        """Send the next samples at once."""
+        self.runner.write(self.audio(n_samples))
+
+    def write_until(self, time_s: float) -> None:
+        """Send audio up to a second of it at once."""
+        self.write(round(time_s * SAMPLE_RATE) - self.runner.ring.head)
+
+    def send_until(self, time_s: float) -> None:
+        """Send what has been said by a time, piece by piece, as far as there is room for it."""
+        ring = self.runner.ring
+        while ring.head + PIECE_SAMPLES <= round((time_s + self.ahead_s) * SAMPLE_RATE):
+            if self.runner.input.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
+                return
+            self.write(PIECE_SAMPLES)
+
+    def speak_until(self, time_s: float) -> None:
+        """Move the clock on and send audio as it is spoken, up to a second of it."""
+        while self.runner.ring.head < time_s * SAMPLE_RATE:
+            self.machine.clock.advance(0.1)
+            self.write(SAMPLE_RATE // 10)
+            self.machine.work()
+
+    def finish(self, end_s: float = 0.0) -> None:
+        """Speak up to a second, end the audio, and check the events against all promises."""
+        self.speak_until(end_s)
+        self.runner.end()
+        self.machine.work()
+        assert self.runner.over
+        assert self.n_finished == 1
+        self.check()
+
+    def end(self, until_s: float) -> None:
+        """Send the rest of the audio at once, and wait until threads have finished the session."""
+        self.write_until(until_s)
+        self.runner.end()
+        assert self.finished.wait(PATIENCE_S)
+
+    def _finish(self) -> None:
+        self.n_finished += 1
+        self.finished.set()
+
+
+@dataclass
+class CallingDecoder(FakeDecoder):
+    """Reports its calls: one for 16 tokens that are given or guessed correctly, and one for each further token.
+
+    `on_calls` is called with their number.
+    """
+
+    on_calls: Callable[[int], None] = lambda n_calls: None
+
+    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+        """See engine.Decoder."""
+        hypothesis = super().decode(encoded, request)
+        n_begins_with = len(request.prefix)
+        found = [token for word in hypothesis.words for token in word.tokens][n_begins_with:]
+        n_sampled = len(found) + 1
+        n_guessed = sum(itertools.takewhile(bool, map(operator.eq, found, request.draft)))
+        n_calls = math.ceil((1 + n_begins_with + len(request.draft)) / 16) + n_sampled - n_guessed
+        self.on_calls(n_calls)
+        return dataclasses.replace(
+            hypothesis, n_calls=n_calls, n_sampled=n_sampled, n_given=1 + n_begins_with, n_begins_with=n_begins_with
+        )
+
+
+class Machine:
+    """An engine that encodes and decodes one window after the other, each in a known time.
+
+    With `call_s` decoding takes that much longer for each call of the decoder. `clock` replaces the one that is moved
+    by hand, for an engine with threads.
+    """
+
+    def __init__(
+        self,
+        *,
+        encode_s: float = 0.0,
+        decode_s: float = 0.0,
+        call_s: float = 0.0,
+        max_pace_s: float = 2.0,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
+        self.clock = Clock()
+        self.encoder = FakeEncoder()
+        self.decoder = FakeDecoder(self.encoder, [])
+        if call_s:
+            self.decoder = CallingDecoder(self.encoder, [], on_calls=lambda n: self.pass_time(n * call_s))
+        self.encoder.before = lambda encoded: self.pass_time(encode_s)
+        self.decoder.before = lambda encoded: self.pass_time(decode_s * self.slowness.get(encoded.voice, 1.0))
+        # How much longer the decoder takes for a voice.
+        self.slowness: dict[int, float] = {}
+        self.engine: Engine[FakeEncoded] = Engine(
+            self.encoder, self.decoder, max_pace_s=max_pace_s, clock=clock or self.clock
+        )
+        self.talkers: list[Talker] = []
+
+    def talker(self, duration_s: float, *, pause: float = 0.05, **options: Any) -> Talker:  # noqa: ANN401 - see Talker
+        """Open a session in which someone talks from the start of the clock on."""
+        words = spoken(random.Random(len(self.talkers)), duration_s, pause=pause) if duration_s > 0 else []
+        return self.add(Talker(len(self.talkers), words, **options))
+
+    def add(self, talker: AnyTalker) -> AnyTalker:
+        """Serve a session whose voice is the number of those before it."""
+        talker.machine = self
+        self.decoder.speakers.append(Speaker(talker.words, seed=talker.voice))
+        self.engine.add(talker.runner)
+        self.talkers.append(talker)
+        return talker
+
+    def run_until(self, time_s: float) -> None:
+        """Let the clock go on, and the engine do what is to be done."""
+        while self.clock.now_s < time_s:
+            if not self._turn():
+                self.pass_time(PIECE_S)
+        for talker in self.talkers:
+            talker.check(all_told=False)
+
+    def finish(self) -> None:
+        """End the audio of all sessions, and check their events against the promises."""
+        for talker in self.talkers:
+            talker.runner.end()
+            talker.ended = True
+        while self.engine.n_sessions:
+            assert self._turn() or not self.engine.n_sessions, "it stands still"
+        for talker in self.talkers:
+            talker.check()
+
+    def work(self) -> None:
+        """Let the engine do all that is to be done now, a step of each kind in turn."""
+        for _ in range(1000):
+            # Not `any` of a generator: each takes its turn.
+            if not any([self.engine.listen(), self.engine.encode(), self.engine.decode()]):
+                return
+        raise AssertionError("there is no end of work")
+
+    def wait(self, duration_s: float, step_s: float = 0.5) -> None:
+        """Let time pass in which no audio comes."""
+        end_s = self.clock.now_s + duration_s
+        while self.clock.now_s < end_s:
+            self.clock.now_s = min(end_s, self.clock.now_s + step_s)
+            self.work()
+
+    def _turn(self) -> bool:
+        busy = False
+        while self.engine.listen():  # its thread has time for that during a pass
+            busy = True
+        busy |= self.engine.encode()
+        n_decodes = self.engine.stats.decodes
+        busy |= self.engine.decode()
+        if self.engine.stats.decodes > n_decodes:
+            talker = self.talkers[self.decoder.decoded[-1].voice]
+            _, state = talker.runner.snapshot(lambda: None)
+            waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.schedule.utterances else 0.0
+            talker.passes.append((self.clock.now_s, waited_s))
+        return busy
+
+    def pass_time(self, duration_s: float) -> None:
+        """Let time pass while audio comes."""
+        end_s = self.clock.now_s + duration_s
+        while self.clock.now_s < end_s:
+            self.clock.now_s = min(self.clock.now_s + PIECE_S, end_s)
+            for talker in self.talkers:
+                if not talker.runner.over and not talker.ended:
+                    talker.send_until(self.clock.now_s)
