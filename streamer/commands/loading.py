@@ -23,7 +23,8 @@ def load(
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
     None stands for as many beams as the model names for `live` captions, and for five in files.
-    Only `live` captions use graphs for windows of less than 30 s. With `at_once` no NPU's compiler is waited for.
+    Only `live` captions use graphs for windows of less than 30 s. `at_once` is for what runs on: no NPU's compiler is
+    waited for, and the device is watched.
     """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
@@ -46,6 +47,8 @@ def load(
         )
     if notice := limits(model.origin):
         logger.warning("%s", notice)
+    if at_once:
+        model.watch()
     return model
 
 

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from streamer.arrays import FloatArray
 from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness
+from streamer.whisper.device.checks import check_decoder, check_freshness, run_stages
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import (
     DeviceSettings,
@@ -29,7 +30,7 @@ from streamer.whisper.device.devices import (
 )
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.device.speech import check_speech, exact_plans, read_speech
+from streamer.whisper.device.speech import TOLERANCE, check_speech, distance_of, exact_plans, mel_of, read_speech
 from streamer.whisper.device.stage import no_op
 from streamer.whisper.device.verdicts import Verdicts
 from streamer.whisper.dims import ModelDimensions
@@ -48,6 +49,9 @@ T = TypeVar("T")
 
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
+
+# How often a watched model is tried out: it takes the time of one window.
+WATCH_EVERY_S = 60.0
 
 # Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/streaming.md).
 SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
@@ -84,6 +88,8 @@ class WhisperModel:
         self._compilation = compilation
         self._verdicts = verdicts
         self._before: Callable[[], None] = no_op
+        # A runtime, and what it computed when it was first tried out.
+        self._computed: tuple[Runtime, dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -132,6 +138,11 @@ class WhisperModel:
         """
         threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
 
+    def watch(self) -> None:
+        """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
+        if self._compilation.others_may_come:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
 
@@ -146,7 +157,7 @@ class WhisperModel:
             return compute(self.runtime)
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
-        """Start anew after a device failed: on the same one, or on the next if it failed a short while ago.
+        """Start anew after a device failed: on the same one, or on the next if it is hopeless or failed lately, too.
 
         Windows that `failed` has encoded stay good. Raises InferenceError if no device is left.
         """
@@ -187,15 +198,47 @@ class WhisperModel:
         where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
         logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
+    def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+                self.try_out()
+            time.sleep(WATCH_EVERY_S)
+
+    def try_out(self) -> None:
+        """Give up a device that computes something else from speech than when it was first tried out."""
+        sample, runtime, known = speech(), self.runtime, self._computed
+        if sample is None or {*runtime.devices.values()} == {"CPU"}:
+            return
+        mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
+        token = self.tokenizer.special.start_of_transcript
+        found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
+        if known is None or known[0] is not runtime:
+            self._computed = runtime, found
+            return
+        for stage, expected in known[1].items():
+            distance = distance_of(expected, found[stage])
+            if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
+                error = LostDeviceError(
+                    f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
+                    f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
+                    stage,
+                )
+                error.hopeless = True
+                self.recover(runtime, error)
+                return
+
     def _restart(self, error: InferenceError) -> None:
         now_s = time.monotonic()
         lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
-        if lately:
+        hopeless = isinstance(error, LostDeviceError) and error.hopeless
+        if lately or hopeless:
+            stages = self._compilation.sharing(error.stage) if hopeless else [error.stage]
+            self._verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
-                self._compilation.reject({error.stage: error})
+                self._compilation.reject(dict.fromkeys(stages, error))
         self.start()
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
@@ -467,8 +510,7 @@ def _try_out(
         wrong = _errors(checks)
         runtime.warm_up()
     except LostDeviceError as error:
-        lost = compilation.devices[error.stage]
-        wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
+        wrong = dict.fromkeys(compilation.sharing(error.stage), error)
     except InferenceError as error:
         wrong = {error.stage: error}
     # A stage that has passed before may do so again: what went wrong now may pass, as after a computer's sleep.

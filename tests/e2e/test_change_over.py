@@ -15,6 +15,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import log_mel
+from streamer.commands import loading
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
@@ -24,8 +28,12 @@ from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
+from streamer.whisper import model as model_module
+from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S
+from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tests.daemon import CACHE_VARIABLE, WAIT_S, environment
 from tests.e2e.test_failures import daemon_at_work, healthz
@@ -155,8 +163,8 @@ def test_a_stage_that_the_npu_computes_wrongly_stays_on_the_cpu(
     compiler.go_on()
     wait_until(lambda: model.runtime.devices == {**NPU, "decoder": "CPU"})
     assert "NPU computes the decoder wrongly" in caplog.text
-    expected = captions(load(tmp_path / "other", "CPU"), lambda n_windows: None)
-    assert captions(model, lambda n_windows: None) == expected
+    expected = captions(load(tmp_path / "other", "CPU"))
+    assert captions(model) == expected
     # The next start knows, also of an NPU that was asked for.
     assert load(tmp_path).runtime.devices == {**NPU, "decoder": "CPU"}
 
@@ -239,10 +247,85 @@ def test_captions_move_in_mid_speech_without_losing_or_repeating_a_word(
             compiler.go_on()
             wait_for_npu(model)
 
-    expected = captions(model, lambda n_windows: None)
+    expected = captions(model)
     assert model.runtime.devices == CPU
     assert captions(model, move) == expected
     assert model.runtime.devices == NPU
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "n_calls"), [("encoder", 12), ("decoder", 100)])
+def test_a_device_that_hangs_in_mid_speech_leaves_no_gap(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, stage: str, n_calls: int
+) -> None:
+    """The audio goes on meanwhile, and is given up where it has waited for long."""
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    assert model.runtime.devices == NPU
+    clock = TickingClock()
+    hung_s: list[float] = []
+
+    def hang(seconds: float) -> None:
+        hung_s.append(seconds)
+        clock.advance(seconds)
+
+    monkeypatch.setattr(stage_module, "TIMES_LONGER", 0)  # however busy the machine was
+    stand_in_npu.npu_hangs(monkeypatch, stage, n_calls, hang)
+    assert captions(model, clock=clock, times=2)[-1][2] > 20
+    assert model.runtime.devices == CPU
+    assert hung_s == [HANGS_NOT_BEFORE_S]
+
+
+def stale(n_kept: list[Float32Array]) -> Callable[[Float32Array], None]:
+    """Return what puts the result of the window before in the place of each."""
+
+    def exchange(values: Float32Array) -> None:
+        n_kept.append(values.copy())
+        values[:] = next((kept for kept in n_kept[-2::-1] if kept.shape == values.shape), values)
+
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("encoder", stand_in_npu.add_noise),
+        ("cross_kv", stand_in_npu.add_noise),
+        ("decoder", stand_in_npu.add_noise),
+        ("encoder", stale([])),
+    ],
+)
+def test_a_device_that_begins_to_compute_nonsense_is_given_up(
+    tmp_path: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
+    change: Callable[[Float32Array], None],
+) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+    for _ in range(2):
+        model.try_out()
+        assert model.runtime.devices == NPU
+    with monkeypatch.context() as patched:
+        stand_in_npu.npu_computes(patched, stage, change)
+        mel = log_mel(read(SPEECH), 80).astype(np.float32)
+        WhisperEncoder(model).encode(mel, 0, 4 * SAMPLE_RATE)
+        model.try_out()
+    assert model.runtime.devices == CPU
+    assert f"NPU computes the {stage} wrongly by now" in caplog.text
+    assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
+
+
+def test_a_daemon_watches_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: Compiler) -> None:
+    monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.5)
+    compiler.go_on()
+    settings = load_settings(None, {}, {"model.name": str(NANO), "model.cache_dir": str(tmp_path)})
+    model = loading.load(settings.model, at_once=True)
+    wait_until(lambda: model._computed is not None and model._computed[0].devices == NPU)
+    stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
+    wait_until(lambda: model.runtime.devices == CPU)
 
 
 class TickingClock(Clock):
@@ -253,25 +336,33 @@ class TickingClock(Clock):
         return self.now_s
 
 
-def captions(model: WhisperModel, encoded: Callable[[int], None]) -> list[tuple[str, float, float]]:
+def captions(
+    model: WhisperModel,
+    encoded: Callable[[int], None] = lambda n_windows: None,
+    clock: Clock | None = None,
+    times: int = 1,
+) -> list[tuple[str, float, float]]:
     """Return text and times of the finals of live speech, which must keep all promises; the clock is moved by hand.
 
     encoded : receives how many windows are encoded, before the last one is decoded
+    clock : if others move it, too
+    times : how often the speech is said
     """
-    clock, log, events = TickingClock(), EventLog("live", 10_000), list[Event]()
+    clock, log, events = clock or TickingClock(), EventLog("live", 10_000), list[Event]()
     engine = Engine(WhisperEncoder(model), WhisperDecoder(model, DecodingSettings(), clock), clock=clock)
-    session = open_session(load_settings(None, {}, {}), model, log, SessionSource(kind=AudioKind.LIVE))
+    settings = load_settings(None, {}, {"stream.max_delay_s": 10})
+    session = open_session(settings, model, log, SessionSource(kind=AudioKind.LIVE))
     events += log.subscribe(events.append, after=0).backlog
     engine.add(session)
-    pieces = np.array_split(read(SPEECH), 120)
-    n_windows = 0
+    samples, n_windows, n_written = np.tile(read(SPEECH), times), 0, 0
     while not isinstance(events[-1], End):
-        if pieces:
-            session.write(pieces.pop(0))
-        else:
-            session.end()
         clock.advance(0.1)
-        assert clock.now_s < 60
+        while n_written < min(len(samples), clock.now_s * SAMPLE_RATE):
+            session.write(samples[n_written : n_written + SAMPLE_RATE // 10])
+            n_written += SAMPLE_RATE // 10
+        if n_written >= len(samples):
+            session.end()
+        assert clock.now_s < 200
         engine.listen()
         if engine.encode():
             n_windows += 1
@@ -279,5 +370,4 @@ def captions(model: WhisperModel, encoded: Callable[[int], None]) -> list[tuple[
         engine.decode()
     check_promises(events)
     assert not [event for event in events if isinstance(event, Gap)]
-    assert n_windows > 30
     return [(event.text, event.start, event.end) for event in events if isinstance(event, Final)]

@@ -123,6 +123,11 @@ class Compilation:
     def devices(self) -> dict[str, str]:
         return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
+    def sharing(self, stage: str) -> list[str]:
+        """Return the stages that are on the device of one."""
+        devices = self.devices
+        return [other for other, device in devices.items() if device == devices[stage]]
+
     @property
     def others_may_come(self) -> bool:
         """Whether another device than the CPU may take over: windows and beams have to suit its graphs, too."""

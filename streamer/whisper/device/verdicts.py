@@ -103,6 +103,14 @@ class Verdicts:
                 with contextlib.suppress(OSError):  # what cannot be kept is found again
                     write_text(directory / _FILE, json.dumps(asdict(verdict)))
 
+    def forget(self, stages: Iterable[str]) -> None:
+        """Have stages judged anew at the next load."""
+        for stage in stages:
+            self._kept.pop(self._key(stage), None)
+            if self._base is not None:
+                with contextlib.suppress(OSError):
+                    (self._entry(self._base, stage) / _FILE).unlink(missing_ok=True)
+
     def _find(self, stage: str) -> DeviceVerdict | None:
         verdict = self._kept.get(self._key(stage))
         if verdict is None and self._base is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from streamer.arrays import Float32Array
 from streamer.whisper.device import devices
+from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.stage import Stage, no_op
 
 
@@ -44,6 +45,7 @@ def install(
 ) -> StandInCore:
     """Have the program find an NPU beside the CPU."""
     core = StandInCore(compile, available)
+    monkeypatch.setattr(ov, "Core", lambda: core)  # also after a device was lost
     monkeypatch.setattr(devices, "_cores", [cast(ov.Core, core)])
     return core
 
@@ -66,3 +68,37 @@ def npu_computes(monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[F
 def add_noise(values: Float32Array) -> None:
     """Add the same noise each time, so that masks and state are in order."""
     values += 3 * np.random.default_rng(1).standard_normal(values.shape[-1], dtype=np.float32)
+
+
+class HungRequest:
+    """A request to a device that never answers."""
+
+    def __init__(self, wait: Callable[[float], None]) -> None:
+        self._wait = wait
+
+    def set_tensor(self, port: ov.ConstOutput, tensor: ov.Tensor) -> None:
+        """Take a tensor."""
+
+    def start_async(self) -> None:
+        """Begin, and never end."""
+
+    def wait_for(self, timeout_ms: int) -> bool:
+        """Let the time pass."""
+        self._wait(timeout_ms / 1000)
+        return False
+
+
+def npu_hangs(monkeypatch: pytest.MonkeyPatch, name: str, n_calls: int, wait: Callable[[float], None]) -> None:
+    """Let the NPU answer no more after this many runs of a stage; `wait` lets seconds pass."""
+    infer, n_left = Stage.infer, n_calls
+    monkeypatch.setattr(stage_module, "_hung", [])
+
+    def hanging(stage: Stage, inputs: Mapping[str, ov.Tensor], outputs: Mapping[str, ov.Tensor] | None = None) -> None:
+        nonlocal n_left
+        if stage.device == "NPU":
+            n_left -= stage.sizes.stage == name
+            if n_left < 0:
+                stage._request = cast(ov.InferRequest, HungRequest(wait))
+        infer(stage, inputs, outputs)
+
+    monkeypatch.setattr(Stage, "infer", hanging)
