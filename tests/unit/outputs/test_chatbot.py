@@ -11,6 +11,7 @@ import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Speech
+from streamer.languages import LANGUAGE_NAMES
 from streamer.outputs.chatbot import Chatbot, Conversation
 from streamer.outputs.completions import MAX_MESSAGE_BYTES, MAX_REPLY_CHARS
 from streamer.settings.table import ChatSettings
@@ -271,15 +272,36 @@ async def test_a_reply_without_words_is_an_error_and_does_not_end_the_conversati
 
 
 async def test_a_reply_without_end_is_cut() -> None:
+    numbers = " ".join(str(n * n) for n in range(10_000))
+
     async def script(reply: Reply) -> None:
         await reply.start()
         with contextlib.suppress(ConnectionError):
-            for _ in range(10 * MAX_REPLY_CHARS // 10_000):
-                await reply.say("x" * 10_000)
+            for _ in range(10 * MAX_REPLY_CHARS // len(numbers)):
+                await reply.say(numbers)
 
     text, came, _ = await failure(script)
     assert "longer than" in text
     assert len("".join(came)) <= MAX_REPLY_CHARS
+
+
+@pytest.mark.parametrize("sentence", ["and matters ", "The capital of {} is the capital of {}.\n"])
+async def test_a_reply_that_repeats_itself_is_cut(sentence: str) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        with contextlib.suppress(ConnectionError):
+            for n in range(10_000):
+                await reply.say(sentence.replace("{}", list(LANGUAGE_NAMES.values())[n % 99]))
+
+    text, came, _ = await failure(script)
+    assert "repeats itself" in text
+    assert len("".join(came)) < 2_000
+
+
+async def test_a_list_is_no_loop() -> None:
+    lines = [f"{n}. The {name} language.\n" for n, name in enumerate(LANGUAGE_NAMES.values())]
+    async with chat_endpoint(saying(*lines)) as endpoint, conversing(endpoint.url) as conversation:
+        assert await pieces(conversation, "x") == lines
 
 
 async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
