@@ -139,6 +139,23 @@ class Speech(Event, frozen=True, kw_only=True):
     time: Number
 
 
+class Turn(Event, frozen=True, kw_only=True):
+    """A pause, and how probably the speaker has finished. Only with the option `turns`.
+
+    If `finished`, `speech` with `state` `end` is the next event, and the final follows. If not, speech goes on until a
+    later pause, or until `turn_silence_s` of silence. A pause after which speech resumes at once has no `turn`.
+    """
+
+    # End of the audio that was judged, in seconds.
+    time: Number
+
+    # That the speaker has finished, 0 to 1.
+    probability: Number
+
+    # Whether it is at least `turn_threshold`.
+    finished: bool
+
+
 class Partial(Event, frozen=True, kw_only=True):
     """The current text of the open segment.
 

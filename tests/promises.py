@@ -15,6 +15,7 @@ from streamer.events import (
     Revision,
     Speech,
     Translation,
+    Turn,
     Word,
 )
 
@@ -39,6 +40,9 @@ class Promises:
     speech: list[tuple[float, float | None]] = field(default_factory=list)
     partials: int = 0
 
+    # Whether the last event was a turn that is finished.
+    finished: bool = False
+
     # Number of the segment that is open, and the newest partial of it.
     segment: int = 1
     partial: Partial | None = None
@@ -54,9 +58,16 @@ class Promises:
         """Take what comes next."""
         for event in events:
             assert not self.ended, f"{event} after `end`"
+            ends = isinstance(event, Speech) and event.state == "end"
+            assert not self.finished or ends, f"{event} after a turn that is finished"
+            self.finished = isinstance(event, Turn) and event.finished
             match event:
                 case Speech():
                     self._take_speech(event)
+                case Turn(time=time):
+                    since_s, until_s = self.speech[-1]
+                    assert until_s is None, f"{event}: speech has ended"
+                    assert time > since_s, f"{event}: speech began at {since_s} s"
                 case Partial():
                     self._take_partial(event)
                 case Final():

@@ -15,7 +15,7 @@ _ELLIPSES = ("...", "…")
 _CLOSING = "\"'”’»)]」』"
 
 
-class Turn:
+class SpokenQuestion:
     """Collects a speaker's text until it is a question that can be answered.
 
     It is a question once speech has ended and all of it is final: at once if the text ends a sentence, else after a

@@ -3,7 +3,7 @@
 from typing import Any
 
 from streamer.events import Final, Gap, Partial, Speech
-from streamer.outputs.turn import MAX_QUESTION_CHARS, Turn
+from streamer.outputs.turn import MAX_QUESTION_CHARS, SpokenQuestion
 from tests import builders
 
 PAUSE_S = 1.5
@@ -25,9 +25,9 @@ def end(time: float) -> Speech:
     return Speech(state="end", time=time)
 
 
-def turn_after(*events: Any) -> Turn:  # noqa: ANN401 - events of all types
+def turn_after(*events: Any) -> SpokenQuestion:  # noqa: ANN401 - events of all types
     """Return a turn after events at seconds 1, 2, 3 and so on."""
-    turn = Turn(PAUSE_S)
+    turn = SpokenQuestion(PAUSE_S)
     for now_s, event in enumerate(events, 1):
         turn.handle(event, float(now_s))
     return turn
@@ -85,7 +85,7 @@ def test_the_times_of_a_new_session_begin_anew() -> None:
 
 
 def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:
-    turn = Turn(PAUSE_S)
+    turn = SpokenQuestion(PAUSE_S)
     assert not turn.handle(start(), 1.0)
     assert not turn.handle(partial(" Uh"), 1.0)
     assert turn.handle(partial(" Stop it", stable=5), 1.0)
