@@ -29,9 +29,12 @@ class TurnModel:
         shape = [1, N_MELS, WINDOW_SAMPLES // HOP_LENGTH]
         try:
             model = core.read_model(path)
+            shapes = [port.partial_shape for port in (*model.inputs, *model.outputs)]
+            if len(shapes) != 2 or not all(
+                map(ov.PartialShape.compatible, shapes, map(ov.PartialShape, (shape, [1, 1])))
+            ):
+                raise ValueError(f"its tensors are {', '.join(map(str, shapes))}")
             model.reshape(shape)
-            if [tuple(port.partial_shape) for port in model.outputs] != [(1, 1)]:
-                raise ValueError(f"outputs {', '.join(str(port.partial_shape) for port in model.outputs)}")
             hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
             self._request = core.compile_model(model, "CPU", hints).create_infer_request()
         except (RuntimeError, ValueError) as error:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from streamer.events import Final, Gap, Partial, Speech
+from streamer.events import Final, Gap, Partial, Speech, Turn
 from streamer.outputs.turn import MAX_QUESTION_CHARS, SpokenQuestion
 from tests import builders
 
@@ -50,6 +50,15 @@ def test_half_a_sentence_waits_for_the_rest() -> None:
     assert goes_on.due_s == 6.0
     assert goes_on.take() == "What is the capital of France?"
     assert goes_on.due_s is None
+
+
+def test_half_a_sentence_is_a_question_if_the_speaker_has_finished() -> None:
+    finished, unfinished = (Turn(time=2.0, probability=p, finished=p > 0.5) for p in (0.9, 0.1))
+    for turn, due_s in ((finished, 4.0), (unfinished, 4.0 + PAUSE_S)):
+        asked = turn_after(start(), turn, end(2.0), final(" The capital of", 2.0))
+        assert asked.due_s == due_s
+    goes_on = turn_after(start(), finished, end(2.0), start(3.0), end(4.0), final(" The capital of", 4.0))
+    assert goes_on.due_s == 6.0 + PAUSE_S
 
 
 def test_finals_of_speech_that_goes_on_are_one_question() -> None:
