@@ -19,8 +19,8 @@ class SpokenQuestion:
     """Collects a speaker's text until it is a question that can be answered.
 
     It is a question once speech has ended and all of it is final: at once if the text ends a sentence or a turn model
-    finds that the speaker has finished, else after a pause for thought. If speech does not end, as beside a fan or a television, it is one if the text ends a sentence
-    and no word follows for that pause.
+    finds that the speaker has finished, else after a pause for thought. If speech does not end, as beside a fan or a
+    television, it is one if the text ends a sentence and no word follows for that pause.
     """
 
     def __init__(self, pause_s: float) -> None:
