@@ -142,8 +142,8 @@ class Speech(Event, frozen=True, kw_only=True):
 class Turn(Event, frozen=True, kw_only=True):
     """A pause, and how probably the speaker has finished. Only with the option `turns`.
 
-    If `finished`, `speech` with `state` `end` is the next event, and the final follows. If not, speech goes on until a
-    later pause, or until `turn_silence_s` of silence. A pause after which speech resumes at once has no `turn`.
+    It comes a third of a second after the last word. If `finished`, `min_silence_s` of silence end speech, else
+    `turn_silence_s`; speech that resumes before goes on. A pause that is shorter has no `turn`.
     """
 
     # End of the audio that was judged, in seconds.

@@ -40,9 +40,6 @@ class Promises:
     speech: list[tuple[float, float | None]] = field(default_factory=list)
     partials: int = 0
 
-    # Whether the last event was a turn that is finished.
-    finished: bool = False
-
     # Number of the segment that is open, and the newest partial of it.
     segment: int = 1
     partial: Partial | None = None
@@ -58,9 +55,6 @@ class Promises:
         """Take what comes next."""
         for event in events:
             assert not self.ended, f"{event} after `end`"
-            ends = isinstance(event, Speech) and event.state == "end"
-            assert not self.finished or ends, f"{event} after a turn that is finished"
-            self.finished = isinstance(event, Turn) and event.finished
             match event:
                 case Speech():
                     self._take_speech(event)

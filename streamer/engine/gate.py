@@ -90,10 +90,10 @@ class SpeechGate:
         self._asked_after, self._holds = self.last_speech, True
         return True
 
-    def answer(self, *, known: bool) -> bool:
-        """Note whether it is known if the speaker has finished. Returns whether the pause still lasts."""
+    def answer(self, *, finished: bool) -> bool:
+        """Note whether the speaker has finished: then `min_silence_s` ends speech. Returns whether the pause lasts."""
         lasts = self.open and self._asked_after == self.last_speech
-        self._holds = known and lasts
+        self._holds = lasts and not finished
         return lasts
 
     @property

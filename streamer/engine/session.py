@@ -150,15 +150,14 @@ class Session:
         return self._schedule.newest.start, self.position
 
     def judge(self, end: int, probability: float | None) -> list[Event]:
-        """Take the probability that the speaker has finished at `end`; None: silence alone decides about this pause."""
+        """Take the probability that the speaker has finished at `end`; None: it is unknown, as without a model."""
         if end != self.judged_until:
             return []
         self.judged_until = None
-        if not self._gate.answer(known=probability is not None) or probability is None:
+        finished = probability is None or probability >= self.settings.gate.turn_threshold
+        if not self._gate.answer(finished=finished) or probability is None:
             return []
-        finished = probability >= self.settings.gate.turn_threshold
-        turn = Turn(time=seconds(end), probability=probability, finished=finished)
-        return [turn, *(self._end_speech() if finished else [])]
+        return [Turn(time=seconds(end), probability=probability, finished=finished)]
 
     def tick(self, now_s: float) -> list[Event]:
         """Let time pass without audio: if none comes for long, speech has ended."""

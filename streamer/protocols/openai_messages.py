@@ -18,7 +18,7 @@ from streamer.protocols.text import prompt
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
 MAX_MESSAGE_CHARS = 100_000  # without audio: to decode millions of keys would delay all clients
 
-# Seconds of silence that end a turn without a turn model, and, as OpenAI has it, if the speaker has not finished.
+# Seconds of silence that end a turn, and, as OpenAI has it, if a turn model finds that the speaker has not finished.
 EAGERNESS_S = {"low": (1.5, 8.0), "medium": (0.8, 4.0), "auto": (0.8, 4.0), "high": (0.4, 2.0)}
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -90,7 +90,7 @@ class ServerVad(msgspec.Struct, frozen=True, tag="server_vad"):
 
 
 class SemanticVad(msgspec.Struct, frozen=True, tag="semantic_vad"):
-    """A turn model decides, or without one silence; see EAGERNESS_S."""
+    """Silence of EAGERNESS_S ends a turn."""
 
     eagerness: Literal["low", "medium", "high", "auto"] = "auto"
 

@@ -392,7 +392,7 @@ class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
         0.3, "added before and after speech, so that soft first and last sounds are kept", unit="s", within=(0.0, 2.0)
     )
     turns: bool = setting(
-        False, "a model decides at each pause whether the speaker has finished: then speech ends", client="turns"
+        False, "a model judges at each pause whether the speaker has finished; if not, speech goes on", client="turns"
     )
     turn_threshold: float = setting(
         0.5, "probability from which the speaker has finished", within=(0.01, 0.99), client="turn_threshold"

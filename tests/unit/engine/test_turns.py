@@ -56,10 +56,14 @@ class Judged(Talker):
         return [(event.state, event.time) for event in self.events if isinstance(event, Speech)]
 
 
-def test_speech_ends_at_the_first_pause_if_the_speaker_has_finished() -> None:
-    talker = Judged(1.0, 1.5, verdicts=(0.8,))
-    talker.say_until(2.4)
-    assert talker.texts == ["w0 w1"]
+def test_if_the_speaker_has_finished_speech_ends_as_without_a_model() -> None:
+    talker, other = Judged(1.0, 1.5, verdicts=(0.8,)), Judged(1.0, 1.5, settings=settings_of())
+    for each in (talker, other):
+        each.say_until(2.5)
+        assert each.finals == []
+        each.say_until(3.0)
+        assert each.texts == ["w0 w1"]
+    assert talker.speech == other.speech
     turn = next(event for event in talker.events if isinstance(event, Turn))
     assert (turn.probability, turn.finished) == (0.8, True)
     assert turn.time == pytest.approx(2.0 + PAUSE_SAMPLES / SAMPLE_RATE, abs=2 * CHUNK_SAMPLES / SAMPLE_RATE)
@@ -71,7 +75,7 @@ def test_speech_goes_on_through_pauses_of_an_unfinished_turn() -> None:
     talker.say_until(4.4)
     assert talker.finals == []
     assert talker.turns == [(0.2, False), (0.49, False)]
-    talker.say_until(5.5)
+    talker.say_until(5.9)
     assert talker.texts == ["w0 w1 w2"]
     assert [state for state, _ in talker.speech] == ["start", "end"]
     # The whole turn is judged, each pause once.
@@ -137,7 +141,7 @@ def test_recorded_audio_waits_for_the_verdict() -> None:
 def test_short_silence_that_ends_speech_waits_for_the_verdict() -> None:
     gate = msgspec.structs.replace(TURNS.gate, min_silence_s=0.1)
     talker = Judged(1.0, 2.0, verdicts=(0.1, 0.9), settings=settings_of(gate=gate))
-    talker.say_until(3.0)
+    talker.say_until(3.2)
     assert talker.texts == ["w0 w1"]
     talker.finish(3.0)
 
