@@ -140,19 +140,18 @@ class Speech(Event, frozen=True, kw_only=True):
 
 
 class Turn(Event, frozen=True, kw_only=True):
-    """A pause, and how probably the speaker has finished. Only with the option `turns`.
+    """A pause of 0.3 s, judged by a model. Only with `turns`.
 
-    It comes a third of a second after the last word. If `finished`, `min_silence_s` of silence end speech, else
-    `turn_silence_s`; speech that resumes before goes on. A pause that is shorter has no `turn`.
+    If the speaker has not finished, speech ends after `turn_silence_s` instead of `min_silence_s`.
     """
 
     # End of the audio that was judged, in seconds.
     time: Number
 
-    # That the speaker has finished, 0 to 1.
+    # How probably the speaker has finished, 0 to 1.
     probability: Number
 
-    # Whether it is at least `turn_threshold`.
+    # Whether that is at least `turn_threshold`.
     finished: bool
 
 

@@ -53,17 +53,17 @@ def list_models(console: Console) -> int:
         table.add_row(name, "this program", format_size(size_of(path)), *(str(path) for _ in room))
     for model in here:
         table.add_row(_short(model.name), model.origin, format_size(model.n_bytes), *(str(model.path) for _ in room))
-    packed = PACKED_MODELS.values()
-    for path, model in ((model.path, model) for model in packed if model.path.is_file()):
-        table.add_row(model.name, model.origin, format_size(size_of(path)), *(str(path) for _ in room))
+    for packed in (packed for packed in PACKED_MODELS.values() if packed.path.is_file()):
+        size = format_size(size_of(packed.path))
+        table.add_row(packed.name, packed.origin, size, *(str(packed.path) for _ in room))
     console.print(table, markup=False)
 
     table = make_table("Models to pull", "Name", "Comes from", "Size")
     for name, published in PUBLISHED.items():
         if not cache.cached(name):
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
-    for model in (model for model in packed if not model.path.is_file()):
-        table.add_row(model.name, model.origin, f"about {format_size(model.file.n_bytes)}")
+    for packed in (packed for packed in PACKED_MODELS.values() if not packed.path.is_file()):
+        table.add_row(packed.name, packed.origin, f"about {format_size(packed.file.n_bytes)}")
     console.print(table, markup=False)
     say(
         console,

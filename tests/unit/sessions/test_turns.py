@@ -15,6 +15,7 @@ from streamer.engine.runner import AudioKind
 from streamer.events import Error, Event, Speech, Turn
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.packed_models import PackedModel
+from streamer.sessions.decoder import make_engine
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.sessions import SessionSource, open_session
 from streamer.sessions.turns import Turns, TurnsOfSession
@@ -24,7 +25,6 @@ from tests.daemon import SAMPLE, WAIT_S, pause_after, recording
 from tests.fakes import Clock
 from tests.promises import check_promises
 from tests.turn_model import write_turn_model
-from tests.unit.sessions.test_second_pass import make_engine
 
 Answer = tuple[int, float | None]
 
@@ -120,13 +120,18 @@ def test_the_speech_of_a_recording_ends_with_its_turns(home: Path, model: Whispe
         log, over = EventLog("abc", 10_000), Future[None]()
         told.clear()
         log.subscribe(told.append)
+
+        def end() -> None:
+            log.close()
+            over.set_result(None)
+
         runner = open_session(
             settings,
             model,
             log,
             SessionSource(kind=AudioKind.RECORDED),
             enrichment=PostProcessing(settings, model, engine),
-            on_finished=lambda: (log.close(), over.set_result(None)),
+            on_finished=end,
         )
         engine.start()
         try:
