@@ -33,7 +33,17 @@ OTHERS_VARIABLES = {"STREAMER_TOKEN", "STREAMER_CONFIG", "STREAMER_SECTION_KEY"}
 # What looks like a setting and is none.
 OTHERS_NAMES = {"chat.completions", "model.safetensors", "model.bin", "output.srt", "speech.wav", "speech.raw"}
 # Folders whose files the documents name by their paths; `models/mine` and the like are examples.
-FOLDERS = ("streamer/", "tools/", "tests/", "docs/", "contrib/", "clients/", "requirements/", "models/nano.en/")
+FOLDERS = (
+    "streamer/",
+    "tools/",
+    "tests/",
+    "docs/",
+    "contrib/",
+    "clients/",
+    "requirements/",
+    "models/nano.en/",
+    "examples/",
+)
 
 
 def code(text: str) -> Iterator[str]:
