@@ -138,6 +138,20 @@ def test_the_client_knows_events_only() -> None:
     assert [name for name in loaded if name not in EVENTS and not within({name}, "streamer.client")] == []
 
 
+def test_plugins_for_agents_know_the_client_only_and_nothing_knows_them() -> None:
+    imported = {name for module in below("streamer.agents") for name in imports_of(module)}
+    rooms = (
+        "streamer.agents",
+        "streamer.client",
+        "streamer.languages",
+        "streamer.audio",
+        *sorted(EVENTS - {"streamer"}),
+    )
+    assert set(within(imported, "streamer")) == set(within(imported, *rooms))
+    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.agents", "pipecat", "livekit")]
+    assert [name for name in importers if not within({name}, "streamer.agents")] == []
+
+
 def test_only_the_command_that_runs_it_imports_the_application() -> None:
     importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
     assert importers == ["streamer.commands.run"]
