@@ -60,10 +60,11 @@ class TurnsOfSession:
     def ask(self, start: int, end: int) -> bool:
         """Have a turn judged. Returns False if that fails for now. It waits for nothing."""
         health = self._turns.health
-        if health.waits("turns"):
+        why = health.why.get("turns")
+        if why is not None and health.waits("turns"):
             if not self._failed:
                 self._failed = True
-                self._log.append(Error(code="turns", message=health.why["turns"], fatal=False))
+                self._log.append(Error(code="turns", message=why, fatal=False))
             return False
         self._turns.worker.put(self, partial(self._judge, start, end))
         return True
