@@ -9,6 +9,7 @@ from streamer.correct.pipeline import ReadAudio
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.health import Health
+from streamer.outside import one_line
 from streamer.packed_models import TURNS
 from streamer.turns import WINDOW_SAMPLES, TurnModel
 from streamer.whisper.device.devices import the_core
@@ -64,7 +65,7 @@ class TurnsOfSession:
         if why is not None and health.waits("turns"):
             if not self._failed:
                 self._failed = True
-                self._log.append(Error(code="turns", message=why, fatal=False))
+                self._log.append(Error(code="turns", message=one_line(why), fatal=False))
             return False
         self._turns.worker.put(self, partial(self._judge, start, end))
         return True
