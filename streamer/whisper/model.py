@@ -218,7 +218,7 @@ class WhisperModel:
         for stage, expected in known[1].items():
             distance = distance_of(expected, found[stage])
             if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
-                error = LostDeviceError(
+                error = InferenceError(
                     f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
                     f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
                     stage,
@@ -233,9 +233,8 @@ class WhisperModel:
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
-        hopeless = isinstance(error, LostDeviceError) and error.hopeless
-        if lately or hopeless:
-            stages = self._compilation.sharing(error.stage) if hopeless else [error.stage]
+        if lately or error.hopeless:
+            stages = self._compilation.sharing(error.stage) if error.hopeless else [error.stage]
             self._verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
                 self._compilation.reject(dict.fromkeys(stages, error))
