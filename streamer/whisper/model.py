@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from weakref import ReferenceType, ref
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
@@ -89,7 +90,7 @@ class WhisperModel:
         self._verdicts = verdicts
         self._before: Callable[[], None] = no_op
         # A runtime, and what it computed when it was first tried out.
-        self._computed: tuple[Runtime, dict[str, FloatArray]] | None = None
+        self._computed: tuple[ReferenceType[Runtime], dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -207,13 +208,13 @@ class WhisperModel:
     def try_out(self) -> None:
         """Give up a device that computes something else from speech than when it was first tried out."""
         sample, runtime, known = speech(), self.runtime, self._computed
-        if sample is None or {*runtime.devices.values()} == {"CPU"}:
+        if sample is None or {stage.device for stage in runtime.stages} <= {"CPU"}:
             return
         mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
         token = self.tokenizer.special.start_of_transcript
         found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
-        if known is None or known[0] is not runtime:
-            self._computed = runtime, found
+        if known is None or known[0]() is not runtime:
+            self._computed = ref(runtime), found
             return
         for stage, expected in known[1].items():
             distance = distance_of(expected, found[stage])

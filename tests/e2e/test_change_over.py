@@ -313,7 +313,7 @@ def test_a_daemon_watches_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     compiler.go_on()
     settings = load_settings(None, {}, {"model.name": str(NANO), "model.cache_dir": str(tmp_path)})
     model = loading.load(settings.model, at_once=True)
-    wait_until(lambda: model._computed is not None and model._computed[0].devices == NPU)
+    wait_until(lambda: model._computed is not None and model._computed[0]() is model.runtime)
     stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
     wait_until(lambda: model.runtime.devices == CPU)
 
