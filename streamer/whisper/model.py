@@ -142,7 +142,7 @@ class WhisperModel:
     def watch(self) -> None:
         """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
         if self._compilation.others_may_come:
-            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+            threading.Thread(target=_watch, args=(ref(self),), name="watch", daemon=True).start()
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -199,12 +199,6 @@ class WhisperModel:
         where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
         logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
-    def _watch(self) -> None:
-        while True:
-            with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
-                self.try_out()
-            time.sleep(WATCH_EVERY_S)
-
     def try_out(self) -> None:
         """Give up a device that computes something else from speech than when it was first tried out."""
         sample, runtime, known = speech(), self.runtime, self._computed
@@ -242,6 +236,14 @@ class WhisperModel:
         self.start()
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
+
+
+def _watch(watched: ReferenceType[WhisperModel]) -> None:
+    while (model := watched()) is not None:
+        with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+            model.try_out()
+        del model
+        time.sleep(WATCH_EVERY_S)
 
 
 class _Fork(WhisperModel):
