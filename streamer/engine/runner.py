@@ -199,6 +199,15 @@ class SessionRunner:
                 self._give_up(partial(self._session.cut_short, self.ring.head, reason))
             self._leave()
 
+    def judge(self, end: int, probability: float | None) -> None:
+        """Take how probably the speaker has finished at `end`; None if that cannot be known."""
+        with self._recovering(), self._lock:
+            if not self.over:
+                self._publish(self._session.judge(end, probability))
+                self._note_change(self._host.clock())
+        self._tick_at_s = -math.inf  # a window may be due
+        self._host.wake()
+
     # Properties.
 
     @property
@@ -261,7 +270,7 @@ class SessionRunner:
         """Apply the next command, or process the audio before it, a chunk at most. Returns whether there was either."""
         session = self._session
         with self._lock:
-            busy = self._n_in_flight > 0 or session.next_window_due()
+            busy = self._n_in_flight > 0 or session.next_window_due() or session.judged_until is not None
             if self.over or (self.recorded and busy and not self._outage.lasting):
                 return False
             begin = session.position
@@ -291,6 +300,9 @@ class SessionRunner:
             events = session.advance(end, probability, now_s)
             self._note_success(listening=True)
             self._publish(events)
+            turn = session.turn_to_judge()
+            if turn is not None and not self._publisher.asks(*turn):
+                self._publish(session.judge(end, None))
             speech = session.waiting_from is not None
         self._activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
         return True

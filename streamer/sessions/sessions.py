@@ -80,6 +80,7 @@ def open_session(
         SessionOutput(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
+            on_turn=lambda start, end: enriched is not None and enriched.on_turn(start, end),
             label=lambda event: source.label(event if enriched is None else enriched.label(event)),
             name=log.session,
         ),

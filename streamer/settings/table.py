@@ -391,6 +391,19 @@ class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
     pad_s: float = setting(
         0.3, "added before and after speech, so that soft first and last sounds are kept", unit="s", within=(0.0, 2.0)
     )
+    turns: bool = setting(
+        False, "a model judges at each pause whether the speaker has finished; if not, speech goes on", client="turns"
+    )
+    turn_threshold: float = setting(
+        0.5, "probability from which the speaker has finished", within=(0.01, 0.99), client="turn_threshold"
+    )
+    turn_silence_s: float = setting(
+        2.0,
+        "silence that ends speech if the speaker has not finished",
+        unit="s",
+        within=(0.1, 10.0),
+        client="turn_silence_s",
+    )
 
 
 @section
