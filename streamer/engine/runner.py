@@ -24,6 +24,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
+from streamer.engine.eventlog import KeepAudio, no_audio
 from streamer.engine.host import Host
 from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
@@ -73,6 +74,7 @@ class Input:
     max_delay_s: float = math.inf  # live audio that has waited for this long when its turn comes is given up
     reserved: bool = False  # whether it counts as unbroken speech when room for another session is computed
     live_from: int = 0  # audio before this is sent again, as fast as possible
+    keep: KeepAudio = no_audio  # called with all audio but that of pauses
 
 
 @dataclass(slots=True)
@@ -147,6 +149,8 @@ class SessionRunner:
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
+        if not self.paused:
+            self.input.keep(self.ring.head, samples)
         self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:

@@ -523,6 +523,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: str = setting(
         "", "file that keeps finals and gaps; auto: in the user's data directory; empty: none is kept", metavar="FILE"
     )
+    history_audio: Literal["none", "own", "all"] = setting(
+        "none",
+        "whose audio is kept with text: none, own (the input's) or all (clients' kept streams)",
+        metavar="WHOSE",
+    )
     history_days: float = setting(
         30.0, "what is older is deleted from the history; 0: nothing is", unit="days", within=(0.0, 36_500.0)
     )
