@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakSet
 
-from streamer.errors import ConfigError, InferenceError, LostDeviceError
+from streamer.errors import ConfigError, InferenceError, LostDeviceError, ModelError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
@@ -69,14 +70,17 @@ class WhisperModel:
         self.from_cache = False
         # The adapter of windows of less than 30 s.
         self.adapter = source.adapter.path if source.adapter else None
-        # Whether it is being started again after a device failed, which may take minutes.
+        # Whether it is being started again, after a device failed or it was unloaded, which may take minutes.
         self.recovering = False
+        # Missing while it is unloaded, as is `_verdicts`. `_again` reads them again; None: it cannot be unloaded.
         self._source = source
         self._compilation = compilation
+        self._again: Callable[[], tuple[ModelSource, Compilation]] | None = None
+        self._forks: WeakSet[_Fork] = WeakSet()
         self._before: Callable[[], None] = no_op
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @functools.cached_property
     def _verdicts(self) -> Verdicts:
@@ -129,18 +133,56 @@ class WhisperModel:
                 return
             self._compilation.reject(wrong)
 
+    @property
+    def loaded(self) -> bool:
+        return bool(self.runtime.stages)
+
+    @property
+    def state(self) -> str:
+        """Whether it is loaded, unloaded or loading, in a word."""
+        return "loaded" if self.loaded else "loading" if self.recovering else "unloaded"
+
+    def unload(self) -> bool:
+        """Free its graphs and those of its forks, if it can be loaded again; return whether any were freed.
+
+        A computation that has begun ends with the graphs that it began with. `wake` loads the model again.
+        """
+        with self._lock:
+            if not self.loaded or self._again is None:
+                return False
+            for model in (self, *self._forks):
+                model._free()
+            return True
+
+    def wake(self) -> Runtime:
+        """Return the present runtime; load the model again if it is unloaded.
+
+        Raises what `load_model` raises, and ModelError if there is another model now.
+        """
+        runtime = self.runtime
+        if runtime.stages:
+            return runtime
+        with self._lock:
+            if not self.loaded and self._again is not None:
+                self.recovering = True
+                try:
+                    self._load(*self._again())
+                finally:
+                    self.recovering = False
+            return self.runtime
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
 
         `compute` has to begin anew when it is called again: of the failed runtime only windows that it has encoded are
-        good. Raises InferenceError if the device fails again, or no other is left.
+        good. Raises InferenceError if the device fails again, or no other is left, and what `wake` raises.
         """
-        runtime = self.runtime
+        runtime = self.wake()
         try:
             return compute(runtime)
         except InferenceError as error:
             self.recover(runtime, error)
-            return compute(self.runtime)
+            return compute(self.wake())
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
         """Start anew after a device failed: on the same one, or on the next if it failed a short while ago.
@@ -169,6 +211,23 @@ class WhisperModel:
         """
         return _Fork(self, windows_s, n_beams)
 
+    def _load(self, source: ModelSource, compilation: Compilation) -> None:
+        begin = time.monotonic()
+        if source.graphs.dims != self.dims or source.tokenizer.n_vocab != self.tokenizer.n_vocab:
+            raise ModelError(
+                f"{source.path} is another model than the one that was unloaded: expected {self.name} as it was;"
+                " start the daemon again to use the new one"
+            )
+        self._source, self._compilation = source, compilation
+        self.start()
+        self.runtime.call_before(self._before)
+        logger.info("%s is loaded again, in %.1f s", self.name, time.monotonic() - begin)
+
+    def _free(self) -> None:
+        self.runtime = self.runtime.without_graphs()
+        for name in ("_source", "_compilation", "_verdicts"):
+            vars(self).pop(name, None)
+
     def _restart(self, error: InferenceError) -> None:
         now_s = time.monotonic()
         lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
@@ -187,19 +246,36 @@ class _Fork(WhisperModel):
     """A model that computes with the graphs of another."""
 
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
-        super().__init__(parent._source, parent._compilation, parent.n_beams)
-        self._parent = parent
-        self._windows_s = windows_s
-        self.start()
-        self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+        with parent._lock:
+            parent.wake()
+            super().__init__(parent._source, parent._compilation, parent.n_beams)
+            self._parent = parent
+            self._windows_s = windows_s
+            self.start()
+            self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+            parent._forks.add(self)
 
     def start(self) -> None:
         """Make a runtime of the present graphs."""
         with self._parent._lock:
             # Whose graphs these are.
-            self._runs_beside = self._parent.runtime
+            self._runs_beside, self._compilation = self._parent.wake(), self._parent._compilation
             mask = self._runs_beside.decoder.mask
             self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
+
+    def wake(self) -> Runtime:
+        """Return a runtime of the parent's present graphs (see `WhisperModel.wake`)."""
+        runtime = self.runtime
+        if self._parent.wake() is self._runs_beside:
+            return runtime
+        with self._lock, self._parent._lock:
+            self.start()
+            self.runtime.call_before(self._before)
+            return self.runtime
+
+    def _free(self) -> None:
+        super()._free()
+        self._runs_beside = self.runtime
 
     def _restart(self, error: InferenceError) -> None:
         self._parent.recover(self._runs_beside, error)
@@ -264,20 +340,13 @@ def load_model(
     """
     options = options or LoadOptions()
     begin = time.monotonic()
-    plans = plan_stages(options.devices, available_devices())
-    cache = open_cache(options.cache_dir)
-    source = _read(name, options, on_download)
-    require(source.checks)
-    source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
-    n_beams = _n_beams(source, options.n_beams, live=options.live)
-    compilation = _compilation(
-        source, plans, n_beams, window_lengths(source, plans, options.windows_s), cache, on_compiled
-    )
+    source, compilation, n_beams, why = _prepare(name, options, on_download, on_compiled)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
     model = WhisperModel(source, compilation, n_beams)
     model.weights = why
+    model._again = lambda: _prepare(name, options)[:2]
     model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     devices = _where(model.runtime, compilation.plans)
@@ -287,6 +356,23 @@ def load_model(
         *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
     return model
+
+
+def _prepare(
+    name: str,
+    options: LoadOptions,
+    on_download: OnProgress = lambda progress: None,
+    on_compiled: OnCompiled = lambda done, total: None,
+) -> tuple[ModelSource, Compilation, int, str]:
+    """Read a model; return it, its graphs, which are not compiled, how many beams captions follow, and its weights."""
+    plans = plan_stages(options.devices, available_devices())
+    cache = open_cache(options.cache_dir)
+    source = _read(name, options, on_download)
+    require(source.checks)
+    source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
+    n_beams = _n_beams(source, options.n_beams, live=options.live)
+    windows_s = window_lengths(source, plans, options.windows_s)
+    return source, _compilation(source, plans, n_beams, windows_s, cache, on_compiled), n_beams, why
 
 
 def verify_model(
