@@ -185,7 +185,7 @@ class Daemon:
         systemd.notify("STATUS=loading the model")
         if self.input is not None:
             await self.input.check()
-        loaded = await unless_stopped(lambda: load_chosen(self._settings), self.stop)
+        loaded = await unless_stopped(lambda: load_chosen(self._settings, at_once=True), self.stop)
         if loaded is None:
             return
         settings, model = loaded
@@ -329,5 +329,12 @@ def _load_beside(settings: Settings, name: str) -> WhisperModel:
     model, n_beams = settings.model, settings.decoding.beam_size
     return load_model(
         name,
-        LoadOptions(device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"),
+        LoadOptions(
+            device_settings(model),
+            cache_dir=model.cache_dir,
+            n_beams=n_beams,
+            live=False,
+            at_once=True,
+            weights="auto",
+        ),
     )

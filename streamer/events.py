@@ -105,7 +105,7 @@ class Ready(Event, frozen=True, kw_only=True):
     # Name of the model.
     model: str
 
-    # Device of each stage: `encoder`, `cross_kv`, `decoder`.
+    # Present device of each stage: `encoder`, `cross_kv`, `decoder`; it may change (`/healthz`).
     device: dict[str, str]
 
     # Samples per second after resampling, 16000.

@@ -12,17 +12,26 @@ from pathlib import Path
 from typing import TypeVar
 from weakref import WeakSet
 
-from streamer.errors import ConfigError, InferenceError, LostDeviceError, ModelError
+from streamer.arrays import FloatArray
+from streamer.errors import ConfigError, InferenceError, LostDeviceError, ModelError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness
+from streamer.whisper.device.checks import check_decoder, check_freshness, run_stages
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
-from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
+from streamer.whisper.device.devices import (
+    DeviceSettings,
+    StagePlan,
+    available_devices,
+    kind_of,
+    plan_stages,
+    until_npu,
+    with_last_resorts,
+)
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.device.speech import check_speech, exact_plans, read_speech
+from streamer.whisper.device.speech import TOLERANCE, check_speech, distance_of, exact_plans, mel_of, read_speech
 from streamer.whisper.device.stage import no_op
 from streamer.whisper.device.verdicts import Verdicts
 from streamer.whisper.dims import ModelDimensions
@@ -42,6 +51,9 @@ T = TypeVar("T")
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
+# How often a watched model is tried out: it takes the time of one window.
+WATCH_EVERY_S = 60.0
+
 # Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/streaming.md).
 SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
 
@@ -53,9 +65,10 @@ INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
-    def __init__(self, source: ModelSource, compilation: Compilation, n_beams: int) -> None:
+    def __init__(self, source: ModelSource, compilation: Compilation, verdicts: Verdicts, n_beams: int) -> None:
         """Take a model that was read and its graphs, which `start` compiles.
 
+        verdicts : on its devices, which also hold when it is started again
         n_beams : that captions follow if the settings do not say otherwise
         """
         self.name = source.name
@@ -75,17 +88,17 @@ class WhisperModel:
         # Missing while it is unloaded, as is `_verdicts`. `_again` reads them again; None: it cannot be unloaded.
         self._source = source
         self._compilation = compilation
-        self._again: Callable[[], tuple[ModelSource, Compilation]] | None = None
+        self._verdicts = verdicts
+        self._again: Callable[[], _Read] | None = None
         self._forks: WeakSet[_Fork] = WeakSet()
+        # Whether it is to move to other devices, see `move_to`.
+        self._moving = False
         self._before: Callable[[], None] = no_op
+        # A runtime, and what it computed when it was first tried out.
+        self._computed: tuple[Runtime, dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.RLock()
-
-    @functools.cached_property
-    def _verdicts(self) -> Verdicts:
-        """Those on its devices, which also hold when it is started again."""
-        return _verdicts(self._source, self._compilation)
 
     @property
     def dims(self) -> ModelDimensions:
@@ -122,16 +135,20 @@ class WhisperModel:
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        while True:
-            while refused := self._verdicts.refused():
-                self._compilation.reject(refused)
-            self._compilation.compile()
-            runtime, wrong = _try_out(self._source, self._compilation, self._verdicts)
-            if runtime is not None:
-                self._compilation.give_back()
-                self.runtime = runtime
-                return
-            self._compilation.reject(wrong)
+        self.runtime = _checked_runtime(self._source, self._compilation, self._verdicts)
+
+    def move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
+        """Compile for other devices in a thread of its own; compute there as soon as these graphs pass all checks.
+
+        Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
+        """
+        self._moving = True
+        threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
+
+    def watch(self) -> None:
+        """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
+        if self._compilation.others_may_come:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     @property
     def loaded(self) -> bool:
@@ -148,7 +165,7 @@ class WhisperModel:
         A computation that has begun ends with the graphs that it began with. `wake` loads the model again.
         """
         with self._lock:
-            if not self.loaded or self._again is None:
+            if not self.loaded or self._moving or self._again is None:
                 return False
             for model in (self, *self._forks):
                 model._free()
@@ -166,7 +183,7 @@ class WhisperModel:
             if not self.loaded and self._again is not None:
                 self.recovering = True
                 try:
-                    self._load(*self._again())
+                    self._load(self._again())
                 finally:
                     self.recovering = False
             return self.runtime
@@ -185,7 +202,7 @@ class WhisperModel:
             return compute(self.wake())
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
-        """Start anew after a device failed: on the same one, or on the next if it failed a short while ago.
+        """Start anew after a device failed: on the same one, or on the next if it is hopeless or failed lately, too.
 
         Windows that `failed` has encoded stay good. Raises InferenceError if no device is left.
         """
@@ -201,8 +218,9 @@ class WhisperModel:
 
     def call_before(self, before: Callable[[], None]) -> None:
         """Have something called before each run of a graph from now on; what it raises ends the computation."""
-        self._before = before
-        self.runtime.call_before(before)
+        with self._lock:
+            self._before = before
+            self.runtime.call_before(before)
 
     def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
@@ -211,20 +229,67 @@ class WhisperModel:
         """
         return _Fork(self, windows_s, n_beams)
 
-    def _load(self, source: ModelSource, compilation: Compilation) -> None:
+    def _move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
         begin = time.monotonic()
+        try:
+            runtime = _checked_runtime(self._source, compilation, verdicts)
+        except StreamerError as error:
+            self._moving = False
+            logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
+            return
+        with self._lock:
+            runtime.call_before(self._before)
+            # A computation that has begun ends with the runtime that it began with, and frees that one then.
+            self._compilation, self._verdicts, self.runtime = compilation, verdicts, runtime
+            self._moving = False
+        where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
+        logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
+
+    def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+                self.try_out()
+            time.sleep(WATCH_EVERY_S)
+
+    def try_out(self) -> None:
+        """Give up a device that computes something else from speech than when it was first tried out."""
+        sample, runtime, known = speech(), self.runtime, self._computed
+        if sample is None or not self.loaded or {*runtime.devices.values()} == {"CPU"}:
+            return
+        mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
+        token = self.tokenizer.special.start_of_transcript
+        found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
+        if known is None or known[0] is not runtime:
+            self._computed = runtime, found
+            return
+        for stage, expected in known[1].items():
+            distance = distance_of(expected, found[stage])
+            if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
+                error = LostDeviceError(
+                    f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
+                    f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
+                    stage,
+                )
+                error.hopeless = True
+                self.recover(runtime, error)
+                return
+
+    def _load(self, read: "_Read") -> None:
+        begin, source = time.monotonic(), read.source
         if source.graphs.dims != self.dims or source.tokenizer.n_vocab != self.tokenizer.n_vocab:
             raise ModelError(
                 f"{source.path} is another model than the one that was unloaded: expected {self.name} as it was;"
                 " start the daemon again to use the new one"
             )
-        self._source, self._compilation = source, compilation
+        self._source, self._compilation, self._verdicts = source, read.compilation, read.verdicts
         self.start()
         self.runtime.call_before(self._before)
+        if read.later is not None:
+            self.move_to(*read.later)
         logger.info("%s is loaded again, in %.1f s", self.name, time.monotonic() - begin)
 
     def _free(self) -> None:
-        self.runtime = self.runtime.without_graphs()
+        self.runtime, self._computed = self.runtime.without_graphs(), None
         for name in ("_source", "_compilation", "_verdicts"):
             vars(self).pop(name, None)
 
@@ -234,9 +299,12 @@ class WhisperModel:
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
-        if lately:
+        hopeless = isinstance(error, LostDeviceError) and error.hopeless
+        if lately or hopeless:
+            stages = self._compilation.sharing(error.stage) if hopeless else [error.stage]
+            self._verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
-                self._compilation.reject({error.stage: error})
+                self._compilation.reject(dict.fromkeys(stages, error))
         self.start()
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
@@ -248,11 +316,13 @@ class _Fork(WhisperModel):
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
         with parent._lock:
             parent.wake()
-            super().__init__(parent._source, parent._compilation, parent.n_beams)
+            super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
             self._parent = parent
             self._windows_s = windows_s
             self.start()
-            self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+            compilation = self._compilation
+            most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
+            self.n_beams = min(max(n_beams, parent.n_beams), most)
             parent._forks.add(self)
 
     def start(self) -> None:
@@ -313,6 +383,9 @@ class LoadOptions:
     n_beams: int | None = 1
     live: bool = True
 
+    # Whether the GPU or CPU computes while graphs for an NPU are compiled, which takes minutes, or if the NPU fails.
+    at_once: bool = False
+
     # What a checkpoint's weights become: f32, f16, int8 or int8-sym; auto: for INT8_SIZES int8, or int8-sym if a device
     # is an NPU; empty, and auto otherwise: as they are.
     weights: str = ""
@@ -340,13 +413,14 @@ def load_model(
     """
     options = options or LoadOptions()
     begin = time.monotonic()
-    source, compilation, n_beams, why = _prepare(name, options, on_download, on_compiled)
+    read = _read_for(name, options, on_download, on_compiled)
+    compilation, why = read.compilation, read.weights
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    model = WhisperModel(source, compilation, n_beams)
+    model = WhisperModel(read.source, compilation, read.verdicts, read.n_beams)
     model.weights = why
-    model._again = lambda: _prepare(name, options)[:2]
+    model._again = lambda: _read_for(name, options)
     model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     devices = _where(model.runtime, compilation.plans)
@@ -355,24 +429,51 @@ def load_model(
         "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
         *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
+    if read.later is not None:
+        model.move_to(*read.later)
     return model
 
 
-def _prepare(
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A model that was read; nothing of it is compiled."""
+
+    source: ModelSource
+    compilation: Compilation
+    verdicts: Verdicts
+
+    # How many beams captions follow; what its weights are, and why.
+    n_beams: int
+    weights: str
+
+    # What it moves to when that is compiled.
+    later: tuple[Compilation, Verdicts] | None
+
+
+def _read_for(
     name: str,
     options: LoadOptions,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
-) -> tuple[ModelSource, Compilation, int, str]:
-    """Read a model; return it, its graphs, which are not compiled, how many beams captions follow, and its weights."""
+) -> _Read:
+    """Read a model for the devices that the options name."""
     plans = plan_stages(options.devices, available_devices())
+    if options.at_once:
+        plans = with_last_resorts(plans, available_devices())
     cache = open_cache(options.cache_dir)
     source = _read(name, options, on_download)
     require(source.checks)
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
     windows_s = window_lengths(source, plans, options.windows_s)
-    return source, _compilation(source, plans, n_beams, windows_s, cache, on_compiled), n_beams, why
+    wanted = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
+    on_wanted = _verdicts(source, wanted)
+    if not options.at_once or not any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
+        return _Read(source, wanted, on_wanted, n_beams, why, None)
+    wanted.check_properties()
+    compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
+    wanted.go_beside(compilation)
+    return _Read(source, compilation, _verdicts(source, compilation), n_beams, why, (wanted, on_wanted))
 
 
 def verify_model(
@@ -484,6 +585,19 @@ def _verdicts(source: ModelSource, compilation: Compilation) -> Verdicts:
     return Verdicts(compilation, f"{source.origin} {source.weights}".strip(), files)
 
 
+def _checked_runtime(source: ModelSource, compilation: Compilation, verdicts: Verdicts) -> Runtime:
+    """Compile graphs and try them out, on the next device if one fails. Raises what `WhisperModel.start` does."""
+    while True:
+        while refused := verdicts.refused():
+            compilation.reject(refused)
+        compilation.compile()
+        runtime, wrong = _try_out(source, compilation, verdicts)
+        if runtime is not None:
+            compilation.give_back()
+            return runtime
+        compilation.reject(wrong)
+
+
 def _try_out(
     source: ModelSource, compilation: Compilation, verdicts: Verdicts
 ) -> tuple[Runtime | None, dict[str, InferenceError]]:
@@ -500,8 +614,7 @@ def _try_out(
         wrong = _errors(checks)
         runtime.warm_up()
     except LostDeviceError as error:
-        lost = compilation.devices[error.stage]
-        wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
+        wrong = dict.fromkeys(compilation.sharing(error.stage), error)
     except InferenceError as error:
         wrong = {error.stage: error}
     # A stage that has passed before may do so again: what went wrong now may pass, as after a computer's sleep.
