@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from websockets.asyncio.client import connect
 
-from streamer.events import Error, Final, Gap
+from streamer.events import Error, Final, Gap, from_json
 from tests.daemon import (
     SAMPLE,
     WAIT_S,
@@ -149,11 +150,11 @@ def test_a_client_starts_the_daemon_which_ends_when_nobody_is_left(listener: soc
 
         async def talk() -> Received:
             address = f"ws://127.0.0.1:{listener.getsockname()[1]}/v1/stream"
-            async with connected(address) as (connection, received):
+            # The program begins after the connection, and may take its time.
+            async with connect(address, proxy=None, open_timeout=WAIT_S) as connection:
                 await send_audio(connection, AUDIO)
                 await connection.send('{"type":"finish"}')
-                await received.wait_closed()
-                return received
+                return Received([from_json(message) async for message in connection])
 
         async def talk_first() -> "tuple[Received, subprocess.Popen[bytes]]":
             talking = asyncio.create_task(talk())
