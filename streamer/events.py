@@ -192,7 +192,7 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: Number
 
-    # With `--input mic+system`: which was louder, `mic` or `system`. Left out otherwise.
+    # With `--input mic+system` or `mic+app:NAME`: the louder, `mic`, `system` or `app`. Left out otherwise.
     speaker: str = ""
 
     # `translate` if the text is a file's translation beside its transcript. Left out otherwise.

@@ -1,4 +1,4 @@
-"""The daemon's own input: a microphone, the computer's sound, a file, standard input or an address."""
+"""The daemon's own input: a microphone, the computer's sound or an application's, a file, a pipe or an address."""
 
 import asyncio
 import dataclasses
@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 
 from streamer.audio.sources.address import Address, is_address
+from streamer.audio.sources.application import PREFIX, Application
 from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.audio.sources.file import FileReplay
 from streamer.audio.sources.microphone import Microphone
@@ -47,6 +48,11 @@ def make_source(settings: InputSettings) -> Source | None:
             return SystemSound()
         case "mic+system":
             return Mixed({"mic": Microphone(settings.microphone), "system": SystemSound()})
+        case name if name.startswith(PREFIX):
+            return Application(name.removeprefix(PREFIX))
+        case both if both.startswith(f"mic+{PREFIX}"):
+            application = Application(both.removeprefix(f"mic+{PREFIX}"))
+            return Mixed({"mic": Microphone(settings.microphone), "app": application})
         case "-":
             form = (settings.stdin_format, settings.stdin_sample_rate, settings.stdin_channels)
             return StdinPcm(standard_input(), *form)
@@ -91,7 +97,7 @@ class OwnInput:
 
     async def check(self) -> None:
         """Raise StreamerError if there is no audio: before the model is loaded, which may take minutes."""
-        if isinstance(self._source, Address | Microphone | Mixed) and not self._settings.input.fallback:
+        if isinstance(self._source, Address | Application | Microphone | Mixed) and not self._settings.input.fallback:
             await asyncio.to_thread(self._source.check)
 
     def start(

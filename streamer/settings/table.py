@@ -44,9 +44,9 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str = setting(
         "mic",
-        "mic, system (what is played), mic+system, a file, a URL, - (standard input), or none",
+        "mic, system (all sound), app:NAME, mic+system, mic+app:NAME, file, URL, - (stdin) or none",
         flag="--input",
-        metavar="mic|system|mic+system|FILE|URL|-|none",
+        metavar="mic|system|app:NAME|FILE|URL|-|none",
     )
     fallback: str = setting(
         "", "audio file played without a microphone; empty: a missing microphone is an error", metavar="FILE"
