@@ -6,12 +6,15 @@ import shutil
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import soundfile
 from websockets.asyncio.client import connect
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, from_json
 from tests.daemon import (
     SAMPLE,
@@ -86,17 +89,17 @@ def test_the_model_leaves_memory_and_comes_back_for_two_clients_at_once() -> Non
 
 
 def test_a_recording_wakes_it_too(tmp_path: Path) -> None:
+    soundfile.write(tmp_path / "audio.wav", AUDIO, SAMPLE_RATE, subtype="PCM_16")
     with running(*IDLE) as daemon:
         wait_away(daemon)
-        done = subprocess.run(
-            ["curl", "-sS", "-F", f"file=@{SAMPLE}", f"{daemon.url}v1/audio/transcriptions"],
-            capture_output=True, timeout=WAIT_S, check=True,
-        )  # fmt: skip
-        assert b'"text"' in done.stdout, done
+        address = f"{daemon.url}whisper/nano.en"
+        request = urllib.request.Request(address, (tmp_path / "audio.wav").read_bytes())
+        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+            assert b"The Commission regards" in answer.read()
         wait_away(daemon, 2)
 
 
-def test_a_model_that_is_gone_is_an_error_and_the_text_follows_when_it_is_back(model: Path) -> None:
+def test_a_model_that_is_gone_is_an_error_and_a_gap_and_text_follows_when_it_is_back(model: Path) -> None:
     async def talk(daemon: Daemon) -> Received:
         async with connected(daemon.address("/v1/stream")) as (connection, received):
             await send_audio(connection, AUDIO, speed=4.0)
@@ -115,7 +118,8 @@ def test_a_model_that_is_gone_is_an_error_and_the_text_follows_when_it_is_back(m
         assert str(model) in error.message
         assert "\n" not in error.message
         assert not error.fatal
-        check_text(received)
+        assert {gap.reason for gap in received.of(Gap)} == {"device"}
+        assert transcript(received.of(Final)).endswith("danger.")
         assert "Traceback" not in daemon.stderr
 
 
