@@ -290,6 +290,7 @@ class WhisperModel:
 
     def _free(self) -> None:
         self.runtime, self._computed = self.runtime.without_graphs(), None
+        self.tokenizer.pack()
         for name in ("_source", "_compilation", "_verdicts"):
             vars(self).pop(name, None)
 

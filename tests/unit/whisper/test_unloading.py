@@ -58,6 +58,8 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     fork.call_before(lambda: calls.append("fork"))
     with caplog.at_level(logging.INFO):
         assert (text(model), text(fork)) == expected
+    words = " Ünlike <|en|> streamers"
+    assert model.tokenizer.encode(words) == load_on_cpu(NANO).tokenizer.encode(words)
     assert calls, "what is called before each run is not forgotten"
     assert model.state == "loaded"
     assert caplog.text.count("is loaded again") == 1
