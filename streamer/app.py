@@ -160,7 +160,7 @@ class Daemon:
             recordings=self._recordings,
             history=self._history,
         )
-        server = self._server = Server(settings.server, services, registry, default_token_path())
+        server = self._server = Server(settings.server, services, registry, default_token_path(), systemd.sockets())
         if not server.activated:
             self._ready.set()
         url = await server.start()

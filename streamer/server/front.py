@@ -14,7 +14,6 @@ import uvicorn
 from prometheus_client import CollectorRegistry
 from websockets.frames import CloseCode
 
-from streamer import systemd
 from streamer.outside import is_loopback
 from streamer.server import connection
 from streamer.server.access import Access
@@ -47,14 +46,17 @@ class Server:
         services: Services,
         registry: CollectorRegistry,
         default_token_file: Path | None = None,
+        passed: Sequence[socket.socket] = (),
     ) -> None:
-        """Prepare a server. `default_token_file` is read if the settings name none, and it exists.
+        """Prepare a server.
+
+        default_token_file : read if the settings name none, and it exists
+        passed : listening sockets, instead of an address in the settings
 
         Raises ConfigError if it would be open to a network without a token, or an origin is malformed.
         """
         self._default_token_file = default_token_file
-        # Those that the service manager listens on; empty: as the settings say.
-        self._passed = systemd.sockets()
+        self._passed = passed
         settings = self._as_passed(settings)
         context = self._context = Context(
             services=services,
@@ -145,7 +147,7 @@ class Server:
 
     @property
     def activated(self) -> bool:
-        """Whether the service manager listens, and starts the program again when a client connects."""
+        """Whether another program listens, and starts this one again when a client connects."""
         return bool(self._passed)
 
     @property
@@ -153,14 +155,14 @@ class Server:
         return self._context.limits.n_open
 
     def close_listeners(self) -> None:
-        """Accept no more connections; what the service manager listens on stays open, and clients wait there."""
+        """Accept no more connections; clients wait at sockets that were passed."""
         for listener in self._listeners:
             listener.close()
         if self._unix is not None:
             self._unix.close()
 
     def _as_passed(self, settings: ServerSettings) -> ServerSettings:
-        """Return the settings with the address that the service manager listens on; of several, the most open one."""
+        """Return the settings with the address of the sockets that were passed; of several, the most open one."""
         addresses = [sock.getsockname() for sock in self._passed if sock.family in (socket.AF_INET, socket.AF_INET6)]
         if not addresses:
             return settings
