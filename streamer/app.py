@@ -2,12 +2,15 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
+import os
 import secrets
 import time
 from collections.abc import Callable, Mapping
 
 import msgspec
+import psutil
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
@@ -24,7 +27,13 @@ from streamer.outputs.terminal import TerminalSink
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
 from streamer.server.interfaces import Services
-from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
+from streamer.server.metrics import (
+    register_engine,
+    register_history,
+    register_model,
+    register_outputs,
+    register_process,
+)
 from streamer.sessions.captions import drawn_captions
 from streamer.sessions.clients import ClientStreams
 from streamer.sessions.decoder import make_engine
@@ -35,6 +44,7 @@ from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
+from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.shipped import limits
@@ -46,6 +56,9 @@ logger = logging.getLogger(__name__)
 # again after its device failed, which is compiled anew, it may take longer.
 STUCK_S = 120.0
 STUCK_RECOVERING_S = 900.0
+
+# Between two checks whether the model is idle.
+IDLE_CHECK_S = 5.0
 
 # Settings that SIGHUP can change while the daemon runs.
 RELOADABLE = (
@@ -66,6 +79,9 @@ def run(settings: Settings, *, captions: bool, read_settings: Callable[[], Setti
     Returns the exit code. Raises StreamerError if it cannot start.
     """
     descriptors.raise_limit()
+    if settings.model.unload_s:
+        # oneDNN keeps what it has made for graphs when they are freed, 40 MB. Graphs have caches of their own.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
     with open_history(settings.server) as history:
         return asyncio.run(Daemon(settings, history, captions=captions, read_settings=read_settings).run())
 
@@ -98,8 +114,11 @@ class Daemon:
         self._status = "starting"
 
         self._server: Server | None = None
-        self._streams = ClientStreams(settings, history)
-        self._recordings = Recordings(settings, Models(settings.model, lambda name: _load_beside(settings, name)))
+        # Clients wait for it: a daemon that the first of them has started is to serve that one.
+        self._ready = asyncio.Event()
+        self._streams = ClientStreams(settings, history, self._ready)
+        models = Models(settings.model, lambda name: _load_beside(settings, name))
+        self._recordings = Recordings(settings, models, self._ready)
 
         # None before the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
@@ -143,7 +162,9 @@ class Daemon:
             recordings=self._recordings,
             history=self._history,
         )
-        server = self._server = Server(settings.server, services, registry, default_token_path())
+        server = self._server = Server(settings.server, services, registry, default_token_path(), systemd.sockets())
+        if not server.activated:
+            self._ready.set()
         url = await server.start()
         watching = asyncio.create_task(self._feed_watchdog())
         try:
@@ -151,6 +172,7 @@ class Daemon:
                 await self._transcribe(server, url, registry)
         finally:
             watching.cancel()
+            self._ready.set()
             self._recordings.stop()
             await asyncio.to_thread(outputs.close)
             await server.stop()
@@ -172,10 +194,12 @@ class Daemon:
         self._model = model
         engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
         register_engine(registry, engine)
+        register_model(registry, lambda: model.loaded)
         engine.start()
         self._enrichment = PostProcessing(settings, model, engine)
         self._streams.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
+        self._ready.set()
         await server.serve_model(model.name, model.tokenizer.known_languages)
         # Before the input begins: a short file may have ended at once, and would say so first.
         logger.info("listening on %s", url)
@@ -184,13 +208,43 @@ class Daemon:
             self.input.start(engine, model, self._enrichment, end)
         self._status = "ok"
         systemd.notify("READY=1", f"STATUS=listening on {url}")
+        idling = asyncio.create_task(self._unload_when_idle(server, engine, model, self._enrichment))
         await self.stop.wait()
+        idling.cancel()
         self._status = "stopping"
         systemd.notify("STOPPING=1", "STATUS=making final what was said last")
         server.drain()
         self._recordings.stop()
         if self.input is not None:
             await self.input.flush()
+
+    async def _unload_when_idle(
+        self, server: Server, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing
+    ) -> None:
+        """Free the models after `model.unload_s` without a session; stop if the service manager starts us again."""
+
+        def unload() -> None:
+            n_before = psutil.Process().memory_info().rss
+            enrichment.unload()
+            self._recordings.unload()
+            if model.unload():
+                gc.collect()
+                give_back_mapped()
+                n_after = psutil.Process().memory_info().rss
+                logger.info(
+                    "%s left memory after %g s without a session: %.0f MB instead of %.0f",
+                    *(model.name, unload_s, n_after / 1e6, n_before / 1e6),
+                )
+
+        while unload_s := self._settings.model.unload_s:
+            idle_s = min(engine.idle_s, self._recordings.idle_s)
+            if idle_s >= unload_s and server.activated and not server.n_connections:
+                logger.info("no client for %g s: the next one starts the daemon again", unload_s)
+                server.close_listeners()
+                self.stop.set()
+            elif idle_s >= unload_s:
+                await asyncio.to_thread(unload)
+            await asyncio.sleep(min(max(unload_s - idle_s, 1.0), IDLE_CHECK_S))
 
     def _toggle_pause(self) -> None:
         if self.input is not None:
@@ -254,6 +308,7 @@ class Daemon:
             "input": self.input.name if self.input is not None else "none",
             "model": model.name if model is not None else self._settings.model.name,
             "device": dict(model.runtime.devices) if model is not None else {},
+            **({"model_state": model.state} if model is not None else {}),
             "uptime_s": round(time.monotonic() - self._started, 1),
         }
 

@@ -6,9 +6,13 @@ import socket
 import time
 from collections.abc import Mapping
 
+from streamer.errors import ConfigError
 from streamer.outside import one_line
 
 logger = logging.getLogger(__name__)
+
+# Number of the first socket that the service manager passes.
+FIRST_SOCKET = 3
 
 
 def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> None:
@@ -30,6 +34,32 @@ def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> None:
 def notify_reloading(environ: Mapping[str, str] = os.environ) -> None:
     """Notify that settings are read again, as Type=notify-reload expects; `READY=1` follows when they are."""
     notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", environ=environ)
+
+
+def sockets(environ: Mapping[str, str] = os.environ) -> list[socket.socket]:
+    """Return the sockets that the service manager listens on for this process (sd_listen_fds(3)); empty without any.
+
+    Raises ConfigError for one that is not a listening stream socket.
+    """
+    count = environ.get("LISTEN_FDS", "")
+    if environ.get("LISTEN_PID") != str(os.getpid()) or not (count.isascii() and count.isdigit()):
+        return []
+    found: list[socket.socket] = []
+    for number in range(FIRST_SOCKET, FIRST_SOCKET + int(count[:3])):
+        try:
+            sock = socket.socket(fileno=number)
+            if sock.type != socket.SOCK_STREAM or not sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                sock.close()
+                raise OSError
+        except OSError:
+            raise ConfigError(
+                f"the service manager passed descriptor {number}, which is no listening stream socket: expected"
+                " ListenStream= and Accept=no in the socket unit"
+            ) from None
+        sock.set_inheritable(False)
+        sock.setblocking(False)
+        found.append(sock)
+    return found
 
 
 def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:

@@ -20,6 +20,7 @@ _CORRECTION = (
 _ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
 _RUN = (
     *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
+    *("input.min_battery", "model.unload_s"),
     *(
         *_ADDRESS,
         "server.history",

@@ -26,7 +26,7 @@ Encoded = TypeVar("Encoded")
 EncodedOut = TypeVar("EncodedOut", covariant=True)
 EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
-IDLE_S = 0.5  # longest sleep of a thread before it checks again
+IDLE_S = 0.5  # longest sleep of a thread before it checks again, while there are sessions
 MAX_PACE_S = 2.0  # longest time from one pass of a session to the next at which captions count as live, by default
 RETRY_S = 2.0  # longest time that a live session may spend on a better text for a final
 MAX_RETRY_LOAD = 0.5  # above it finals are not decoded again, as that would take time from other sessions
@@ -46,13 +46,24 @@ class _Worker(threading.Thread):
     """A thread that takes turns while there is something to do, and sleeps in between."""
 
     def __init__(
-        self, name: str, turn: Callable[[], bool], turned: threading.Condition, clock: Callable[[], float]
+        self,
+        name: str,
+        turn: Callable[[], bool],
+        turned: threading.Condition,
+        clock: Callable[[], float],
+        rest_s: Callable[[], float | None],
     ) -> None:
-        """`turn` returns whether to take the next at once; `turned` is notified after each."""
+        """Take turns once it is started.
+
+        turn : returns whether to take the next at once
+        turned : is notified after each
+        rest_s : returns the longest sleep between two; None: until it is woken
+        """
         super().__init__(name=name, daemon=True)
         self._turn = turn
         self._turned = turned
         self._clock = clock
+        self._rest_s = rest_s
         # Set when there may be something to do; cleared before a turn, so that nothing is missed.
         self._woken = threading.Event()
         # When the current turn began; infinity between two.
@@ -87,7 +98,7 @@ class _Worker(threading.Thread):
             with self._turned:
                 self._turned.notify_all()
             if not busy and not self.stopping:
-                self._woken.wait(IDLE_S)
+                self._woken.wait(self._rest_s())
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +122,22 @@ class Engine(Generic[Encoded]):
         *,
         max_pace_s: float = MAX_PACE_S,
         clock: Callable[[], float] = time.monotonic,
+        prepare: Callable[[], object] = lambda: None,
     ) -> None:
-        """`max_pace_s` is the slowest pace, in seconds, at which `load` reports room for another session."""
+        """Serve sessions once it is started.
+
+        max_pace_s : slowest pace, in seconds, at which `load` reports room for another session
+        prepare : called before each window; it may load the model, and what it raises fails the window
+        """
         self._encoder = encoder
         self._decoder = decoder
         self._clock = clock
+        self._prepare = prepare
+        # Whether the thread `encode` is in that call; when such a call that loaded the model ended.
+        self._preparing = False
+        self._prepared_s = -math.inf
+        # When the last session ended.
+        self._empty_since_s = clock()
         self._meter = LoadMeter(max_pace_s)
         self._busy = BusyTime(clock)
         self.stats = EngineStats()
@@ -127,14 +149,20 @@ class Engine(Generic[Encoded]):
         self._being_decoded: _Slotted[Encoded] | None = None
         # Notified after each turn of a thread: only then the engine becomes idle. No other lock is held then.
         self._turned = threading.Condition()
-        self._listening = _Worker("listen", self.listen, self._turned, clock)
-        self._encoding = _Worker("encode", self.encode, self._turned, clock)
-        self._decoding = _Worker("decode", self.decode, self._turned, clock)
-        self._workers = (self._listening, self._encoding, self._decoding)
+        self._workers = self._listening, self._encoding, self._decoding = (
+            _Worker("listen", self.listen, self._turned, clock, self._rest_s),
+            _Worker("encode", self.encode, self._turned, clock, self._rest_s),
+            _Worker("decode", self.decode, self._turned, clock, self._rest_s),
+        )
 
     @property
     def n_sessions(self) -> int:
         return len(self._runners)
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last session ended, or since the start; 0 while there is a session."""
+        return 0.0 if self._runners else self._clock() - self._empty_since_s
 
     @property
     def n_waiting(self) -> int:
@@ -175,18 +203,24 @@ class Engine(Generic[Encoded]):
             worker.start()
 
     def stop(self) -> None:
-        """Stop the threads after their current windows; sessions that are not finished stay so."""
+        """Stop the threads after their current windows; sessions that are not finished stay so.
+
+        A thread that loads the model is left behind: that may take minutes.
+        """
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
-            worker.join()
+            while worker.is_alive() and not (self._preparing and worker is self._encoding):
+                worker.join(IDLE_S)
 
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
         with self._lock:
             self._runners += (runner,)
-        runner.start(Host(self.stats, self._clock, self._listening.wake, self._remove))
-        self._listening.wake()
+        host = Host(self.stats, self._clock, self._listening.wake, self._remove, lambda: self._prepared_s)
+        runner.start(host)
+        for worker in self._workers:  # from now on they check the time
+            worker.wake()
 
     def listen(self) -> bool:
         """Process new audio and commands of all sessions. Returns whether there may be more to process at once."""
@@ -209,12 +243,35 @@ class Engine(Generic[Encoded]):
             # While a window waits, only one of the same session may be encoded, to replace it.
             runners = [runner for runner in self._runners if slot is None or runner is slot.runner]
         for runner in sorted(runners, key=lambda runner: runner.due.deadline_s):
-            begin_s = self._clock()
-            if runner.due.deadline_s < math.inf and (issued := runner.issue(begin_s)) is not None:
-                with self._busy.at_work():
-                    self._encode(runner, *issued, begin_s)
+            if runner.due.deadline_s == math.inf:
+                break
+            failure, begin_s = self._prepared(), self._clock()
+            if self._encoding.stopping or (issued := runner.issue(begin_s)) is None:
+                continue
+            if failure is not None:
+                runner.fail(issued[0], failure)
+                self._listening.wake()
                 return True
+            with self._busy.at_work():
+                self._encode(runner, *issued, begin_s)
+            return True
         return False
+
+    def _prepared(self) -> Exception | None:
+        """Prepare for a window; return what that failed with. The time that loading takes is part of no pass."""
+        begin_s, self._preparing = self._clock(), True
+        try:
+            self._prepare()
+        except Exception as error:  # noqa: BLE001 - the sessions try again
+            return error
+        finally:
+            self._preparing = False
+            if self._clock() - begin_s > IDLE_S:  # it was loaded
+                self._prepared_s = self._clock()
+        return None
+
+    def _rest_s(self) -> float | None:
+        return IDLE_S if self._runners else None
 
     def decode(self) -> bool:
         """Decode the window in the slot. Returns whether there was one."""
@@ -311,4 +368,5 @@ class Engine(Generic[Encoded]):
     def _remove(self, runner: SessionRunner) -> None:
         with self._lock:
             self._runners = tuple(other for other in self._runners if other is not runner)
+            self._empty_since_s = self._clock()
         self._encoding.wake()

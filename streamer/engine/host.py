@@ -1,5 +1,6 @@
 """What an engine offers to the sessions that it serves."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -40,3 +41,4 @@ class Host:
     clock: Callable[[], float] = time.monotonic
     wake: Callable[[], object] = lambda: None  # there may be something to do
     remove: Callable[[Any], object] = lambda runner: None  # the session is over
+    prepared_s: Callable[[], float] = lambda: -math.inf  # returns when the model was last loaded again

@@ -419,7 +419,9 @@ class SessionRunner:
         waiting, oldest = self._session.waiting_from, self.ring.oldest
         overdue, max_delay_s = 0, self.input.max_delay_s
         if waiting is not None and not (self.recorded or self._session.ended or math.isinf(max_delay_s)):
-            limit = self._arrivals.position_at(now_s - max_delay_s)
+            # While a model is being loaded, audio waits for as long as there is room.
+            late = now_s - max_delay_s > self._host.prepared_s()
+            limit = self._arrivals.position_at(now_s - max_delay_s) if late else 0
             overdue = max(limit, waiting + MIN_SHED_SAMPLES) if limit > waiting else 0
         if self._session.needed_from < oldest:
             return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue), self.position), "overrun"

@@ -142,8 +142,8 @@ class _Windows:
         """Decode windows that are cut at silences, several at once, each independently."""
         features, n_windows = self._features, self._settings.batch_size
         assert features.speech is not None
-        if not self._model.runtime.decoder.takes_batches:
-            device = self._model.runtime.devices["decoder"]
+        if not (runtime := self._model.wake()).decoder.takes_batches:
+            device = runtime.devices["decoder"]
             logger.info("%s on %s takes one window at a time", self._model.name, device)
         windows = [RecordingWindow(begin, end - begin) for begin, end in features.speech.windows()]
         for i in range(0, len(windows), n_windows):

@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry
 from websockets.frames import CloseCode
 
+from streamer.outside import is_loopback
 from streamer.server import connection
 from streamer.server.access import Access
 from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
@@ -44,12 +46,18 @@ class Server:
         services: Services,
         registry: CollectorRegistry,
         default_token_file: Path | None = None,
+        passed: Sequence[socket.socket] = (),
     ) -> None:
-        """Prepare a server. `default_token_file` is read if the settings name none, and it exists.
+        """Prepare a server.
+
+        default_token_file : read if the settings name none, and it exists
+        passed : listening sockets, instead of an address in the settings
 
         Raises ConfigError if it would be open to a network without a token, or an origin is malformed.
         """
         self._default_token_file = default_token_file
+        self._passed = passed
+        settings = self._as_passed(settings)
         context = self._context = Context(
             services=services,
             registry=registry,
@@ -104,10 +112,10 @@ class Server:
             if self._wyoming is not None:
                 stack.callback(self._wyoming.close)
                 await self._wyoming.listen()
-            sockets = await listen(host, settings.port)
+            sockets = self._passed or await listen(host, settings.port)
             stack.pop_all()
         await self._serve(sockets)
-        port = sockets[0].getsockname()[1]
+        port = settings.port or sockets[0].getsockname()[1]
         self._watching.append(asyncio.create_task(self._watch_tokens()))
         if self._tls is not None:
             self._watching.append(asyncio.create_task(self._tls.watch(host, port)))
@@ -124,7 +132,10 @@ class Server:
             timeouts = {"ssl_handshake_timeout": settings.header_timeout_s, "ssl_shutdown_timeout": CLOSE_TIMEOUT_S}
             tls = {"ssl": self._tls.context, **timeouts}
         for sock in sockets:
-            self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG, **tls))
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG, **tls))
+            else:
+                self._listeners.append(await loop.create_unix_server(make_protocol, sock=sock, backlog=BACKLOG))
         if self._unix is not None:
             self._listeners.append(await loop.create_unix_server(make_protocol, sock=self._unix.sock, backlog=BACKLOG))
             logger.info("listening on unix://%s", settings.unix_socket)
@@ -135,12 +146,32 @@ class Server:
             await self._wyoming.serve(model, languages)
 
     @property
+    def activated(self) -> bool:
+        """Whether another program listens, and starts this one again when a client connects."""
+        return bool(self._passed)
+
+    @property
     def n_connections(self) -> int:
         return self._context.limits.n_open
 
+    def close_listeners(self) -> None:
+        """Accept no more connections; clients wait at sockets that were passed."""
+        for listener in self._listeners:
+            listener.close()
+        if self._unix is not None:
+            self._unix.close()
+
+    def _as_passed(self, settings: ServerSettings) -> ServerSettings:
+        """Return the settings with the address of the sockets that were passed; of several, the most open one."""
+        addresses = [sock.getsockname() for sock in self._passed if sock.family in (socket.AF_INET, socket.AF_INET6)]
+        if not addresses:
+            return settings
+        host, port, *_ = max(addresses, key=lambda address: not is_loopback(address[0]))
+        return msgspec.structs.replace(settings, host=host, port=port)
+
     def reload(self, settings: ServerSettings) -> None:
         """Use other origins, proxies, tokens and limits. Raises ConfigError, and changes nothing, if they are wrong."""
-        context = self._context
+        context, settings = self._context, self._as_passed(settings)
         context.access = Access.of(settings, self._default_token_file, context.access.guesses)
         context.settings = settings
         context.limits.max_connections = settings.max_connections
@@ -159,10 +190,7 @@ class Server:
         self._context.stopping.set()
         for task in self._watching:
             task.cancel()
-        for listener in self._listeners:
-            listener.close()
-        if self._unix is not None:
-            self._unix.close()
+        self.close_listeners()
         stopping = [asyncio.create_task(self._wyoming.stop(timeout_s))] if self._wyoming is not None else []
         if self._context.sockets:
             _, late = await asyncio.wait(list(self._context.sockets), timeout=timeout_s)

@@ -109,6 +109,13 @@ def register_engine(registry: CollectorRegistry, engine: "Engine[Any]") -> None:
     engine.stats.on_decode = passes.labels("decode").observe
 
 
+def register_model(registry: CollectorRegistry, is_loaded: Callable[[], bool]) -> None:
+    """Register whether the daemon's model is in memory."""
+    Gauge(
+        "streamer_model_loaded", "1 while the model is in memory, 0 after model.unload_s.", registry=registry
+    ).set_function(is_loaded)
+
+
 def register_process(registry: CollectorRegistry) -> None:
     """Register the version, and the CPU time, memory, threads and files of the process."""
     build = {"version": __version__, "python": platform.python_version(), "openvino": version("openvino")}

@@ -1,5 +1,6 @@
 """Clients' own audio: a session for each, for the server's `/v1/stream`."""
 
+import asyncio
 import secrets
 from collections.abc import Collection
 from functools import partial
@@ -13,6 +14,7 @@ from streamer.engine.runner import AudioKind
 from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History
+from streamer.sessions.models import in_thread
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.sessions import SessionSource, open_session, session_settings
 from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
@@ -24,10 +26,15 @@ from streamer.whisper.model import WhisperModel
 class ClientStreams:
     """Opens sessions for clients: as many as can be transcribed in real time, and have a slot (see `StreamSlots`)."""
 
-    def __init__(self, settings: Settings, history: History | None = None) -> None:
-        """Open sessions with these settings; the text of those that ask for it is kept in the history."""
+    def __init__(self, settings: Settings, history: History | None = None, ready: asyncio.Event | None = None) -> None:
+        """Open sessions with these settings.
+
+        history : keeps the text of those that ask for it
+        ready : is waited for before a session is opened
+        """
         self._settings = settings
         self._history = history
+        self._ready = ready
         # None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
@@ -51,6 +58,8 @@ class ClientStreams:
         Raises BusyError if all slots are taken, there is no time for another session, or the model is still loading;
         ProtocolError if the audio format is not supported; ConfigError if the model cannot do what the options ask for.
         """
+        if self._ready is not None:
+            await self._ready.wait()
         engine, model, settings = self._engine, self._model, self._settings
         if engine is None or model is None:
             raise BusyError("the model is still being loaded: try again in a moment")
@@ -85,6 +94,8 @@ class ClientStreams:
         if spare is not None:
             self._slots.give_up(spare)
         engine.add(runner)
+        if not model.loaded:  # not only when a window is due, which reports what fails
+            in_thread("load", model.wake)
 
         def leave() -> None:
             runner.close()

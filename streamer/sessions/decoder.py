@@ -183,4 +183,5 @@ def make_engine(
 
     Raises ConfigError if the model cannot do what the settings ask for.
     """
-    return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding), max_pace_s=max_pace_s)
+    encoder, decoder = WhisperEncoder(model), WhisperDecoder(model, decoding)
+    return Engine(encoder, decoder, max_pace_s=max_pace_s, prepare=model.wake)

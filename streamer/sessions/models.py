@@ -80,7 +80,8 @@ class Models:
         return [self.describe(known) for known in self._named()]
 
     def describe(self, known: Known) -> ModelInfo:
-        loaded = known.path in (self._own_path, *self._loaded)
+        model = self._own if known.path == self._own_path else self._loaded.get(known.path)
+        loaded = model is not None and model.loaded
         return ModelInfo(name=known.shown, created=int(known.path.stat().st_mtime), loaded=loaded)
 
     def find(self, name: str) -> Known:
@@ -116,6 +117,10 @@ class Models:
             model = self._load(known.name)
         self._loaded[known.path] = model
         return model
+
+    def unload(self) -> None:
+        """Forget what `get` has loaded: it is freed when it is no longer used, and loaded anew when it is asked for."""
+        self._loaded = {}
 
     def _make_room(self, known: Known) -> None:
         needed = MEMORY_BYTES + MEMORY_PER_FILE_BYTE * size_of(known.path)

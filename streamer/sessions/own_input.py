@@ -8,6 +8,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import psutil
+
 from streamer.audio.sources.address import Address, is_address
 from streamer.audio.sources.application import PREFIX, Application
 from streamer.audio.sources.base import Source, SourceCallbacks
@@ -28,6 +30,8 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
+
+BATTERY_CHECK_S = 30.0  # between two looks at the battery
 
 # How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
 FLUSH_TIMEOUT_S = 30.0
@@ -80,6 +84,9 @@ class OwnInput:
 
         # Set when everything that was said is final.
         self._over = asyncio.Event()
+
+        # Pauses the session while the battery is low; None if it may always compute.
+        self._saving: asyncio.Task[None] | None = None
 
     @property
     def name(self) -> str:
@@ -143,6 +150,8 @@ class OwnInput:
             self._source = source = FileReplay(Path(settings.fallback), settings.speed)
             live.input = dataclasses.replace(live.input, kind=_kind(source))
             source.start(self._callbacks(source, live))
+        if settings.min_battery and _kind(source) is AudioKind.LIVE:
+            self._saving = asyncio.create_task(save_battery(live, settings.min_battery))
 
     def toggle_pause(self) -> None:
         """Pause, or go on if it is paused."""
@@ -158,6 +167,8 @@ class OwnInput:
     async def flush(self) -> None:
         """Stop the source, and wait until what was said is final, no longer than `FLUSH_TIMEOUT_S`."""
         assert self.session is not None
+        if self._saving is not None:
+            self._saving.cancel()
         self._stopped.set()
         self.session.ring.wake()
         await asyncio.to_thread(self._source.stop)
@@ -188,6 +199,35 @@ class OwnInput:
             on_error=lambda error: tell_error(self.log, error),
             on_end=ended,
         )
+
+
+async def save_battery(live: SessionRunner, least: int) -> None:
+    """Pause while the machine runs on a battery below `least` percent; a user may go on nevertheless."""
+    saving = False
+    while True:
+        charge = charge_left()
+        low = charge is not None and charge < least
+        if low and not saving and not live.paused:
+            saving = True
+            live.pause()
+            logger.warning("the input pauses: the battery is at %d %%, below input.min_battery (%d)", charge, least)
+        elif saving and not low:
+            saving = False
+            if live.paused:
+                live.resume()
+                logger.info("the input goes on: the battery is charged enough, or the machine is plugged in")
+        await asyncio.sleep(BATTERY_CHECK_S)
+
+
+def charge_left() -> float | None:
+    """Return the charge of the battery that the machine runs on, in percent; None if it is plugged in or has none."""
+    try:
+        battery = psutil.sensors_battery()
+    except (AttributeError, OSError, RuntimeError, ValueError):  # a system that psutil has none for, or cannot read
+        return None
+    if battery is None or battery.power_plugged is not False:  # it may be None: not known
+        return None
+    return float(battery.percent)
 
 
 def _kind(source: Source) -> AudioKind:

@@ -61,6 +61,11 @@ class PostProcessing:
         self.turns = Turns(self.health)
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
 
+    def unload(self) -> None:
+        """Free the second pass's model until it is needed again."""
+        if self.second_pass is not None:
+            self.second_pass.unload()
+
     def reread(self) -> Callable[[], None]:
         """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None

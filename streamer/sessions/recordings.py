@@ -6,6 +6,7 @@ One thread takes them from a bounded queue. Before each call of a graph it lets 
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
@@ -71,16 +72,18 @@ def recorded_segments(
 class Recordings:
     """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`. Used on the server's loop."""
 
-    def __init__(self, settings: Settings, models: Models) -> None:
-        """Accept recordings once `serve_with` has been called."""
+    def __init__(self, settings: Settings, models: Models, ready: asyncio.Event | None = None) -> None:
+        """Accept recordings once `serve_with` has been called; `ready` is waited for before one is opened."""
         self._settings = settings
         self._models = models
+        self._ready = ready
         self._glossary: Glossary | None = None
         # Waits for live sessions; None before there can be any.
         self._wait_idle: WaitIdle | None = None
         # Jobs that are not over, in order. One call that waits in the worker's queue is enough: it does them all.
         self._jobs: dict[Job, None] = {}
         self._worker = WorkQueue("recordings", limit=1)
+        self._idle_since_s = time.monotonic()
         self._stopping = False
 
     def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
@@ -106,6 +109,8 @@ class Recordings:
 
     async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
         """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
+        if self._ready is not None:
+            await self._ready.wait()
         if (wait_idle := self._wait_idle) is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._remove)
@@ -118,7 +123,17 @@ class Recordings:
         self._worker.put(self, lambda: self._run(wait_idle))
         return job
 
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last recording was over, or since the start; 0 while there is one."""
+        return 0.0 if self._jobs else time.monotonic() - self._idle_since_s
+
+    def unload(self) -> None:
+        """Free the models of recordings, until they are asked for again."""
+        self._models.unload()
+
     def _remove(self, job: "Job") -> None:
+        self._idle_since_s = time.monotonic()
         self._jobs.pop(job, None)
 
     def _run(self, wait_idle: WaitIdle) -> None:

@@ -94,6 +94,11 @@ class SecondPass:
             for word in final.words
         ]
 
+    def unload(self) -> None:
+        """Free the model if it is another than the daemon's own, until it is needed again."""
+        if self.model.done() and self.model.exception() is None:
+            self.model.result().unload()
+
     def _load(self) -> WhisperModel:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):

@@ -61,6 +61,9 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
     buffer_s: float = setting(
         90.0, "audio kept; room for a slow device to catch up before anything is lost", unit="s", within=(60.0, 3600.0)
     )
+    min_battery: int = setting(
+        0, "charge below which a microphone pauses on battery; 0: it never does", unit="%", within=(0, 100)
+    )
     stdin_format: Literal["s16le", "f32le"] = setting(
         "s16le", "standard input: s16le (16-bit integers) or f32le (floats), little-endian"
     )
@@ -123,6 +126,14 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         ("all",),
         "models that a request with a file may name: names, paths, or all: each that is here",
         metavar="NAME,NAME",
+    )
+    unload_s: float = setting(
+        0.0,
+        "time without a session after which the model leaves memory; 0: never",
+        unit="s",
+        within=(0.0, 604_800.0),
+        flag="--unload-after",
+        metavar="S",
     )
     cache_dir: str = setting("", "where compiled models are kept; empty: the user's cache directory", metavar="DIR")
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from operator import attrgetter
 
 import numpy as np
-from scipy.cluster.hierarchy import fcluster, linkage
 
 from streamer.arrays import Float32Array
 
@@ -187,6 +186,8 @@ class Clusters:
         if len(windows) < 2 * least:
             return
         vectors = np.stack([window.vector for window in windows])
+        from scipy.cluster.hierarchy import fcluster, linkage  # late: it takes 20 MB
+
         part = fcluster(linkage(vectors, "ward"), 2, "maxclust")
         voices = _unit_rows(vectors[part == number].sum(axis=0) for number in (1, 2))
         if min(np.sum(part == 1), np.sum(part == 2)) < least or voices[0] @ voices[1] >= self._settings.split_below:

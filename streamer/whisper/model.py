@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
-from weakref import ReferenceType, ref
+from weakref import ReferenceType, WeakSet, ref
 
 from streamer.arrays import FloatArray
-from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
+from streamer.errors import ConfigError, InferenceError, LostDeviceError, ModelError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
@@ -83,17 +83,22 @@ class WhisperModel:
         self.from_cache = False
         # The adapter of windows of less than 30 s.
         self.adapter = source.adapter.path if source.adapter else None
-        # Whether it is being started again after a device failed, which may take minutes.
+        # Whether it is being started again, after a device failed or it was unloaded, which may take minutes.
         self.recovering = False
+        # Missing while it is unloaded, as is `_verdicts`. `_again` reads them again; None: it cannot be unloaded.
         self._source = source
         self._compilation = compilation
         self._verdicts = verdicts
+        self._again: Callable[[], _Read] | None = None
+        self._forks: WeakSet[_Fork] = WeakSet()
+        # Whether it is to move to other devices, see `move_to`.
+        self._moving = False
         self._before: Callable[[], None] = no_op
         # A runtime, and what it computed when it was first tried out.
         self._computed: tuple[ReferenceType[Runtime], dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @property
     def dims(self) -> ModelDimensions:
@@ -137,6 +142,7 @@ class WhisperModel:
 
         Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
         """
+        self._moving = True
         threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
 
     def watch(self) -> None:
@@ -144,18 +150,56 @@ class WhisperModel:
         if self._compilation.others_may_come:
             threading.Thread(target=_watch, args=(ref(self),), name="watch", daemon=True).start()
 
+    @property
+    def loaded(self) -> bool:
+        return bool(self.runtime.stages)
+
+    @property
+    def state(self) -> str:
+        """Whether it is loaded, unloaded or loading, in a word."""
+        return "loaded" if self.loaded else "loading" if self.recovering else "unloaded"
+
+    def unload(self) -> bool:
+        """Free its graphs and those of its forks, if it can be loaded again; return whether any were freed.
+
+        A computation that has begun ends with the graphs that it began with. `wake` loads the model again.
+        """
+        with self._lock:
+            if not self.loaded or self._moving or self._again is None:
+                return False
+            for model in (self, *self._forks):
+                model._free()
+            return True
+
+    def wake(self) -> Runtime:
+        """Return the present runtime; load the model again if it is unloaded.
+
+        Raises what `load_model` raises, and ModelError if there is another model now.
+        """
+        runtime = self.runtime
+        if runtime.stages:
+            return runtime
+        with self._lock:
+            if not self.loaded and self._again is not None:
+                self.recovering = True
+                try:
+                    self._load(self._again())
+                finally:
+                    self.recovering = False
+            return self.runtime
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
 
         `compute` has to begin anew when it is called again: of the failed runtime only windows that it has encoded are
-        good. Raises InferenceError if the device fails again, or no other is left.
+        good. Raises InferenceError if the device fails again, or no other is left, and what `wake` raises.
         """
-        runtime = self.runtime
+        runtime = self.wake()
         try:
             return compute(runtime)
         except InferenceError as error:
             self.recover(runtime, error)
-            return compute(self.runtime)
+            return compute(self.wake())
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
         """Start anew after a device failed: on the same one, or on the next if it is hopeless or failed lately, too.
@@ -190,12 +234,14 @@ class WhisperModel:
         try:
             runtime = _checked_runtime(self._source, compilation, verdicts)
         except StreamerError as error:
+            self._moving = False
             logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
             return
         with self._lock:
             runtime.call_before(self._before)
             # A computation that has begun ends with the runtime that it began with, and frees that one then.
             self._compilation, self._verdicts, self.runtime = compilation, verdicts, runtime
+            self._moving = False
         where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
         logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
@@ -221,6 +267,26 @@ class WhisperModel:
                 error.hopeless = True
                 self.recover(runtime, error)
                 return
+
+    def _load(self, read: "_Read") -> None:
+        begin, source = time.monotonic(), read.source
+        if source.graphs.dims != self.dims or source.tokenizer.n_vocab != self.tokenizer.n_vocab:
+            raise ModelError(
+                f"{source.path} is another model than the one that was unloaded: expected {self.name} as it was;"
+                " start the daemon again to use the new one"
+            )
+        self._source, self._compilation, self._verdicts = source, read.compilation, read.verdicts
+        self.start()
+        self.runtime.call_before(self._before)
+        if read.later is not None:
+            self.move_to(*read.later)
+        logger.info("%s is loaded again, in %.1f s", self.name, time.monotonic() - begin)
+
+    def _free(self) -> None:
+        self.runtime, self._computed = self.runtime.without_graphs(), None
+        self.tokenizer.pack()
+        for name in ("_source", "_compilation", "_verdicts"):
+            vars(self).pop(name, None)
 
     def _restart(self, error: InferenceError) -> None:
         now_s = time.monotonic()
@@ -250,29 +316,38 @@ class _Fork(WhisperModel):
     """A model that computes with the graphs of another."""
 
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
-        super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
-        self._parent = parent
-        self._windows_s = windows_s
-        self.start()
-        compilation = self._compilation
-        most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
-        self.n_beams = min(max(n_beams, parent.n_beams), most)
+        with parent._lock:
+            parent.wake()
+            super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
+            self._parent = parent
+            self._windows_s = windows_s
+            self.start()
+            compilation = self._compilation
+            most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
+            self.n_beams = min(max(n_beams, parent.n_beams), most)
+            parent._forks.add(self)
 
     def start(self) -> None:
         """Make a runtime of the present graphs."""
         with self._parent._lock:
             # Whose graphs these are.
-            self._compilation, self._runs_beside = self._parent._compilation, self._parent.runtime
+            self._runs_beside, self._compilation = self._parent.wake(), self._parent._compilation
             mask = self._runs_beside.decoder.mask
             self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
 
-    def run(self, compute: Callable[[Runtime], T]) -> T:
-        """Compute with the parent's present graphs (see `WhisperModel.run`)."""
-        if self._runs_beside is not self._parent.runtime:
-            with self._lock:
-                self.start()
-                self.runtime.call_before(self._before)
-        return super().run(compute)
+    def wake(self) -> Runtime:
+        """Return a runtime of the parent's present graphs (see `WhisperModel.wake`)."""
+        runtime = self.runtime
+        if self._parent.wake() is self._runs_beside:
+            return runtime
+        with self._lock, self._parent._lock:
+            self.start()
+            self.runtime.call_before(self._before)
+            return self.runtime
+
+    def _free(self) -> None:
+        super()._free()
+        self._runs_beside = self.runtime
 
     def _restart(self, error: InferenceError) -> None:
         self._parent.recover(self._runs_beside, error)
@@ -340,6 +415,50 @@ def load_model(
     """
     options = options or LoadOptions()
     begin = time.monotonic()
+    read = _read_for(name, options, on_download, on_compiled)
+    compilation, why = read.compilation, read.weights
+    for device in dict.fromkeys(compilation.devices.values()):
+        if device != "CPU":
+            logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
+    model = WhisperModel(read.source, compilation, read.verdicts, read.n_beams)
+    model.weights = why
+    model._again = lambda: _read_for(name, options)
+    model.start()
+    model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
+    devices = _where(model.runtime, compilation.plans)
+    lengths = ", ".join(map(str, model.runtime.windows_s))
+    logger.info(
+        "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
+        *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
+    )
+    if read.later is not None:
+        model.move_to(*read.later)
+    return model
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A model that was read; nothing of it is compiled."""
+
+    source: ModelSource
+    compilation: Compilation
+    verdicts: Verdicts
+
+    # How many beams captions follow; what its weights are, and why.
+    n_beams: int
+    weights: str
+
+    # What it moves to when that is compiled.
+    later: tuple[Compilation, Verdicts] | None
+
+
+def _read_for(
+    name: str,
+    options: LoadOptions,
+    on_download: OnProgress = lambda progress: None,
+    on_compiled: OnCompiled = lambda done, total: None,
+) -> _Read:
+    """Read a model for the devices that the options name."""
     plans = plan_stages(options.devices, available_devices())
     if options.at_once:
         plans = with_last_resorts(plans, available_devices())
@@ -349,29 +468,14 @@ def load_model(
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
     windows_s = window_lengths(source, plans, options.windows_s)
-    wanted = compilation = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
-    verdicts = on_wanted = _verdicts(source, wanted)
-    if options.at_once and any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
-        wanted.check_properties()
-        compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
-        verdicts = _verdicts(source, compilation)
-    for device in dict.fromkeys(compilation.devices.values()):
-        if device != "CPU":
-            logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    model = WhisperModel(source, compilation, verdicts, n_beams)
-    model.weights = why
-    model.start()
-    model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
-    devices = _where(model.runtime, compilation.plans)
-    lengths = ", ".join(map(str, model.runtime.windows_s))
-    logger.info(
-        "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
-        *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
-    )
-    if wanted is not compilation:
-        wanted.go_beside(compilation)
-        model.move_to(wanted, on_wanted)
-    return model
+    wanted = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
+    on_wanted = _verdicts(source, wanted)
+    if not options.at_once or not any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
+        return _Read(source, wanted, on_wanted, n_beams, why, None)
+    wanted.check_properties()
+    compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
+    wanted.go_beside(compilation)
+    return _Read(source, compilation, _verdicts(source, compilation), n_beams, why, (wanted, on_wanted))
 
 
 def verify_model(

@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import platform
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,9 @@ LARGE_BLOCK_BYTES = 256 * 1024
 
 _M_MMAP_THRESHOLD = -3  # mallopt's parameter, from glibc's malloc.h
 _MADV_DONTNEED = 4  # madvise's advice, from Linux's mman.h
+
+# Addresses and path of a mapped file that cannot be written to and never was, as tables of libraries were.
+_MAPPED = re.compile(r"^(\w+)-(\w+) r-.. \S+ \S+ \d+ +(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB", re.MULTILINE)
 
 
 def give_back_large_blocks() -> None:
@@ -33,27 +37,25 @@ def give_back_large_blocks() -> None:
         logger.debug("the C library's allocator stays as it is")
 
 
-def give_back_mapped(directories: Iterable[Path]) -> None:
-    """Let go of the pages of files that are mapped from these directories, and of blocks that are free.
+def give_back_mapped(directories: Iterable[Path] | None = None) -> None:
+    """Let go of the pages of files that are mapped from these directories, or of any file, and of free blocks.
 
     Does nothing if it is not Linux. Compiled graphs map the weights that they read, and have a copy of their own
-    once they have computed. The pages count as the process's memory for as long as they are mapped; what is read again
-    comes back from the file.
-    Source: madvise(2), MADV_DONTNEED; proc_pid_maps(5); malloc_trim(3).
+    once they have computed; libraries that compile are idle then. The pages count as the process's memory for as long
+    as they are mapped; what is read again comes back from the file.
+    Source: madvise(2), MADV_DONTNEED; proc_pid_smaps(5); malloc_trim(3).
     """
     try:
-        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+        mapped = _MAPPED.findall(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace"))
         library = ctypes.CDLL(None)
         advise = library.madvise
     except (OSError, AttributeError):
         return
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    places = tuple(f"{directory.resolve()}{os.sep}" for directory in directories)
-    for line in lines:
-        addresses, permissions, *_, path = line.split(maxsplit=5) if line.count(" ") > 4 else (line, "", "")
-        # What can be written to may hold what no file does.
-        if path.startswith(places) and "w" not in permissions:
-            begin, end = (int(address, 16) for address in addresses.split("-"))
+    places = "/" if directories is None else tuple(f"{directory.resolve()}{os.sep}" for directory in directories)
+    for first, last, path in mapped:
+        if path.startswith(places):
+            begin, end = int(first, 16), int(last, 16)
             advise(begin, end - begin, _MADV_DONTNEED)
     # What was read on the way is in small blocks, which the C library keeps.
     if platform.libc_ver()[0] == "glibc":

@@ -4,6 +4,7 @@ Windows are encoded into rows of memory that we own, so that one can be encoded 
 that was encoded stays good when its device is lost.
 """
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -44,6 +45,7 @@ class Runtime:
         self.devices = compilation.devices
         # Lengths of the windows that were asked for, in seconds, the shortest first; the last is 30.
         self.windows_s = tuple(windows_s or compilation.windows_s)
+        # Empty if it is without graphs.
         self.stages = [
             Stage(sizes, compiled, self.devices[sizes.stage])
             for sizes, compiled in compilation.compiled.items()
@@ -66,6 +68,13 @@ class Runtime:
         lookup = None if compilation.lookup is None else Stage(Sizes("decoder", None), compilation.lookup, "CPU")
         self.decoder = Decoder(decoders, self.dims, mask, lookup)
         self.decoder.use(self.window(self.windows_s[-1]))
+
+    def without_graphs(self) -> "Runtime":
+        """Return what is known of it without graphs and buffers: dimensions, devices and lengths of windows."""
+        bare = copy.copy(self)
+        bare.stages = []
+        del bare.decoder, bare._compilation, bare._encoder, bare._buffers
+        return bare
 
     @property
     def last_hidden_state(self) -> FloatArray:

@@ -5,6 +5,7 @@ Source: openai-whisper's `tokenizer.py` (the start-of-transcript sequence); `voc
 
 import copy
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,9 @@ class Tokenizer:
         multilingual : whether the start of a transcript names language and task; None: unless the vocabulary is that of
             the published English-only models
         """
-        self._backend = backend
+        # None while it is packed, see `pack`.
+        self._backend: tokenizers.Tokenizer | None = backend
+        self._packed = b""
         self.where = where
         texts: dict[int, str] = {number: text for text, number in backend.get_vocab(with_added_tokens=True).items()}
         # Highest token, special ones included, and one: numbers below may be free.
@@ -65,7 +68,19 @@ class Tokenizer:
         return other
 
     def to_json(self) -> bytes:
-        return str(self._backend.to_str()).encode("utf-8")
+        return str(self._unpacked().to_str()).encode("utf-8")
+
+    def pack(self) -> None:
+        """Keep what `encode` needs in 1 MB instead of 15, until it is called again."""
+        if self._backend is not None:
+            self._packed = zlib.compress(self.to_json())
+            self._backend = None
+
+    def _unpacked(self) -> tokenizers.Tokenizer:
+        backend = self._backend
+        if backend is None:
+            backend = self._backend = tokenizers.Tokenizer.from_str(zlib.decompress(self._packed).decode("utf-8"))
+        return backend
 
     @property
     def known_languages(self) -> list[str]:
@@ -102,7 +117,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Return the tokens of ordinary text; what reads like a special token is left out."""
-        tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        tokens: list[int] = self._unpacked().encode(text, add_special_tokens=False).ids
         return [token for token in tokens if self.is_text(token)]
 
     def decode(self, tokens: Sequence[int]) -> str:

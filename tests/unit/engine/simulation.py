@@ -256,8 +256,14 @@ class Machine:
         self.decoder.before = lambda encoded: self.pass_time(decode_s * self.slowness.get(encoded.voice, 1.0))
         # How much longer the decoder takes for a voice.
         self.slowness: dict[int, float] = {}
+        # Called before each window.
+        self.prepare: Callable[[], object] = lambda: None
         self.engine: Engine[FakeEncoded] = Engine(
-            self.encoder, self.decoder, max_pace_s=max_pace_s, clock=clock or self.clock
+            self.encoder,
+            self.decoder,
+            max_pace_s=max_pace_s,
+            clock=clock or self.clock,
+            prepare=lambda: self.prepare(),
         )
         self.talkers: list[Talker] = []
 

@@ -16,7 +16,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.runner import AudioKind
 from streamer.engine.window import Request, Window
-from streamer.errors import InferenceError
+from streamer.errors import InferenceError, ModelError
 from streamer.events import Error, Event, Gap, Speech
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
@@ -61,7 +61,7 @@ class Barrier:
         self.reached = threading.Event()
         self.let_go = threading.Event()
 
-    def __call__(self, encoded: FakeEncoded) -> None:
+    def __call__(self, encoded: FakeEncoded | None) -> None:
         self.reached.set()
         assert self.let_go.wait(PATIENCE_S)
 
@@ -373,3 +373,60 @@ def test_a_thread_that_has_died_can_be_seen(setting: Threads) -> None:
     listener = setting.listener()
     listener.write_until(14.0)
     wait_until(lambda: setting.engine.turn_s == math.inf)
+
+
+def test_nothing_is_lost_while_the_model_is_loaded_for_longer_than_audio_may_wait() -> None:
+    machine = Machine(encode_s=0.05, decode_s=0.1)
+    talker = machine.talker(60.0, max_delay_s=10.0)
+    loading = iter([25.0])
+
+    def load() -> None:
+        for seconds in loading:
+            machine.pass_time(seconds)
+
+    machine.prepare = load
+    machine.run_until(61.0)
+    load_before = machine.engine.load.ratio
+    machine.finish()
+    assert talker.gaps == []
+    assert talker.text == talker.said
+    assert load_before < 1.0, "loading is part of no pass"
+
+
+def test_a_model_that_cannot_be_loaded_is_an_error_once_and_tried_again() -> None:
+    machine = Machine(encode_s=0.05, decode_s=0.1)
+    talker = machine.talker(20.0, pause=0.0)
+    failures = iter([ModelError("it is gone")] * 2)
+
+    def load() -> None:
+        for failure in failures:
+            raise failure
+
+    machine.prepare = load
+    machine.run_until(21.0)
+    machine.finish()
+    assert [(error.message, error.fatal) for error in talker.errors] == [("it is gone", False)]
+    assert talker.text
+
+
+def test_threads_sleep_while_there_is_no_session(setting: Threads) -> None:
+    listener = setting.listener()
+    assert setting.engine.idle_s == 0.0
+    assert setting.engine._rest_s() is not None
+    listener.end(14.0)
+    assert listener.text == listener.said
+    wait_until(lambda: setting.engine.idle_s > 0.0)
+    assert setting.engine._rest_s() is None
+    # They wake up for the next one.
+    again = setting.listener()
+    again.end(14.0)
+    assert again.text
+
+
+def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(setting: Threads) -> None:
+    setting.prepare = lambda: setting.barrier(None)
+    listener = setting.listener()
+    listener.write_until(14.0)
+    setting.barrier.wait()
+    setting.engine.stop()
+    assert setting.engine.n_sessions == 1

@@ -12,7 +12,14 @@ from streamer import __version__
 from streamer.engine.engine import Engine
 from streamer.events import End
 from streamer.outputs.outputs import Outputs
-from streamer.server.metrics import ServerMetrics, register_engine, register_history, register_outputs, register_process
+from streamer.server.metrics import (
+    ServerMetrics,
+    register_engine,
+    register_history,
+    register_model,
+    register_outputs,
+    register_process,
+)
 from streamer.server.outbox import Outbox
 from streamer.settings.table import OutputsSettings
 from tests.daemon import REPOSITORY
@@ -95,6 +102,7 @@ def names_of_all() -> set[str]:
     register_history(registry, SimpleNamespace(n_failures=0, n_lost=0))  # type: ignore[arg-type]
     register_outputs(registry, Outputs(OutputsSettings()))
     register_engine(registry, Engine(encoder, FakeDecoder(encoder, [])))
+    register_model(registry, lambda: True)
     ends = {"counter": "_total", "info": "_info"}
     return {metric.name + ends.get(metric.type, "") for metric in registry.collect()}
 

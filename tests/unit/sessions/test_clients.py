@@ -38,6 +38,7 @@ MODEL = cast(
         runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None), windows_s=(30,)),
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
+        loaded=True,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],

@@ -1,0 +1,107 @@
+"""A model that leaves memory while nobody needs it, and comes back for whoever does."""
+
+import dataclasses
+import gc
+import logging
+import shutil
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamer.audio.mel import log_mel
+from streamer.engine.window import Request
+from streamer.errors import ModelError
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.settings.table import DecodingSettings
+from streamer.whisper.model import WhisperModel
+from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+
+REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
+MEL = log_mel(read(SPEECH), 80).astype(np.float32)
+
+
+def text(model: WhisperModel) -> str:
+    encoded = WhisperEncoder(model).encode(MEL, 0)
+    return "".join(word.text for word in WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST).words)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A copy of the embedded model."""
+    return Path(shutil.copytree(NANO, tmp_path / "nano", ignore=shutil.ignore_patterns("sample.*", "vocab.json")))
+
+
+@pytest.fixture
+def model(place: Path, cache_dir: Path) -> WhisperModel:
+    return load_on_cpu(place, cache_dir)
+
+
+def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
+    model: WhisperModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    fork = model.fork()
+    expected = text(model), text(fork)
+    lengths, devices = model.runtime.windows_s, model.runtime.devices
+    parts = (model.runtime, model.runtime.decoder, model._compilation, fork.runtime)
+    left = [weakref.ref(part) for part in parts]
+    del parts
+    assert model.unload()
+    assert not model.unload(), "there is nothing left to free"
+    gc.collect()
+    assert [part() for part in left] == [None] * len(left)
+    assert (model.state, model.runtime.windows_s, model.runtime.devices) == ("unloaded", lengths, devices)
+    calls: list[str] = []
+    fork.call_before(lambda: calls.append("fork"))
+    with caplog.at_level(logging.INFO):
+        assert (text(model), text(fork)) == expected
+    words = " Ünlike <|en|> streamers"
+    assert model.tokenizer.encode(words) == load_on_cpu(NANO).tokenizer.encode(words)
+    assert calls, "what is called before each run is not forgotten"
+    assert model.state == "loaded"
+    assert caplog.text.count("is loaded again") == 1
+
+
+def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) -> None:
+    expected = text(model)
+    encoded = WhisperEncoder(model).encode(MEL, 0)
+    model.run(lambda runtime: model.unload())
+    words = WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST).words
+    assert "".join(word.text for word in words) == expected
+
+
+def test_threads_that_need_it_at_once_load_it_once(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
+    model.unload()
+    together = threading.Barrier(4)
+    with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
+        runtimes = list(pool.map(lambda _: (together.wait(), model.wake())[1], range(4)))
+    assert len(set(map(id, runtimes))) == 1
+    assert caplog.text.count("is loaded again") == 1
+
+
+def test_a_file_that_is_gone_is_an_error_until_it_is_back(model: WhisperModel, place: Path) -> None:
+    expected = text(model)
+    model.unload()
+    away = place.rename(place.with_name("away"))
+    for _ in range(2):
+        with pytest.raises(ModelError):
+            text(model)
+        assert model.state == "unloaded"
+    away.rename(place)
+    assert text(model) == expected
+
+
+def test_another_model_in_its_place_is_refused(model: WhisperModel) -> None:
+    model.unload()
+    model.runtime.dims = dataclasses.replace(model.dims, n_audio_layer=99)
+    with pytest.raises(ModelError, match=r"is another model than .*: expected nano as it was; start the daemon again"):
+        model.wake()
+    assert model.state == "unloaded"
+
+
+def test_a_fork_leaves_with_its_parent_only(model: WhisperModel) -> None:
+    assert not model.fork().unload()
+    assert model.loaded
