@@ -137,9 +137,11 @@ class Recordings:
         self._jobs.pop(job, None)
 
     def _run(self, wait_idle: WaitIdle) -> None:
-        while jobs := tuple(self._jobs):
-            jobs[0].put(self._outcome(jobs[0], wait_idle))
-            self._remove(jobs[0])
+        # A tuple, since the loop changes the queue; of one, since a job that is closed meanwhile is to be freed.
+        while first := tuple(self._jobs)[:1]:
+            (job,) = first
+            job.put(self._outcome(job, wait_idle))
+            self._remove(job)
 
     def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
         """Transcribe a recording; return the error that it ended with, None for none."""
