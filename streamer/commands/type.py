@@ -98,7 +98,7 @@ class _Switch:
             try:
                 await command(self._address, "flush")
             except PeerError as error:
-                notice(f"words at the beginning and the end of typing may be missing: {error}")
+                notice(f"typing may begin and end some words too early: {error}")
                 await self._write(self._dictation.settle())
             await asyncio.sleep(SPACING_S)
 
