@@ -66,14 +66,11 @@ def type_text(
 def _typist() -> Typist:
     """Return what types on this desktop. Raises StreamerError if nothing types or copies."""
     name = desktop()
-    keyboards, reasons = find_keyboards(name)
-    clipboard = find_clipboard(name)
-    if not keyboards:
-        remedy = {"wayland": "install wtype, or for GNOME ydotool 1.0 and wl-clipboard", "x11": "install libxtst6"}
-        said = f"nothing types here ({'; '.join(reasons)}); {remedy.get(name, '')}"
-        if clipboard is None:
-            raise StreamerError(f"{said}; nor copies: expected wl-copy, xclip or xsel")
-        notice(f"{said}: text goes to the clipboard and the terminal")
+    keyboards, clipboard = find_keyboards(name), find_clipboard(name)
+    if not keyboards and clipboard is None:
+        raise StreamerError(
+            "nothing that types or copies is installed: expected wtype, or for GNOME ydotool 1.0 and wl-clipboard"
+        )
     return Typist(keyboards, clipboard, sys.stdout, notice)
 
 

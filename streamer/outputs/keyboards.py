@@ -41,78 +41,58 @@ LOCKERS = {
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A program that types or copies what is on its standard input; or that pastes, behind programs that copy.
+    """A program that types or copies its standard input; or that pastes, behind programs that copy.
 
     Text is never an argument.
     """
 
     command: Sequence[str]
-    encoding: str = "utf-8"
     copiers: "Sequence[Tool]" = ()
-
-    # Arguments with which it does nothing, and fails if it cannot work here; empty: it is not tried.
-    harmless: Sequence[str] = ()
+    encoding: str = "utf-8"
 
     @property
-    def name(self) -> str:
-        return self.command[0]
-
-    def check(self) -> None:
-        """Raise PeerError if the program is missing or cannot work on this desktop."""
-        for name in (self.name, *(copier.name for copier in self.copiers)):
-            if shutil.which(name) is None:
-                raise PeerError(f"{name} is not installed")
-        if self.harmless:
-            self._run(self.harmless, b"")
-
-    def type(self, text: str) -> None:
-        for copier in self.copiers:
-            copier.type(text)
-        self._run(self.command[1:], b"" if self.copiers else text.encode(self.encoding))
+    def is_installed(self) -> bool:
+        return all(shutil.which(name) for name in (self.command[0], *(copier.command[0] for copier in self.copiers)))
 
     def modifier_held(self) -> bool:
         """Return False: the desktop keeps the tool's modifiers apart from the user's."""
         return False
 
-    def _run(self, arguments: Sequence[str], data: bytes) -> None:
-        locale = "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"
+    def type(self, text: str) -> None:
+        """Type, copy or paste text. Raises PeerError."""
+        for copier in self.copiers:
+            copier.type(text)
         # A file, not a pipe: what serves a clipboard goes on in the background with all that it has open.
         with tempfile.TemporaryFile() as errors:
             try:
                 code = subprocess.run(  # noqa: S603 - the names are ours
-                    [self.name, *arguments],
-                    input=data,
+                    self.command,
+                    input=b"" if self.copiers else text.encode(self.encoding),
                     stdout=subprocess.DEVNULL,
                     stderr=errors,
                     timeout=TOOL_S,
                     start_new_session=True,  # Ctrl-C ends it in the middle of a word otherwise
-                    env={**os.environ, "LC_ALL": locale},
+                    env={**os.environ, "LC_ALL": "en_US.UTF-8" if sys.platform == "darwin" else "C.UTF-8"},
                     check=False,
                 ).returncode
             except (OSError, subprocess.TimeoutExpired) as error:
-                raise PeerError(f"{self.name} failed ({one_line(error):.200})") from None
+                raise PeerError(f"{self.command[0]} failed: {one_line(error):.200}") from None
             errors.seek(0)
             said = one_line(errors.read(MAX_ERROR_BYTES).decode("utf-8", "replace"))
         if code:
-            raise PeerError(f"{self.name} failed ({said or f'exit code {code}':.200})")
+            raise PeerError(f"{self.command[0]} failed: {said or f'exit code {code}':.200}")
 
 
-_WL_COPY = Tool(("wl-copy",))
-_PBCOPY = Tool(("pbcopy",))
-_PASTE_SHIFT_INSERT = ("key", "42:1", "110:1", "110:0", "42:0")
-_PASTE_COMMAND_V = ("-e", 'tell application "System Events" to keystroke "v" using command down')
+Keyboard = Tool | X11 | Windows
 
-# What types, and what copies, by the desktop. Shift+Insert pastes the clipboard or, in terminals, the selection.
+_WL_COPY, _PBCOPY = Tool(("wl-copy",)), Tool(("pbcopy",))
+_SHIFT_INSERT = ("key", "42:1", "110:1", "110:0", "42:0")  # pastes the clipboard or, in terminals, the selection
+_COMMAND_V = ("-e", 'tell application "System Events" to keystroke "v" using command down')
+
+# What types, and what copies, by the desktop.
 _TYPING = {
-    "wayland": (
-        Tool(("wtype", "-"), harmless=("-",)),
-        Tool(
-            ("ydotool", *_PASTE_SHIFT_INSERT),
-            copiers=(_WL_COPY, Tool(("wl-copy", "--primary"))),
-            harmless=("key", "42:0"),
-        ),
-    ),
-    "macos": (Tool(("osascript", *_PASTE_COMMAND_V), copiers=(_PBCOPY,)),),
+    "wayland": (Tool(("wtype", "-")), Tool(("ydotool", *_SHIFT_INSERT), (_WL_COPY, Tool(("wl-copy", "--primary"))))),
+    "macos": (Tool(("osascript", *_COMMAND_V), (_PBCOPY,)),),
 }
 _COPYING = {
     "wayland": (_WL_COPY,),
@@ -135,30 +115,16 @@ def desktop() -> str:
     )
 
 
+def find_keyboards(name: str) -> list[Keyboard]:
+    """Return what types on a desktop, the best first. Raises PeerError if X11 cannot be reached."""
+    if name in ("x11", "windows"):
+        return [X11() if name == "x11" else Windows()]
+    return [tool for tool in _TYPING[name] if tool.is_installed]
+
+
 def find_clipboard(name: str) -> Tool | None:
     """Return what copies text to a desktop's clipboard; None if nothing is installed."""
-    return next((tool for tool in _COPYING[name] if shutil.which(tool.name)), None)
-
-
-Keyboard = Tool | X11 | Windows
-
-
-def find_keyboards(name: str) -> tuple[list[Keyboard], list[str]]:
-    """Return what types on a desktop, the best first, and why others cannot."""
-    found: list[Keyboard] = []
-    reasons = []
-    try:
-        if name in ("x11", "windows"):
-            found.append(X11() if name == "x11" else Windows())
-    except PeerError as error:
-        reasons.append(str(error))
-    for tool in _TYPING.get(name, ()):
-        try:
-            tool.check()
-            found.append(tool)
-        except PeerError as error:
-            reasons.append(str(error))
-    return found, reasons
+    return next((tool for tool in _COPYING[name] if tool.is_installed), None)
 
 
 class Typist:
@@ -187,7 +153,8 @@ class Typist:
             self._kept = self._reason = ""
             return
         if reason != self._reason:
-            self._on_notice(f"text is not typed ({reason}): it goes to the terminal and the clipboard")
+            place = "the terminal" if self._clipboard is None else "the terminal and the clipboard"
+            self._on_notice(f"text goes to {place}, not to the window: {reason}")
         self._reason = reason
         self._kept = (self._kept + text)[-MAX_KEPT_CHARS:]
         self._terminal.write(text)
@@ -214,7 +181,7 @@ class Typist:
                 reasons.append(str(error))
             else:
                 return ""
-        return "; ".join(reasons) or "nothing here types"
+        return "; ".join(reasons) or "nothing that types is installed; install wtype, or for GNOME ydotool 1.0 and wl-clipboard"
 
 
 @contextlib.contextmanager

@@ -16,7 +16,12 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tools are L
     ("environ", "arguments", "exit_code", "message"),
     [
         ({"WAYLAND_DISPLAY": ""}, (), 1, "no desktop is here: expected WAYLAND_DISPLAY or DISPLAY in the environment"),
-        ({"PATH": "/nowhere"}, (), 1, "nothing types here (wtype is not installed; ydotool is not installed)"),
+        (
+            {"PATH": "/nowhere"},
+            (),
+            1,
+            "nothing that types or copies is installed: expected wtype, or for GNOME ydotool 1.0",
+        ),
         ({"WAYLAND_DISPLAY": "", "DISPLAY": ":97"}, (), 1, "the X server ':97' cannot be reached"),
         ({}, (), 1, "start one with `streamer run`"),
         ({}, ("--key", "F9"), 2, "wayland lets no program see a key"),
