@@ -181,7 +181,10 @@ class Typist:
                 reasons.append(str(error))
             else:
                 return ""
-        return "; ".join(reasons) or "nothing that types is installed; install wtype, or for GNOME ydotool 1.0 and wl-clipboard"
+        return (
+            "; ".join(reasons)
+            or "nothing that types is installed; install wtype, or for GNOME ydotool 1.0 and wl-clipboard"
+        )
 
 
 @contextlib.contextmanager

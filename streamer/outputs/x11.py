@@ -35,6 +35,7 @@ class X11:
         self._xlib.XInitThreads()
         self._xlib.XOpenDisplay.restype = ctypes.c_void_p
         self._xlib.XDefaultRootWindow.restype = ctypes.c_ulong
+        self._xlib.XInternAtom.restype = ctypes.c_ulong
         self._xlib.XGetKeyboardMapping.restype = ctypes.POINTER(ctypes.c_ulong)
         # Whether the server has refused a request: Xlib would end the process.
         self._refused = False
@@ -52,9 +53,7 @@ class X11:
 
     def type(self, text: str) -> None:
         """Type text into the focused window. Raises PeerError if no window has the focus."""
-        focus, revert = ctypes.c_ulong(), ctypes.c_int()
-        self._call("XGetInputFocus", ctypes.byref(focus), ctypes.byref(revert))
-        if focus.value in (0, self._root.value):
+        if not self._is_focused():
             raise PeerError("no window has the focus")
         free, shift_code = self._read_layout(), self._code(_SHIFT)
         for chunk in self._chunks(text, len(free) + len(self._codes)):
@@ -100,6 +99,30 @@ class X11:
     def _refuse(self, display: int, event: int) -> int:
         self._refused = True
         return 0
+
+    def _is_focused(self) -> bool:
+        """Return whether a window has the focus: one of the window manager's, which no user sees, is none."""
+        focus = ctypes.c_ulong()
+        self._call("XGetInputFocus", ctypes.byref(focus), ctypes.byref(ctypes.c_int()))
+        if focus.value in (0, self._root.value):
+            return False
+        if not self._window_in(b"_NET_SUPPORTING_WM_CHECK"):
+            return True
+        # It may name a window that has gone.
+        active = ctypes.c_ulong(self._window_in(b"_NET_ACTIVE_WINDOW"))
+        return bool(active.value and self._call("XGetWindowAttributes", active, ctypes.create_string_buffer(256)))
+
+    def _window_in(self, name: bytes) -> int:
+        """Return the window that a property of the root window names; 0: none (Extended Window Manager Hints)."""
+        length, ignored, found = ctypes.c_ulong(), ctypes.c_ulong(), ctypes.POINTER(ctypes.c_ulong)()
+        atom = ctypes.c_ulong(self._call("XInternAtom", name, 0))
+        first = (self._root, atom, ctypes.c_long(0), ctypes.c_long(1), 0, ctypes.c_ulong(0))
+        results = [ctypes.byref(value) for value in (ignored, ctypes.c_int(), length, ignored, found)]
+        self._call("XGetWindowProperty", *first, *results)
+        window = int(found[0]) if length.value else 0
+        if found:
+            self._xlib.XFree(found)
+        return window
 
     def _code(self, keysym: int) -> int:
         return int(self._call("XKeysymToKeycode", ctypes.c_ulong(keysym)))

@@ -5,6 +5,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -163,7 +164,7 @@ async def test_a_token_that_may_only_read_types_and_says_what_is_missing(
 
 
 @asynccontextmanager
-async def commanded(**settings: str) -> AsyncIterator[Running]:
+async def commanded(**settings: Any) -> AsyncIterator[Running]:  # noqa: ANN401 - passed on
     async with serving(**settings) as server:
         yield server
         assert server.own.commands == ["flush"]

@@ -1,5 +1,6 @@
 """What types on a desktop: tools that stand-ins play, and the X server where Xvfb is installed."""
 
+import ctypes
 import io
 import os
 import shutil
@@ -217,10 +218,34 @@ def test_without_a_focused_window_or_with_a_modifier_nothing_is_typed(
     ]
 
 
+def test_a_window_manager_says_whether_a_window_has_the_focus(x_server: None, tmp_path: Path) -> None:
+    terminal, keyboard = Terminal(tmp_path), X11()
+    number = int((tmp_path / "id").read_text(encoding="ascii"))
+    try:
+        name_window("_NET_SUPPORTING_WM_CHECK", number)
+        with pytest.raises(PeerError, match="no window has the focus"):
+            keyboard.type("nobody sees this")
+        name_window("_NET_ACTIVE_WINDOW", number)
+        keyboard.type("typed")
+        assert terminal.read() == "typed"
+        name_window("_NET_ACTIVE_WINDOW", 0x600001)  # it has gone, as openbox does not note
+        with pytest.raises(PeerError, match="no window has the focus"):
+            keyboard.type("nobody sees this")
+    finally:
+        terminal.process.kill()
+
+
+def name_window(name: str, window: int) -> None:
+    """Set a property of the root window, as a window manager does."""
+    keyboard = X11()
+    atom = ctypes.c_ulong(keyboard._call("XInternAtom", name.encode(), 0))
+    data = ctypes.byref(ctypes.c_ulong(window))
+    keyboard._call("XChangeProperty", keyboard._root, atom, ctypes.c_ulong(33), 32, 0, data, 1)  # 33: WINDOW
+    keyboard._call("XSync", 0)
+
+
 def focus_nothing() -> None:
     """Give the focus to the root window, as window managers do when the last window has gone."""
-    import ctypes
-
     keyboard = X11()
     keyboard._call("XSetInputFocus", keyboard._root, 1, ctypes.c_ulong(0))
     keyboard._call("XSync", 0)
