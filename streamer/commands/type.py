@@ -53,7 +53,11 @@ def type_text(
     try:
         with FileLock(folder / "lock").acquire(blocking=False):
             address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-            asyncio.run(_dictate(address, _typist(), folder / "port", finals=finals, key=key))
+            typist = _typist()
+            try:
+                asyncio.run(_dictate(address, typist, folder / "port", finals=finals, key=key))
+            finally:
+                typist.end_line()
     except Timeout:
         if not toggle:
             raise UsageError(
@@ -115,6 +119,8 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
 
     begun = bool(key)
     with watched(desktop(), key, on_key) if key else contextlib.nullcontext():
+        if key:
+            notice(f"hold {key} to type what is said")
         async with (
             _toggles(port_file, switch),
             contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events,
@@ -125,7 +131,6 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
                 if not begun:
                     begun = True
                     await switch.set(True)
-    typist.end_line()
 
 
 @contextlib.asynccontextmanager
