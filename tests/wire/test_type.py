@@ -92,7 +92,7 @@ async def test_typing_begins_and_ends_where_it_is_asked_to(tools: StandIns, star
         assert tools.input("wtype") == "One. Two is decoded late. Again and  again."
 
 
-async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(start: Start) -> None:
+async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(tmp_path: Path, start: Start) -> None:
     async with serving() as server:
         first = await start("--daemon", server.url, "--toggle")
         await flushed(server, 1)
@@ -102,6 +102,13 @@ async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(
             "streamer: error: `streamer type` runs already: end it, or begin and end its typing with"
             " `streamer type --toggle`"
         )
+        # Nor does a web page, which knows no secret, begin or end anything.
+        port, _ = (tmp_path / "cache" / "streamer" / "type" / "port").read_text(encoding="ascii").split()
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
+        writer.write(b"POST / HTTP/1.1\r\n\r\n")
+        assert await within(reader.read()) == b""
+        writer.close()
+        assert server.own.commands == ["flush"]
         first.terminate()
         assert (await ended(first)).exit_code == 0
         # Nothing of it is left that would be in the way.
