@@ -33,7 +33,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests real npu bench documents hooks lock clean
+.PHONY: help run quick test style types tests real agents npu bench documents hooks lock clean
 
 help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -62,6 +62,9 @@ tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='te
 # REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
 real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published weights with other programs; fetches them once
 	$(BIN)/pytest -m real tests/reference/published $(ARGS)
+
+agents: $(VENV)/.agents ## Test the plugins for Pipecat and LiveKit Agents, in an environment of their own
+	$(VENV)/agents/bin/python -m pytest tests/e2e/test_pipecat.py tests/e2e/test_livekit.py $(ARGS)
 
 npu: $(VENV)/.test ## Compile graphs for Intel's NPUs without one, under wine64; models in ARGS='base tiny.en'
 	$(BIN)/python -m tools.npu $(or $(ARGS),base tiny.en)
@@ -119,6 +122,14 @@ $(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirement
 $(VENV)/.real: $(VENV)/.test
 	$(BIN)/streamer models pull tiny.en
 	$(BIN)/streamer models pull base
+	@touch $@
+
+# Pipecat needs older versions of some packages than are locked. What it does not need is the tests' own.
+$(VENV)/.agents: $(VENV)/.test
+	$(BIN)/python -m venv $(VENV)/agents
+	tests=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "$$tests" > $$($(VENV)/agents/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tests.pth
+	$(VENV)/agents/bin/python -m pip install --no-compile --editable '.[pipecat,livekit]'
 	@touch $@
 
 # Only the microphone needs PortAudio: a failure is printed and stops nothing.

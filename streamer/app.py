@@ -15,7 +15,7 @@ from streamer import __version__, descriptors, signals, systemd
 from streamer.check import check_options
 from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, no_audio
 from streamer.errors import ConfigError, StreamerError
 from streamer.log import set_levels
 from streamer.outputs.outputs import Outputs
@@ -123,10 +123,12 @@ class Daemon:
             )
         outputs = Outputs(settings.outputs, subtitle_options(settings))
         if source is not None:
-            keep = self._history.keeper(source=source.name) if self._history is not None else None
-            log = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), settings.server.history_events, keep)
+            name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
+            keep = history.keeper(source=source.name) if history is not None else None
+            keep_audio = history.audio_keeper(name) if history is not None else no_audio
+            log = EventLog(name, settings.server.history_events, keep)
             log.subscribe(outputs.handle)
-            self.input = OwnInput(settings, source, log)
+            self.input = OwnInput(settings, source, log, keep_audio)
         registry = CollectorRegistry()
         register_process(registry)
         if self._history is not None:
@@ -163,7 +165,7 @@ class Daemon:
         systemd.notify("STATUS=loading the model")
         if self.input is not None:
             await self.input.check()
-        loaded = await unless_stopped(lambda: load_chosen(self._settings), self.stop)
+        loaded = await unless_stopped(lambda: load_chosen(self._settings, at_once=True), self.stop)
         if loaded is None:
             return
         settings, model = loaded
@@ -274,5 +276,12 @@ def _load_beside(settings: Settings, name: str) -> WhisperModel:
     model, n_beams = settings.model, settings.decoding.beam_size
     return load_model(
         name,
-        LoadOptions(device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"),
+        LoadOptions(
+            device_settings(model),
+            cache_dir=model.cache_dir,
+            n_beams=n_beams,
+            live=False,
+            at_once=True,
+            weights="auto",
+        ),
     )

@@ -6,3 +6,4 @@ from numpy.typing import NDArray
 BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
 FloatArray = NDArray[np.floating]
+Int16Array = NDArray[np.int16]

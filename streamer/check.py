@@ -5,9 +5,9 @@ from pathlib import Path
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
+from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
-from streamer.speakers.models import find_model
 from streamer.whisper.options import check_decoding
 
 
@@ -21,7 +21,7 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if streaming:
         _check_delay(settings)
     if settings.speakers.enabled:
-        find_model()
+        SPEAKERS.find()
         read_enrolled(enrolled_folder(settings.speakers.enrolled))
     check_decoding(settings, streaming=streaming)
     if settings.correction.glossary:

@@ -142,6 +142,9 @@ class InferenceError(StreamerError):
 class LostDeviceError(InferenceError):
     """A device failed while it computed, or gave no answer: none of its stages can go on there."""
 
+    # Whether it is not worth to be tried again: it gave no answer, or computes nonsense.
+    hopeless = False
+
 
 class BusyError(StreamerError):
     code: ClassVar[str] = "busy"

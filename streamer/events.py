@@ -105,7 +105,7 @@ class Ready(Event, frozen=True, kw_only=True):
     # Name of the model.
     model: str
 
-    # Device of each stage: `encoder`, `cross_kv`, `decoder`.
+    # Present device of each stage: `encoder`, `cross_kv`, `decoder`; it may change (`/healthz`).
     device: dict[str, str]
 
     # Samples per second after resampling, 16000.
@@ -137,6 +137,22 @@ class Speech(Event, frozen=True, kw_only=True):
 
     # Position in the audio, in seconds.
     time: Number
+
+
+class Turn(Event, frozen=True, kw_only=True):
+    """A pause of 0.3 s, judged by a model. Only with `turns`.
+
+    If the speaker has not finished, speech ends after `turn_silence_s` instead of `min_silence_s`.
+    """
+
+    # End of the audio that was judged, in seconds.
+    time: Number
+
+    # How probably the speaker has finished, 0 to 1.
+    probability: Number
+
+    # Whether that is at least `turn_threshold`.
+    finished: bool
 
 
 class Partial(Event, frozen=True, kw_only=True):
@@ -192,7 +208,7 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: Number
 
-    # With `--input mic+system`: which was louder, `mic` or `system`. Left out otherwise.
+    # With `--input mic+system` or `mic+app:NAME`: the louder, `mic`, `system` or `app`. Left out otherwise.
     speaker: str = ""
 
     # `translate` if the text is a file's translation beside its transcript. Left out otherwise.

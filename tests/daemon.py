@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import soundfile
 from websockets.asyncio.client import ClientConnection, connect
@@ -154,6 +155,11 @@ class Daemon:
         assert status == 200, body
         health: dict[str, Any] = json.loads(body)
         return health
+
+    def metric(self, name: str, token: str) -> float:
+        """Return the value of a metric."""
+        text = httpx.get(f"{self.url}metrics", headers={"Authorization": f"Bearer {token}"}, trust_env=False).text
+        return float(next(line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")))
 
     def terminate(self) -> None:
         """Ask it to stop, as a service manager does."""

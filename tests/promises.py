@@ -15,6 +15,7 @@ from streamer.events import (
     Revision,
     Speech,
     Translation,
+    Turn,
     Word,
 )
 
@@ -57,6 +58,10 @@ class Promises:
             match event:
                 case Speech():
                     self._take_speech(event)
+                case Turn(time=time):
+                    since_s, until_s = self.speech[-1]
+                    assert until_s is None, f"{event}: speech has ended"
+                    assert time > since_s, f"{event}: speech began at {since_s} s"
                 case Partial():
                     self._take_partial(event)
                 case Final():

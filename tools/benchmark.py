@@ -5,6 +5,7 @@
     python tools/benchmark.py simulate   the same in simulated time, to compare settings
     python tools/benchmark.py sessions   how many clients are served in real time at once
     python tools/benchmark.py files      word errors of whole recordings, beside other programs
+    python tools/benchmark.py turns      pauses taken for the end of a turn, by silence and by the turn model
 
 The daemon is measured as its clients see it: a process of its own that receives audio at the pace of speech. A corpus
 is a folder of NAME.flac with what is said in NAME.txt, empty for sounds without speech; without one, nano.en's sample
@@ -126,6 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
     files.add_argument("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
     files.add_argument("--output", type=Path, metavar="DIR", help="keep the texts; existing ones are not made again")
+
+    turns = add("turns", "pauses that are taken for the end of a turn, by silence and by the turn model", _turns)
+    turns.add_argument("--model", required=True, help="finds the times of words if they are unknown")
     return parser
 
 
@@ -241,6 +245,18 @@ def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]
         show = partial(print, flush=True)
         rows = files.measure_files(args.model, found, args.peers, folder, output, _flags(args), show)
     return [dataclasses.asdict(row) for row in rows]
+
+
+def _turns(args: argparse.Namespace, console: Console) -> list[dict[str, float]]:
+    from streamer.packed_models import TURNS
+    from streamer.settings.table import SpeechSettings
+    from streamer.turns import TurnModel
+    from streamer.whisper.device.devices import the_core
+    from tools.benchmarks import turns
+
+    model = TurnModel(TURNS.find(), the_core())
+    found = [turns.pauses_of(recording, model.probability) for recording in _recordings(args) if recording.text]
+    return turns.show([pause for pauses in found for pause in pauses], SpeechSettings(), console)
 
 
 def _recordings(args: argparse.Namespace) -> list[Recording]:

@@ -31,6 +31,7 @@ from streamer.events import (
     Speakers,
     Speech,
     Translation,
+    Turn,
     Word,
 )
 from streamer.protocols.native import OPTIONS
@@ -57,6 +58,7 @@ EXAMPLES: tuple[Event, ...] = (
     ),
     Resumed(heard_samples=48_000, seq=1),
     Speech(state="start", time=1.216, seq=2),
+    Turn(time=2.912, probability=0.94, finished=True, seq=6),
     Partial(
         segment=1, start=1.2, end=2.3, text="Good morning every", stable=12, words=(_GOOD, _MORNING, _EVERY), seq=5
     ),

@@ -17,6 +17,7 @@ export type CaptionEvent = Stamped &
   (
     | { type: "ready"; model: string; device: Record<string, string>; sample_rate: number; language: string; protocol: number }
     | { type: "speech"; state: "start" | "end"; time: number }
+    | { type: "turn"; time: number; probability: number; finished: boolean }
     | { type: "partial"; segment: number; start: number; end: number; text: string; stable: number; words: Word[] }
     | { type: "final"; segment: number; start: number; end: number; text: string; words: Word[]; language: string; no_speech_prob: number; avg_logprob: number }
     | { type: "revision"; of: number; by: string; text: string; words: Word[]; edits: { start: number; end: number; text: string }[] }
@@ -63,6 +64,9 @@ export interface Options {
   hotwords?: string[] | null;
   vad_threshold?: number | null;
   min_silence_s?: number | null;
+  turns?: boolean | null;
+  turn_threshold?: number | null;
+  turn_silence_s?: number | null;
   pace_s?: number | null;
   languages?: string[] | null;
   words?: boolean | null;

@@ -1,10 +1,11 @@
-"""What `streamer doctor` checks of microphones and of the computer's own sound."""
+"""What `streamer doctor` checks of microphones, of the computer's own sound and of applications."""
 
 import os
 import platform
 import threading
 from pathlib import Path
 
+from streamer.audio.sources.application import describe_applications, list_streams
 from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.audio.sources.microphone import Microphone, list_microphones
 from streamer.audio.sources.system import SystemSound
@@ -43,6 +44,14 @@ def check_system_sound(*, needed: bool) -> dict[str, Finding]:
     sound = SystemSound()
     refusal = _why_silent(sound)
     return {"System sound": missing(refusal, needed=needed) if refusal else ok(sound.name)}
+
+
+def check_applications() -> dict[str, Finding]:
+    """Check that what one application plays can be captured, as the settings demand."""
+    try:
+        return {"Applications": ok(f"playing now: {describe_applications(list_streams())}")}
+    except StreamerError as error:
+        return {"Applications": missing(str(error), needed=True)}
 
 
 def _why_silent(source: Source) -> str:

@@ -51,6 +51,13 @@ def log_mel(samples: Float32Array, n_mels: int) -> Float32Array:
     return LogMelStream(n_mels).window(samples[:N_SAMPLES], 0)
 
 
+def log_mel_alone(samples: Float32Array, n_mels: int) -> Float32Array:
+    """Return the log-mel spectrogram of samples without silence behind them, shape (n_mels, n_samples // 160)."""
+    padded = np.pad(samples, PADDING, mode="reflect")
+    log_power = LogMelStream(n_mels)._compute(padded, 0, len(samples) // HOP_LENGTH).astype(np.float32)
+    return _compress(log_power, log_power.max())
+
+
 class LogMelRecording:
     """The log-mel spectrogram of a recording of any length, whose audio is read once and not kept.
 

@@ -5,8 +5,15 @@ Needed beside FFmpeg, which reads 64 KiB of a stream before it decodes any, and 
 16-bit audio announces.
 """
 
+import io
 import struct
+import wave
 from dataclasses import dataclass
+
+import numpy as np
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
 
 FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 
@@ -43,6 +50,15 @@ class WavHeader:
         if compressed or not (self.data_bytes and self.frame_bytes and self.sample_rate):
             return None
         return self.data_bytes / self.frame_bytes / self.sample_rate
+
+
+def wav(samples: Float32Array) -> bytes:
+    """Return 16 kHz mono audio, shape (n,), as a file of 16-bit integers."""
+    file = io.BytesIO()
+    with wave.open(file, "wb") as to:
+        to.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
+        to.writeframes((np.clip(samples, -1.0, 1.0) * 32767).astype("<i2").tobytes())
+    return file.getvalue()
 
 
 def read_wav_header(data: bytes) -> WavHeader | None:

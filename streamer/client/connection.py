@@ -3,12 +3,14 @@
 import asyncio
 import hashlib
 import logging
+import math
 import os
 import random
 import re
 import ssl
 import sys
 import threading
+import time
 import urllib.parse
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from concurrent.futures import wait
@@ -181,33 +183,43 @@ class GoneError(Exception):
 class Reconnection:
     """Waits for a daemon that went away, longer after each attempt."""
 
-    def __init__(self, address: DaemonAddress, on_notice: Callable[[str], None]) -> None:
-        """Call `on_notice` once when the daemon goes away, and when it is back."""
+    def __init__(self, address: DaemonAddress, on_notice: Callable[[str], None], wait_s: float | None = None) -> None:
+        """Call `on_notice` once when the daemon goes away, and when it is back.
+
+        wait_s : how long it may be away, at the start as well; None: not at all at the start, later without limit
+        """
         self._address = address
         self._on_notice = on_notice
+        self._wait_s = wait_s
         self._delay_s = FIRST_DELAY_S
-        # Whether there ever was a connection, and whether a notice has reported its loss.
-        self._known = self._away = False
+        # Whether there ever was a connection; since when there is none (monotonic), which a notice has reported.
+        self._known = False
+        self._away_since_s: float | None = None
 
     def connected(self) -> None:
         """Note a new connection."""
-        if self._away:
+        if self._away_since_s is not None:
             self._on_notice(f"{self._address} is back")
-        self._known, self._away = True, False
+        self._known, self._away_since_s = True, None
 
     def works(self) -> None:
         """Note that an event arrived, which resets the delay; a connection alone may still be refused."""
+        self.connected()
         self._delay_s = FIRST_DELAY_S
 
     async def wait(self, gone: GoneError) -> None:
-        """Wait before the next attempt. Raises PeerError if there never was a connection."""
-        if not self._known:
+        """Wait before the next attempt. Raises PeerError if the daemon is away for too long."""
+        now_s = time.monotonic()
+        reported = self._away_since_s is not None
+        self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
+        default_s = math.inf if self._known else 0.0
+        if now_s - self._away_since_s >= (default_s if self._wait_s is None else self._wait_s):
             raise PeerError(
                 f"no daemon at {self._address} ({gone}): start one with `streamer run`, or name another address"
             ) from None
-        if not self._away:
-            self._away = True
-            self._on_notice(f"{self._address} went away ({gone}): waiting for it to come back")
+        if not reported:
+            state = "went away" if self._known else "is not there"
+            self._on_notice(f"{self._address} {state} ({gone}): waiting for it to come back")
         # Jitter, so that clients of one daemon do not all reconnect at the same moment.
         delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
         logger.debug("trying again in %.1f s: %s", delay_s, gone)

@@ -14,6 +14,9 @@ class Options(TypedDict, total=False):
     hotwords: Sequence[str] | None
     vad_threshold: float | None
     min_silence_s: float | None
+    turns: bool | None
+    turn_threshold: float | None
+    turn_silence_s: float | None
     pace_s: float | None
     languages: Sequence[str] | None
     words: bool | None

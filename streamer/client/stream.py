@@ -92,6 +92,7 @@ def stream(
     token: str = "",
     fingerprint: str = "",
     on_notice: Callable[[str], None] = log_notice,
+    wait_s: float | None = None,
     **options: Unpack[StreamOptions],
 ) -> Events:
     """Send audio to a daemon and read its text as events.
@@ -100,6 +101,8 @@ def stream(
         samples, bytes, the commands "flush", "pause", "resume" and "clear", and mappings of options that hold from
         there on. It is read only as fast as the daemon takes the audio
     address, token, fingerprint, on_notice : see `listen`
+    wait_s : how long to wait for a daemon that is away, at the start also for one that has no room; default: not at
+        the start, later without limit
     options : of the session, such as language="en"
         sample_rate, channels : of samples and bytes; default: 16000 Hz, one channel
         format : encoding of bytes, and of what is sent: "s16le" (default; floats are rounded) or "f32le"
@@ -130,7 +133,7 @@ def stream(
             f"audio of {format!r:.20} at {rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
             " and positive numbers"
         )
-    return Events(lambda: StreamClient(address, audio, start, on_notice).events())
+    return Events(lambda: StreamClient(address, audio, start, on_notice, wait_s).events())
 
 
 class Sent:
@@ -215,20 +218,21 @@ class StreamClient:
         audio: Source,
         start: dict[str, Any],
         on_notice: Callable[[str], None],
+        wait_s: float | None = None,
     ) -> None:
         """Send `audio` behind a `start` message."""
         self._address = address
         self._audio = audio
         self._on_notice = on_notice
-        self._reconnection = Reconnection(address, on_notice)
+        self._reconnection = Reconnection(address, on_notice, wait_s)
         self._pieces = _Pieces(start["format"], start["channels"])
         self._rate = start["sample_rate"]
         self._sent = Sent(start, self._pieces.frame_bytes)
         # The next item to send, or the exception that `audio` raised.
         self._given: asyncio.Queue[Message | Exception] = asyncio.Queue(maxsize=1)
         self._failure: Exception | None = None
-        # Whether there ever was a session.
-        self._opened = False
+        # Whether to wait for a daemon that has no room: there was a session, or the caller wants to.
+        self._patient = wait_s is not None
         # Newest event of the session; positions in all the audio: start of the session, end of its final text.
         self._place = Place()
         self._base = 0
@@ -243,7 +247,6 @@ class StreamClient:
             while True:
                 try:
                     connection = await connected(self._address, answer_s=ANSWER_S)
-                    self._reconnection.connected()
                     async with contextlib.aclosing(self._converse(connection)) as events:
                         async for event in events:
                             yield event
@@ -274,6 +277,7 @@ class StreamClient:
                     await connection.send(json.dumps(resume))
             async for event in events_of(self._address, connection):
                 if isinstance(event, Resumed):
+                    self._reconnection.works()
                     if sending is None:
                         self._rewind(self._base + event.heard_samples)
                         sending = asyncio.create_task(self._send(connection, []))
@@ -301,7 +305,7 @@ class StreamClient:
 
     def _note(self, event: Event) -> None:
         """Remember what is needed when the connection breaks."""
-        self._opened = True
+        self._patient = True
         match event:
             case Final() | Gap():
                 self._final = self._base + round(event.end * self._rate)
@@ -317,7 +321,7 @@ class StreamClient:
             text_s = self._base / self._rate
             self._on_notice(f"{self._address} has forgotten the session: another begins at {text_s:.1f} s of the audio")
             raise _ForgottenError
-        if error.code in (BusyError.code, StoppingError.code) and self._opened:
+        if error.code in (BusyError.code, StoppingError.code) and self._patient:
             raise GoneError(one_line(error.message))
         raise _error(error)
 

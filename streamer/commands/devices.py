@@ -1,9 +1,10 @@
-"""`streamer devices`: inference devices, the device of each stage, microphones and system sound."""
+"""`streamer devices`: inference devices, the device of each stage, microphones, system sound and applications."""
 
 from collections.abc import Sequence
 
 from rich.console import Console
 
+from streamer.audio.sources.application import describe_applications, list_streams
 from streamer.audio.sources.microphone import list_microphones
 from streamer.audio.sources.system import SystemSound
 from streamer.commands.loading import device_settings
@@ -24,6 +25,7 @@ def show_devices(settings: Settings, console: Console) -> int:
         _show_stages(settings.model, [device.name for device in devices], console)
     _show_microphones(console)
     _show_system_sound(console)
+    _show_applications(console)
     return 0
 
 
@@ -91,6 +93,15 @@ def _show_system_sound(console: Console) -> None:
         _say(console, f"System sound: {error}")
     else:
         _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
+
+
+def _show_applications(console: Console) -> None:
+    try:
+        playing = describe_applications(list_streams())
+    except StreamerError as error:
+        _say(console, f"Applications: {error}")
+    else:
+        _say(console, f"Applications that play now: {playing}; with --input app:NAME")
 
 
 def _say(console: Console, text: str) -> None:

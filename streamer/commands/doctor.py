@@ -66,9 +66,11 @@ def _check_microphone(settings: Settings) -> dict[str, Finding]:
 
 
 def _check_system_sound(settings: Settings) -> dict[str, Finding]:
-    from streamer.audio.doctor import check_system_sound
+    from streamer.audio.doctor import check_applications, check_system_sound
 
-    return check_system_sound(needed="system" in settings.input.source.split("+"))
+    source = settings.input.source
+    found = check_system_sound(needed="system" in source.split("+"))
+    return found | (check_applications() if source.startswith(("app:", "mic+app:")) else {})
 
 
 def _check_port(settings: Settings) -> dict[str, Finding]:

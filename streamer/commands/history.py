@@ -31,15 +31,15 @@ _MARKS = ("\x02", "\x03")  # around what was found, until it is drawn
 
 def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     """Print the newest sessions, the newest last. Returns the exit code."""
-    file = _file(settings)
+    file = find_history(settings)
     in_use = file.in_use
     table = Table(box=None, pad_edge=False)
     for title in ("Session", "Began", "Ended", "Events", "Source", "Model"):
         table.add_column(title, justify="right" if title == "Events" else "left", no_wrap=True)
     for session in reversed(file.sessions(limit)):
-        ended = "is open" if session.ended is None and in_use else _local(session.ended or session.started)
+        ended = "is open" if session.ended is None and in_use else local_time(session.ended or session.started)
         table.add_row(
-            *(_short(session.id), _local(session.started), ended, str(session.n_events)),
+            *(short_name(session.id), local_time(session.started), ended, str(session.n_events)),
             *(Text(printable(text)) for text in (session.source, session.ready.model)),
         )
     console.print(table)
@@ -51,21 +51,25 @@ def show(settings: Settings, name: str, *, original: bool) -> int:
 
     original : whether finals are shown as they were before corrections
     """
-    file = _file(settings)
-    session = _named(file, name)
-    sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
+    file = find_history(settings)
+    session = find_session(file, name)
+    sys.stdout.write(f"# {local_time(session.started)}, {printable(session.source)}\n")
     for event in file.transcript(session, newest=not original):
         if isinstance(event, Final):
             for turn in turns(event):
                 if text := file_line(turn.text):
                     name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
-                    sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
+                    sys.stdout.write(f"{clock(turn.start)}  {name}{text}\n")
         elif isinstance(event, Translation):
             sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
         elif isinstance(event, Gap):
-            missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
-            sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
+            sys.stdout.write(f"{clock(event.start)}  {missing(event)}\n")
     return 0
+
+
+def missing(gap: Gap) -> str:
+    """Return a line that stands for a gap."""
+    return f"[{gap.end - gap.start:.1f} s missing: {file_line(gap.reason)}]"
 
 
 def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
@@ -73,8 +77,8 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
 
     original : whether finals are written as they were before corrections
     """
-    file = _file(settings)
-    session = _named(file, name)
+    file = find_history(settings)
+    session = find_session(file, name)
     with opened(output) as stream:
         format = format or format_of(output)
         writer = open_writer(format, stream, subtitle_options(settings))
@@ -90,9 +94,9 @@ def search(settings: Settings, words: Sequence[str], console: Console, *, limit:
 
     Returns the exit code: 1 if there are none, as grep does.
     """
-    hits = _file(settings).search(" ".join(words), limit, marks=_MARKS)
+    hits = find_history(settings).search(" ".join(words), limit, marks=_MARKS)
     for hit in reversed(hits):
-        place = f"{_short(hit.session)}  {_local(hit.at)}  {_clock(hit.start_s)}  "
+        place = f"{short_name(hit.session)}  {local_time(hit.at)}  {clock(hit.start_s)}  "
         console.print(Text(place) + _highlighted(hit.snippet), soft_wrap=True)
     return 0 if hits else 1
 
@@ -101,32 +105,34 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
     """Delete a session, or all text from before a time, after confirmation. Returns the exit code."""
     if (name is None) == (before is None):
         raise UsageError("expected what to delete: a session, or --before DATE")
-    file = _file(settings)
+    file = find_history(settings)
     if before is not None:
         until = _time(before)
-        _confirm(f"all text from before {_local(until)}", yes=yes)
+        _confirm(f"all text from before {local_time(until)}", yes=yes)
         n_deleted = file.delete_before(until)
     else:
         assert name is not None
-        session = _named(file, name)
+        session = find_session(file, name)
         if session.ended is None and file.in_use:
             raise UsageError(
-                f"session {_short(session.id)} is open: stop the daemon first, or delete what is older with --before"
+                f"session {short_name(session.id)} is open: stop the daemon first, or delete what is older with"
+                " --before"
             )
-        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} events", yes=yes)
+        what = f"session {short_name(session.id)} of {local_time(session.started)}, {session.n_events} events"
+        _confirm(what, yes=yes)
         n_deleted = file.delete(session)
     sys.stdout.write(f"deleted {n_deleted} texts\n")
     return 0
 
 
-def _file(settings: Settings) -> History:
+def find_history(settings: Settings) -> History:
     """Return the history that the settings name, or the one of `auto`. Raises ConfigError."""
     file = History(history_path(settings.server.history or AUTO))
     file.check()
     return file
 
 
-def _named(file: History, name: str) -> KeptSession:
+def find_session(file: History, name: str) -> KeptSession:
     """Return the session whose name begins so, or the newest. Raises UsageError."""
     found = file.sessions(1) if name == LAST else file.named(name)
     if len(found) == 1:
@@ -155,12 +161,12 @@ def _highlighted(snippet: str) -> Text:
     return text
 
 
-def _short(session: str) -> str:
+def short_name(session: str) -> str:
     """Return the beginning of a session's name, without dashes that would make a flag of it."""
     return session.lstrip("-")[:SHOWN_CHARS]
 
 
-def _local(at: float) -> str:
+def local_time(at: float) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(shown_time(at)))
 
 
@@ -172,6 +178,6 @@ def _time(text: str) -> float:
         raise UsageError(f"{text!r:.40} is no date: expected one such as 2026-05-31 or 2026-05-31T12:00") from None
 
 
-def _clock(time_s: float) -> str:
+def clock(time_s: float) -> str:
     minutes, seconds = divmod(int(time_s), 60)
     return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"

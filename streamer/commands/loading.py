@@ -17,11 +17,14 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
+def load(
+    settings: ModelSettings, *, n_beams: int | None = None, live: bool = True, at_once: bool = False
+) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
     None stands for as many beams as the model names for `live` captions, and for five in files.
-    Only `live` captions use graphs for windows of less than 30 s.
+    Only `live` captions use graphs for windows of less than 30 s. `at_once` is for what runs on: no NPU's compiler is
+    waited for, and the device is watched.
     """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
@@ -34,6 +37,7 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
                 cache_dir=settings.cache_dir,
                 n_beams=n_beams,
                 live=live,
+                at_once=at_once,
                 weights=settings.weights,
                 windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
                 adapter=settings.adapter if live else NONE,
@@ -43,16 +47,18 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
         )
     if notice := limits(model.origin):
         logger.warning("%s", notice)
+    if at_once:
+        model.watch()
     return model
 
 
-def load_chosen(settings: Settings, *, live: bool = True) -> tuple[Settings, WhisperModel]:
+def load_chosen(settings: Settings, *, live: bool = True, at_once: bool = False) -> tuple[Settings, WhisperModel]:
     """Load the model of the settings, which must fit it; return them with its name, if they say auto, and the model.
 
     Raises what `choose_model` and `load_model` raise, and ConfigError if the settings do not fit the model.
     """
     settings = choose_model(settings, live=live)
-    model = load(settings.model, n_beams=settings.decoding.beam_size, live=live)
+    model = load(settings.model, n_beams=settings.decoding.beam_size, live=live, at_once=at_once)
     check_options_of_model(settings.decoding, model)
     return settings, model
 

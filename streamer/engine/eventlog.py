@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from streamer.arrays import Float32Array
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,13 @@ AnyEvent = TypeVar("AnyEvent", bound=Event)
 # Stores an event for good, and returns whether it has to be stored before listeners get it. If so, the second argument
 # is called when it is, by another thread. Neither waits for a disk.
 Keep = Callable[[Event, Callable[[], None]], bool]
+
+# Stores 16 kHz mono audio, shape (n,), that begins at a position of its session. It does not wait.
+KeepAudio = Callable[[int, Float32Array], None]
+
+
+def no_audio(position: int, samples: Float32Array) -> None:
+    """Store no audio."""
 
 
 # An event's number, and the event as compressed JSON: an hour of speech has a thousand, and objects take nine times the

@@ -7,6 +7,11 @@ import msgspec
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.settings.table import SpeechSettings
 
+# Silence this long is a pause: the words before it are complete. (Stops, such as the t in "at ten", are shorter.)
+PAUSE_SAMPLES = SAMPLE_RATE // 4
+
+ASKED_S = 0.3  # a pause as long as this has been asked about: it is a chunk longer than PAUSE_SAMPLES
+
 # Speech goes on while its probability is above the threshold less this: it flickers at word ends.
 HYSTERESIS = 0.15
 
@@ -50,6 +55,9 @@ class SpeechGate:
         self.last_speech = state.last_speech
         # The last end, or where audio began: the next start is not before it.
         self.floor = state.floor
+        # `last_speech` of the newest pause that a turn model was asked about; whether speech goes on through it.
+        self._asked_after: int | None = None
+        self._holds = False
 
     @property
     def state(self) -> GateState:
@@ -67,9 +75,36 @@ class SpeechGate:
                 return SpeechStart(max(self.floor, self._run_start - self._pad))
         elif not self.open:
             self._run_start = None
-        elif end - self.last_speech >= round(settings.min_silence_s * SAMPLE_RATE):
+        elif end - self.last_speech >= round(self._patience_s * SAMPLE_RATE):
             return self.close(end)
         return None
+
+    def ask(self, position: int) -> bool:
+        """Return whether a turn model is to be asked about the pause up to a position: once for each.
+
+        Until `answer`, and if the speaker has not finished, speech goes on for `turn_silence_s`.
+        """
+        new = self._asked_after != self.last_speech and position - self.last_speech >= PAUSE_SAMPLES
+        if not (new and self.open and self.settings.turns):
+            return False
+        self._asked_after, self._holds = self.last_speech, True
+        return True
+
+    def answer(self, *, finished: bool) -> bool:
+        """Note whether the speaker has finished: then `min_silence_s` ends speech. Returns whether the pause lasts."""
+        lasts = self.open and self._asked_after == self.last_speech
+        self._holds = lasts and not finished
+        return lasts
+
+    @property
+    def _patience_s(self) -> float:
+        """Silence that ends speech."""
+        settings = self.settings
+        if not settings.turns:
+            return settings.min_silence_s
+        if self._asked_after != self.last_speech:
+            return max(settings.min_silence_s, ASKED_S)
+        return max(settings.min_silence_s, settings.turn_silence_s) if self._holds else settings.min_silence_s
 
     @property
     def _pad(self) -> int:

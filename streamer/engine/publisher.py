@@ -18,12 +18,14 @@ class SessionOutput:
 
     on_event : is called with each event
     on_finished : is called when everything is final
+    on_turn : is called with start and end of a turn that may be over; returns whether `SessionRunner.judge` will follow
     label : returns an event as it is to be published; it sees the words of a text even if they are not published
     name : of the session, for the log
     """
 
     on_event: Callable[[Event], object]
     on_finished: Callable[[], object] = lambda: None
+    on_turn: Callable[[int, int], bool] = lambda start, end: False
     label: Callable[[Event], Event] = lambda event: event
     name: str = ""
 
@@ -70,6 +72,10 @@ class Publisher:
                 self._output.on_event(event)
             except Exception:
                 self._logger.exception("a session's listener failed")
+
+    def asks(self, start: int, end: int) -> bool:
+        """Have a turn judged; return whether that will be done."""
+        return self._output.on_turn(start, end)
 
     def finish(self) -> None:
         self._output.on_finished()

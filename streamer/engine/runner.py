@@ -24,6 +24,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
+from streamer.engine.eventlog import KeepAudio, no_audio
 from streamer.engine.host import Host
 from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
@@ -73,6 +74,7 @@ class Input:
     max_delay_s: float = math.inf  # live audio that has waited for this long when its turn comes is given up
     reserved: bool = False  # whether it counts as unbroken speech when room for another session is computed
     live_from: int = 0  # audio before this is sent again, as fast as possible
+    keep: KeepAudio = no_audio  # called with all audio but that of pauses
 
 
 @dataclass(slots=True)
@@ -147,6 +149,8 @@ class SessionRunner:
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
+        if not self.paused:
+            self.input.keep(self.ring.head, samples)
         self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
@@ -198,6 +202,15 @@ class SessionRunner:
             if not self.over:
                 self._give_up(partial(self._session.cut_short, self.ring.head, reason))
             self._leave()
+
+    def judge(self, end: int, probability: float | None) -> None:
+        """Take how probably the speaker has finished at `end`; None if that cannot be known."""
+        with self._recovering(), self._lock:
+            if not self.over:
+                self._publish(self._session.judge(end, probability))
+                self._note_change(self._host.clock())
+        self._tick_at_s = -math.inf  # a window may be due
+        self._host.wake()
 
     # Properties.
 
@@ -261,7 +274,7 @@ class SessionRunner:
         """Apply the next command, or process the audio before it, a chunk at most. Returns whether there was either."""
         session = self._session
         with self._lock:
-            busy = self._n_in_flight > 0 or session.next_window_due()
+            busy = self._n_in_flight > 0 or session.next_window_due() or session.judged_until is not None
             if self.over or (self.recorded and busy and not self._outage.lasting):
                 return False
             begin = session.position
@@ -291,6 +304,9 @@ class SessionRunner:
             events = session.advance(end, probability, now_s)
             self._note_success(listening=True)
             self._publish(events)
+            turn = session.turn_to_judge()
+            if turn is not None and not self._publisher.asks(*turn):
+                self._publish(session.judge(end, None))
             speech = session.waiting_from is not None
         self._activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
         return True

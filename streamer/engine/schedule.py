@@ -10,11 +10,9 @@ from typing import Self
 import msgspec
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.engine.gate import PAUSE_SAMPLES
 from streamer.engine.settings import SessionSettings
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Utterance, Window, down_to_frame
-
-# Silence this long is a pause: the words before it are complete. (Stops, such as the t in "at ten", are shorter.)
-PAUSE_SAMPLES = SAMPLE_RATE // 4
 
 HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long, wait and see whether it becomes a pause
 

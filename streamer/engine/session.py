@@ -8,13 +8,13 @@ An utterance is published in *segments*, one final each: the last ends with it, 
 """
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
-from streamer.engine.schedule import PAUSE_SAMPLES, ScheduleState, WindowSchedule
+from streamer.engine.gate import PAUSE_SAMPLES, GateState, SpeechEnd, SpeechGate, SpeechStart
+from streamer.engine.schedule import ScheduleState, WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, Loss, SessionState
 from streamer.engine.transcript import INVENTED_SAMPLES, SessionTranscript, Verdict
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window, down_to_frame, up_to_frame
-from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
+from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, Turn, seconds
 from streamer.whisper.result import Hypothesis
 
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
@@ -56,6 +56,8 @@ class Session:
         self._paused_from = state.paused_from
         # Seconds that the newest request left for a better text of a final.
         self._retry_s = state.retry_s
+        # End of the audio that a turn model judges; None if it judges none.
+        self.judged_until: int | None = None
         # When audio was last received, in seconds of the caller's clock; None if unknown.
         self._received_s: float | None = None
         # Whether the audio has ended.
@@ -138,6 +140,24 @@ class Session:
         if not self._gate.open and self._is_final(end - self._gate.last_speech):
             events += self._end_utterance()
         return events
+
+    def turn_to_judge(self) -> tuple[int, int] | None:
+        """Return the audio of a turn, if it may be over: start and end. `judge` is to be called with what is found."""
+        if not self._gate.ask(self.position):
+            return None
+        assert self._schedule.newest is not None, "speech has begun"
+        self.judged_until = self.position
+        return self._schedule.newest.start, self.position
+
+    def judge(self, end: int, probability: float | None) -> list[Event]:
+        """Take the probability that the speaker has finished at `end`; None: it is unknown, as without a model."""
+        if end != self.judged_until:
+            return []
+        self.judged_until = None
+        finished = probability is None or probability >= self.settings.gate.turn_threshold
+        if not self._gate.answer(finished=finished) or probability is None:
+            return []
+        return [Turn(time=seconds(end), probability=probability, finished=finished)]
 
     def tick(self, now_s: float) -> list[Event]:
         """Let time pass without audio: if none comes for long, speech has ended."""

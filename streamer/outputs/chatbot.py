@@ -2,16 +2,19 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Protocol
 
-from streamer.errors import PeerError
+from streamer.errors import PeerError, RefusalError
 from streamer.events import Event
 from streamer.outputs.completions import ChatEndpoint, Names
-from streamer.outputs.turn import Turn
+from streamer.outputs.turn import SpokenQuestion
 from streamer.outside import printable
 from streamer.settings.table import ChatSettings
+
+logger = logging.getLogger(__name__)
 
 NAMES = Names(flag="--to", model_flag="--model", section="chat", timeout="chat.timeout_s")
 
@@ -36,22 +39,36 @@ class Conversation:
         """Close the connection."""
         await self._endpoint.aclose()
 
+    @property
+    def reached(self) -> bool:
+        """Whether there is a chat endpoint at the address."""
+        return self._endpoint.reached
+
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send a question and yield the reply in pieces.
 
-        A reply that is cut off stays in the conversation; a question without any answer does not. Raises PeerError if
-        the endpoint cannot be reached, refuses, or stops in the middle.
+        A reply that is cut off stays in the conversation; a question without any answer does not. If the endpoint
+        rejects the messages, the older half of the conversation is forgotten: it may be too long for the model. Raises
+        PeerError if the endpoint cannot be reached, rejects the question alone, or stops in the middle.
         """
         text = printable(text)
         answer: list[str] = []
-        try:
-            async with contextlib.aclosing(self._endpoint.reply(self._messages(text))) as pieces:
-                async for piece in pieces:
-                    answer.append(piece)
-                    yield piece
-        finally:
-            if answer:
-                self._turns.append((text, "".join(answer)))
+        while True:
+            try:
+                async with contextlib.aclosing(self._endpoint.reply(self._messages(text))) as pieces:
+                    async for piece in pieces:
+                        answer.append(piece)
+                        yield piece
+                return
+            except RefusalError as refusal:
+                if not self._turns:
+                    raise
+                logger.info("%s: forgetting the older half of the conversation", refusal)
+                for _ in range((len(self._turns) + 1) // 2):
+                    self._turns.popleft()
+            finally:
+                if answer:
+                    self._turns.append((text, "".join(answer)))
 
     def _messages(self, text: str) -> list[dict[str, str]]:
         messages = [{"role": "system", "content": self._system}] if self._system else []
@@ -81,7 +98,7 @@ class ChatView(Protocol):
 
 
 class Chatbot:
-    """A sink that sends questions to a conversation, one at a time (see `Turn`).
+    """A sink that sends questions to a conversation, one at a time (see `SpokenQuestion`).
 
     Speech interrupts a reply. If the reply has not begun, what is said next is added to the question.
     """
@@ -90,11 +107,11 @@ class Chatbot:
         """Make a sink; `pause_s` is the silence after which an unfinished sentence is sent, too."""
         self._conversation = conversation
         self._view = view
-        self._turn = Turn(pause_s)
+        self._turn = SpokenQuestion(pause_s)
         # The task of the current reply.
         self._replying: asyncio.Task[None] | None = None
-        # Whether the endpoint has ever answered; whether the current reply has begun.
-        self._answered = self._begun = False
+        # Whether the current reply has begun.
+        self._begun = False
         # Wakes run() for an event or the end.
         self._wake = asyncio.Event()
         self._closed = False
@@ -114,8 +131,7 @@ class Chatbot:
     async def run(self) -> None:
         """Send questions and show replies until close() and the last reply.
 
-        A failure of the endpoint is shown, and the conversation continues. Raises PeerError if the first question
-        fails: then there is no endpoint.
+        A failure of the endpoint is shown, and the conversation continues. Raises PeerError if there is no endpoint.
         """
         while question := await self._question():
             self._view.question(question)
@@ -151,11 +167,10 @@ class Chatbot:
         try:
             async with contextlib.aclosing(self._conversation.reply(question)) as pieces:
                 async for piece in pieces:
-                    self._answered = self._begun = True
+                    self._begun = True
                     self._view.piece(piece)
-            self._answered = True
             self._view.end()
         except PeerError as error:
-            if not self._answered:
+            if not self._conversation.reached:
                 raise
             self._view.error(error)

@@ -6,6 +6,7 @@ OpenVINO Model Server speak the same.
 
 import contextlib
 import json
+import zlib
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from streamer.errors import ConfigError, PeerError
+from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.outputs.web import web_url
 from streamer.outside import is_loopback, one_line
 
@@ -22,6 +23,12 @@ MAX_REPLY_CHARS = 200_000  # a book's chapter; a longer reply is a loop
 MAX_BYTES_PER_CHAR = 512  # of a streamed reply, in which each piece is a message
 MAX_MESSAGE_BYTES = 1 << 20  # a message has a few words
 MAX_ERROR_BYTES = 65_536  # that are read of an error's body
+
+# A reply is a loop if its last characters become this much shorter when compressed: prose, tables and code become 1.7
+# to 2.6 times shorter; a small model that repeats a sentence with other names 4 to 5 times, the same words 12 and more.
+LOOP_CHARS, LOOP_RATIO = 1_000, 3.5
+
+_NO_WORDS = "the reply has no words: ask in other words, or try another model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class ChatEndpoint:
         self._model = model
         self._names = names
         self._max_reply_chars = max_reply_chars
+        # Whether a chat endpoint is there: it has answered, and not that address or key are wrong.
+        self.reached = False
         # The address without the parts that may be secret, for messages.
         self.name = str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
 
@@ -82,17 +91,20 @@ class ChatEndpoint:
     ) -> AsyncGenerator[str, None]:
         """Yield the answer to messages in pieces.
 
-        Raises PeerError if the endpoint cannot be reached, refuses, or stops in the middle.
+        Raises RefusalError if the endpoint rejects the messages, as it does if they are too long for its model;
+        PeerError if it cannot be reached, fails, or stops in the middle.
         """
         body = {"model": self._model, "messages": messages, "stream": True, **(options or {})}
         try:
             async with self._client.stream("POST", self._url, json=body) as response:
+                self.reached = self.reached or response.status_code not in (401, 403, 404)
                 if response.status_code != 200:
-                    raise PeerError(await self._refusal(response))
+                    refused = response.status_code in (400, 413, 422)
+                    raise (RefusalError if refused else PeerError)(await self._refusal(response))
                 if response.headers.get("content-type", "").startswith("application/json"):
                     content, _ = _content(await _body(response, 4 * self._max_reply_chars))  # it does not stream
                     if not content:
-                        raise PeerError("the reply has no words: expected choices[0].message.content")
+                        raise PeerError(_NO_WORDS)
                     yield _halved(content)[0]
                     return
                 async with contextlib.aclosing(_pieces(response, self._max_reply_chars)) as pieces:
@@ -144,7 +156,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
 
     Of server-sent events (WHATWG HTML, 9.2.6) only lines of `data` are read; chat endpoints send a message in each.
     """
-    n_chars, half = 0, ""
+    n_chars, half, recent = 0, "", ""
     finished = False
     async with contextlib.aclosing(_lines(response, MAX_BYTES_PER_CHAR * max_chars)) as lines:
         async for line in lines:
@@ -152,7 +164,8 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
                 continue
             message = line[5:].decode("utf-8", "replace").strip()
             if message == "[DONE]":
-                return
+                finished = True
+                break
             content, ended = _content(message)
             finished = finished or ended
             content, half = _halved(half + content)
@@ -161,8 +174,13 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
                 raise PeerError(f"the reply is longer than {max_chars} characters: it was cut off there")
             if content:
                 yield content
+            recent = (recent + content)[-LOOP_CHARS:]
+            if len(recent) == LOOP_CHARS and len(zlib.compress(recent.encode())) * LOOP_RATIO < LOOP_CHARS:
+                raise PeerError("the reply repeats itself: it was cut off there")
     if not finished:
         raise PeerError("the reply was cut off before its end: the text so far is kept; ask again")
+    if not n_chars:
+        raise PeerError(_NO_WORDS)
 
 
 async def _lines(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:

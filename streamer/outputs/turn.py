@@ -2,7 +2,7 @@
 
 import math
 
-from streamer.events import Event, Final, Gap, Partial, Ready, Speech
+from streamer.events import Event, Final, Gap, Partial, Ready, Speech, Turn
 from streamer.outside import one_line
 
 MAX_QUESTION_CHARS = 20_000  # of a question's end that are kept
@@ -15,12 +15,12 @@ _ELLIPSES = ("...", "…")
 _CLOSING = "\"'”’»)]」』"
 
 
-class Turn:
+class SpokenQuestion:
     """Collects a speaker's text until it is a question that can be answered.
 
-    It is a question once speech has ended and all of it is final: at once if the text ends a sentence, else after a
-    pause for thought. If speech does not end, as beside a fan or a television, it is one if the text ends a sentence
-    and no word follows for that pause.
+    It is a question once speech has ended and all of it is final: at once if the text ends a sentence or a turn model
+    finds that the speaker has finished, else after a pause for thought. If speech does not end, as beside a fan or a
+    television, it is one if the text ends a sentence and no word follows for that pause.
     """
 
     def __init__(self, pause_s: float) -> None:
@@ -31,6 +31,8 @@ class Turn:
         self._speech_s = self._final_s = 0.0
         # The segment with words that are not final yet.
         self._open: int | None = None
+        # Whether a turn model found at the newest pause that the speaker has finished.
+        self._finished = False
         # Time of the newest text by the caller's clock.
         self._text_s = 0.0
 
@@ -41,6 +43,9 @@ class Turn:
                 self._speech_s, self._final_s, self._open = 0.0, 0.0, None
             case Speech(state=state, time=time):
                 self._speech_s = math.inf if state == "start" else time
+                self._finished &= state == "end"
+            case Turn(finished=finished):
+                self._finished = finished
             case Partial(text=text, segment=segment) if text.strip():
                 self._open = segment
                 self._text_s = now_s
@@ -65,7 +70,7 @@ class Turn:
         text = self._texts[-1].rstrip(_CLOSING)
         is_sentence = text.endswith(_SENTENCE_ENDS) and not text.endswith(_ELLIPSES)
         if self._final_s + TIME_SKEW_S >= self._speech_s:
-            return self._text_s + (0.0 if is_sentence else self._pause_s)
+            return self._text_s + (0.0 if is_sentence or self._finished else self._pause_s)
         return self._text_s + self._pause_s if is_sentence and self._speech_s == math.inf else None
 
     def take(self) -> str:

@@ -18,8 +18,8 @@ from streamer.protocols.text import prompt
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
 MAX_MESSAGE_CHARS = 100_000  # without audio: to decode millions of keys would delay all clients
 
-# Seconds of silence that end a turn: unlike OpenAI's semantic turn detection, ours does not use the words.
-EAGERNESS_S = {"low": 1.5, "medium": 0.8, "auto": 0.8, "high": 0.4}
+# Seconds of silence that end a turn, and, as OpenAI has it, if a turn model finds that the speaker has not finished.
+EAGERNESS_S = {"low": (1.5, 8.0), "medium": (0.8, 4.0), "auto": (0.8, 4.0), "high": (0.4, 2.0)}
 
 LOGPROBS = "item.input_audio_transcription.logprobs"
 
@@ -134,12 +134,13 @@ class SessionConfig(msgspec.Struct, frozen=True):
         """Return the options of our session."""
         text = self.audio.input.transcription or TranscriptionConfig()
         turns = self.audio.input.turn_detection
-        threshold = silence_s = None
+        semantic = isinstance(turns, SemanticVad)
+        threshold = silence_s = unfinished_s = None
         if isinstance(turns, ServerVad):
             threshold = min(max(turns.threshold, 0.01), 0.99)
             silence_s = min(max(turns.silence_duration_ms / 1000, 0.1), 10.0)
         elif isinstance(turns, SemanticVad):
-            silence_s = EAGERNESS_S[turns.eagerness]
+            silence_s, unfinished_s = EAGERNESS_S[turns.eagerness]
         return SessionOptions(
             language=text.language or None,
             languages=text.languages,
@@ -148,6 +149,8 @@ class SessionConfig(msgspec.Struct, frozen=True):
             words=True,
             vad_threshold=threshold,
             min_silence_s=silence_s,
+            turns=semantic,
+            turn_silence_s=unfinished_s,
         )
 
 

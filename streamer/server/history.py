@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -20,11 +21,13 @@ import msgspec
 import platformdirs
 
 from streamer import events as types
-from streamer.engine.eventlog import Keep
+from streamer.engine.eventlog import Keep, KeepAudio, no_audio
 from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import one_line, printable
+from streamer.server import history_audio
+from streamer.server.history_audio import AudioKeeper
 from streamer.settings.table import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -41,6 +44,7 @@ TIDY_S = 60.0  # between two deletions of the oldest events
 MAX_PENDING = 2000  # events that wait in memory until they are written
 PAGE_EVENTS = 200  # read at a time: half a megabyte
 PRUNE_EVENTS = 100  # deleted at a time while the file is too large
+PRUNE_PIECES = 20  # of audio, before that
 
 # Events that are not kept: the following events replace them, or they describe one moment.
 _PASSING = (types.Resumed, types.Speech, types.Flushed, types.Partial, types.Error)
@@ -108,6 +112,8 @@ WHERE at <= ? AND type NOT IN ('ready', 'error') GROUP BY session
 """
 _DELETE = "DELETE FROM events WHERE session = ?"
 _DELETE_UP_TO = _DELETE + " AND seq <= ? AND type <> 'ready'"
+_DELETE_AUDIO = "DELETE FROM audio WHERE at <= ?"
+_OLDEST_AUDIO = "DELETE FROM audio WHERE id IN (SELECT id FROM audio ORDER BY at LIMIT ?)"
 _OLDEST = "SELECT at FROM events WHERE type NOT IN ('ready', 'error') ORDER BY at LIMIT 1 OFFSET ?"
 _LOST = "earlier events are no longer in the history: raise server.history_days or server.history_mb to keep more"
 
@@ -185,12 +191,15 @@ class History:
         self._thread: threading.Thread | None = None
         # Held while this process changes the file.
         self._changing = threading.Lock()
+        # Keeps sessions' audio, too; None if that is not wanted.
+        self.audio: AudioKeeper | None = None
 
-    def start(self, *, days: float = 0.0, megabytes: float = 500.0) -> Self:
+    def start(self, *, days: float = 0.0, megabytes: float = 500.0, audio: bool = False) -> Self:
         """Begin to write the file, which is created if it is missing.
 
-        days : events that are older are deleted; 0: none for their age
-        megabytes : size beyond which the oldest are deleted
+        days : events and audio that are older are deleted; 0: none for their age
+        megabytes : size beyond which the oldest are deleted, audio first
+        audio : whether audio can be kept, too
 
         Raises ConfigError if the file cannot be opened, is not a history, or another daemon writes it.
         """
@@ -204,6 +213,7 @@ class History:
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":
                     raise sqlite3.OperationalError("its file system keeps no write-ahead log")
+                connection.executescript(history_audio.SCHEMA)
                 with connection:
                     connection.execute(_END_ALL)  # of a daemon that was killed
             except (OSError, sqlite3.Error) as error:
@@ -216,6 +226,7 @@ class History:
         self._closed = False
         self._thread = threading.Thread(target=self._write_all, args=arguments, name="write history", daemon=True)
         self._thread.start()
+        self.audio = AudioKeeper(self) if audio else None
         return self
 
     def keeper(self, *, source: str, own: bool = True) -> Keep:
@@ -224,6 +235,8 @@ class History:
         def keep(event: Event, publish: Callable[[], None]) -> bool:
             if isinstance(event, _PASSING):
                 return False
+            if self.audio is not None:
+                self.audio.note(event)
             with self._changed:
                 if self._closed:
                     return False
@@ -240,8 +253,14 @@ class History:
 
         return keep
 
+    def audio_keeper(self, session: str) -> KeepAudio:
+        """Return the function that keeps the audio of a session; it does nothing if none is to be kept."""
+        return partial(self.audio.take, session) if self.audio is not None else no_audio
+
     def close(self) -> None:
-        """Write all events, end all sessions, and unlock the file. Harmless the second time."""
+        """Write all events and audio, end all sessions, and unlock the file. Harmless the second time."""
+        if self.audio is not None:
+            self.audio.close()
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -324,7 +343,7 @@ class History:
                 f"there is no history at {self.path}: expected a file that `streamer run --history FILE` has written;"
                 " name it with --history, or in server.history"
             )
-        with self._opened() as connection:
+        with self.opened() as connection:
             _check_schema(connection, self.path)
 
     @property
@@ -360,7 +379,7 @@ class History:
         return next(iter(self._sessions("number > :number AND own ORDER BY number LIMIT 1", number=number)), None)
 
     def _sessions(self, where: str, *, public: bool = False, **values: object) -> list[KeptSession]:
-        with self._opened() as connection:
+        with self.opened() as connection:
             rows = connection.execute(_SESSIONS + where, {**values, "public": public}).fetchall()
             return [
                 msgspec.convert({**row, "ready": from_json(row["ready"])}, KeptSession, strict=False) for row in rows
@@ -373,7 +392,7 @@ class History:
         """
         names = SpeakerNames()
         if newest:
-            with self._opened() as connection:
+            with self.opened() as connection:
                 for row in connection.execute(_SPEAKERS, (session.id,)):
                     names.learn(msgspec.json.decode(row["event"], type=Speakers))
         after = 0
@@ -383,15 +402,16 @@ class History:
                 if not (newest and isinstance(event, Revision | Speakers)):
                     yield names.named(event) if isinstance(event, Final) else event
 
-    def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
-        """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
+    def events(self, session: str, after: int, *, newest: bool = False, limit: int = 0) -> list[Event]:
+        """Return the events of a session after number `after`, oldest first, without `end`.
 
         newest : apply corrections to finals
+        limit : return no more than these; 0: PAGE_EVENTS
         """
         found: list[Event] = []
         while not found:
-            values = {"session": session, "after": after, "newest": newest, "limit": PAGE_EVENTS}
-            with self._opened() as connection:
+            values = {"session": session, "after": after, "newest": newest, "limit": limit or PAGE_EVENTS}
+            with self.opened() as connection:
                 rows = connection.execute(_EVENTS, values).fetchall()
                 if not rows:
                     break
@@ -425,7 +445,7 @@ class History:
         if not expression:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
-        with self._opened() as connection:
+        with self.opened() as connection:
             rows = connection.execute(_HITS, {**values, "begin": marks[0], "end": marks[1]}).fetchall()
             return [msgspec.convert(dict(row), Hit, strict=False) for row in rows]
 
@@ -437,9 +457,15 @@ class History:
         """Delete events before a wall-clock time, and all traces of their text; return the number of finals."""
         return self._delete(lambda file: _prune(file, at))
 
+    def change(self, statement: str, values: dict[str, object] | tuple[object, ...]) -> None:
+        """Execute a statement. Raises HistoryError."""
+        with self._changing, self.opened() as connection, connection:
+            connection.execute(statement, values)
+
     def _delete(self, change: Callable[[sqlite3.Connection], object]) -> int:
         count = "SELECT count(*) FROM texts"
-        with self._changing, self._opened() as connection:
+        with self._changing, self.opened() as connection:
+            connection.executescript(history_audio.SCHEMA)
             n_before = connection.execute(count).fetchone()[0]
             with connection:
                 change(connection)
@@ -450,7 +476,7 @@ class History:
         return int(n_deleted)
 
     @contextlib.contextmanager
-    def _opened(self) -> Iterator[sqlite3.Connection]:
+    def opened(self) -> Iterator[sqlite3.Connection]:
         """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
         try:
             with contextlib.closing(_connect(self.path)) as connection:
@@ -465,10 +491,18 @@ class History:
 def open_history(settings: ServerSettings) -> Iterator[History | None]:
     """Write the history that the settings name, for a block; yield None if they name none. Raises ConfigError."""
     if not settings.history:
+        if settings.history_audio != "none":
+            raise ConfigError(
+                f"server.history_audio is {settings.history_audio}, and there is no history to keep audio in:"
+                " add --history auto, or leave it out"
+            )
         yield None
         return
-    history = History(history_path(settings.history)).start(days=settings.history_days, megabytes=settings.history_mb)
-    logger.info("finals are kept in %s", printable(str(history.path)))
+    audio = settings.history_audio != "none"
+    history = History(history_path(settings.history)).start(
+        days=settings.history_days, megabytes=settings.history_mb, audio=audio
+    )
+    logger.info("finals%s are kept in %s", " and audio" if audio else "", printable(str(history.path)))
     with contextlib.closing(history):
         yield history
 
@@ -573,11 +607,24 @@ def _publish(entries: list[_Entry]) -> None:
 
 
 def _prune(connection: sqlite3.Connection, before: float, max_bytes: float = math.inf) -> None:
-    """Delete events up to a wall-clock time and then, while the file is larger than `max_bytes`, the oldest."""
+    """Delete events and audio up to a wall-clock time and then, while the file is too large, the oldest audio, events.
+
+    max_bytes : size beyond which the file is too large
+    """
+
+    def too_large() -> bool:
+        size = "SELECT page_size * page_count FROM pragma_page_size, pragma_page_count"
+        return bool(connection.execute(size).fetchone()[0] > max_bytes)
+
+    with connection:
+        connection.execute(_DELETE_AUDIO, (before,))
+    while too_large():
+        with connection:
+            if not connection.execute(_OLDEST_AUDIO, (PRUNE_PIECES,)).rowcount:
+                break
     while True:
         until = before
-        size = "SELECT page_size * page_count FROM pragma_page_size, pragma_page_count"
-        if too_large := connection.execute(size).fetchone()[0] > max_bytes:
+        if over := too_large():
             row = connection.execute(_OLDEST, (PRUNE_EVENTS - 1,)).fetchone()
             until = max(before, row["at"] if row else math.inf)
         n_deleted = 0
@@ -589,5 +636,5 @@ def _prune(connection: sqlite3.Connection, before: float, max_bytes: float = mat
                 n_deleted += connection.execute(_DELETE_UP_TO, (row["session"], row["seq"])).rowcount
                 lost = Error(code="history_lost", message=_LOST, fatal=False).stamped(row["seq"], row["session"])
                 connection.execute(_INSERT, (row["own"], row["source"], row["at"], lost.to_json()))
-        if not (too_large and n_deleted):
+        if not (over and n_deleted):
             return

@@ -98,7 +98,9 @@ class Pages:
                 text = "the input has not begun, the model is being loaded: try again"
                 return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
             getattr(own, command)()
-        state = {"paused": own is not None and own.paused, "kept": self._services.history is not None}
+        history = self._services.history
+        audio = history is not None and history.audio is not None and not history.audio.failing
+        state = {"paused": own is not None and own.paused, "kept": history is not None, "audio": audio}
         return respond_json(HTTPStatus.OK, state)
 
 

@@ -121,6 +121,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     yield from (http("POST", f"/v1/input/{command}", "control", pages.input) for command in COMMANDS)
     yield http("GET", "/v1/sessions", "read", transcripts.sessions)
     yield http("GET", "/v1/sessions/{name}", "read", transcripts.show)
+    yield http("GET", "/v1/sessions/{name}/{line}", "read", transcripts.sound)
     yield http("DELETE", "/v1/sessions/{name}", "control", transcripts.delete)
     if recordings is not None:
         rest = Rest(recordings, Uploads(context.settings))

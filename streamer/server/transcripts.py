@@ -1,28 +1,37 @@
-"""`/v1/sessions`: sessions of the history, listed, searched, downloaded, and deleted."""
+"""`/v1/sessions`: sessions of the history, listed, searched, downloaded, played, and deleted."""
 
 import asyncio
 import io
 import logging
+import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import Annotated
 
 import msgspec
+import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.wav import wav
 from streamer.errors import HistoryError
+from streamer.events import Final, Gap
 from streamer.outputs.subtitles import open_writer
 from streamer.protocols.adapter import read_query
+from streamer.server import history_audio
 from streamer.server.history import History, Hit, KeptSession, utc
-from streamer.server.responses import HEADERS, respond_error, respond_json
+from streamer.server.responses import HEADERS, respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)
 
 MAX_LIMIT = 200
 MAX_THREADS = 2  # that read or delete, for any number of requests
 CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
+MAX_CLIP_S = 60.0  # of a line's audio; no line is so long
+MAX_START_S = 1e9
+MARGIN_S = 0.1  # around it: words' times are about as exact
 
 # Extensions of a session's name.
 CONTENT_TYPES = {"txt": "text/plain; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
@@ -54,6 +63,10 @@ class Transcripts:
         """Describe a session; with an extension, return its transcript in that format."""
         return await self._answer(self._show, request)
 
+    async def sound(self, request: Request) -> Response:
+        """Return the audio of a line."""
+        return await self._answer(_sound, request)
+
     async def delete(self, request: Request) -> Response:
         """Delete a session that is over."""
         return await self._answer(_delete, request)
@@ -76,7 +89,10 @@ class Transcripts:
         if session is None:
             return _unknown(name)
         if not dot:
-            return respond_json(HTTPStatus.OK, _described(session))
+            spans = [
+                [start / SAMPLE_RATE, end / SAMPLE_RATE] for start, end in history_audio.find_spans(history, session.id)
+            ]
+            return respond_json(HTTPStatus.OK, _described(session) | ({"audio": spans} if spans else {}))
         if format not in CONTENT_TYPES:
             known = ", ".join(CONTENT_TYPES)
             text = f"format {format!r:.20} is unknown: expected one of {known}; `streamer history export` writes others"
@@ -103,6 +119,26 @@ def _list(history: History, request: Request) -> Response:
     more = found[limit - 1].number if len(found) > limit else None
     rows = [_described(each) for each in found[:limit]]
     return respond_json(HTTPStatus.OK, {"sessions" if asked.q is None else "hits": rows, "before": more})
+
+
+def _sound(history: History, request: Request) -> Response:
+    session = history.session(request.path_params["name"], public=True)
+    if session is None:
+        return _unknown(request.path_params["name"])
+    name = request.path_params["line"]
+    number = re.fullmatch(r"([0-9]{1,15})\.wav", name)
+    found = history.events(session.id, int(number[1]) - 1, limit=1) if number is not None else []
+    if number is None or not found or found[0].seq != int(number[1]) or not isinstance(found[0], Final | Gap):
+        text = f"line {name!r:.40} is not in the session: expected SEQ.wav, with the `seq` of a final or a gap"
+        return respond_error(HTTPStatus.NOT_FOUND, text)
+    start_s = min(max(0.0, found[0].start - MARGIN_S), MAX_START_S)
+    end_s = min(found[0].end + MARGIN_S, start_s + MAX_CLIP_S)
+    start, end = round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE)
+    if not any(first < end and last > start for first, last in history_audio.find_spans(history, session.id)):
+        text = "no audio of this line is kept: it was deleted, or not to be kept (server.history_audio)"
+        return respond_error(HTTPStatus.NOT_FOUND, text)
+    samples = np.concatenate(list(history_audio.read(history, session.id, start, end)))
+    return respond(HTTPStatus.OK, wav(samples), "audio/wav")
 
 
 def _delete(history: History, request: Request) -> Response:

@@ -8,7 +8,7 @@ import msgspec
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, Keep, KeepAudio, no_audio
 from streamer.engine.runner import AudioKind
 from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.protocols.native import StreamStart
@@ -68,13 +68,18 @@ class ClientStreams:
             )
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        keeper = self._history.keeper(source="a client's stream", own=False) if self._history and start.keep else None
+        keeper: Keep | None = None
+        keep_audio: KeepAudio = no_audio
+        if self._history is not None and start.keep:
+            keeper = self._history.keeper(source="a client's stream", own=False)
+            if settings.server.history_audio == "all":
+                keep_audio = self._history.audio_keeper(name)
         log = EventLog(name, settings.server.history_events, keeper)
         runner = open_session(
             settings,
             model,
             log,
-            SessionSource(kind=AudioKind.EITHER, options=start),
+            SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio),
             enrichment=self._enrichment,
         )
         if spare is not None:

@@ -172,8 +172,8 @@ class WhisperEncoder:
 
         Raises InferenceError if the device fails, and no other is left.
         """
-        n_frames = self._model.runtime.frames_for(n_samples + round(self._model.silence_s * SAMPLE_RATE))
-        return self._model.run(lambda runtime: runtime.encode(mel[:, :n_frames], buffer))
+        n_needed = n_samples + round(self._model.silence_s * SAMPLE_RATE)
+        return self._model.run(lambda runtime: runtime.encode(mel[:, : runtime.frames_for(n_needed)], buffer))
 
 
 def make_engine(

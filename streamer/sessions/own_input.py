@@ -1,4 +1,4 @@
-"""The daemon's own input: a microphone, the computer's sound, a file, standard input or an address."""
+"""The daemon's own input: a microphone, the computer's sound or an application's, a file, a pipe or an address."""
 
 import asyncio
 import dataclasses
@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from streamer.audio.sources.address import Address, is_address
+from streamer.audio.sources.application import PREFIX, Application
 from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.audio.sources.file import FileReplay
 from streamer.audio.sources.microphone import Microphone
@@ -16,7 +17,7 @@ from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
 from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
@@ -43,6 +44,11 @@ def make_source(settings: InputSettings) -> Source | None:
             return SystemSound()
         case "mic+system":
             return Mixed({"mic": Microphone(settings.microphone), "system": SystemSound()})
+        case name if name.startswith(PREFIX):
+            return Application(name.removeprefix(PREFIX))
+        case both if both.startswith(f"mic+{PREFIX}"):
+            application = Application(both.removeprefix(f"mic+{PREFIX}"))
+            return Mixed({"mic": Microphone(settings.microphone), "app": application})
         case "-":
             form = (settings.stdin_format, settings.stdin_sample_rate, settings.stdin_channels)
             return StdinPcm(standard_input(), *form)
@@ -55,8 +61,10 @@ def make_source(settings: InputSettings) -> Source | None:
 class OwnInput:
     """A source of audio, its session, and the log of its events."""
 
-    def __init__(self, settings: Settings, source: Source, log: EventLog) -> None:
+    def __init__(self, settings: Settings, source: Source, log: EventLog, keep: KeepAudio = no_audio) -> None:
+        """Publish to `log` what a source says; `keep` keeps its audio."""
         self.log = log
+        self._keep = keep
 
         # What turns the audio into text; None before the model is loaded.
         self.session: SessionRunner | None = None
@@ -84,7 +92,7 @@ class OwnInput:
 
     async def check(self) -> None:
         """Raise StreamerError if there is no audio: before the model is loaded, which may take minutes."""
-        if isinstance(self._source, Address | Microphone | Mixed) and not self._settings.input.fallback:
+        if isinstance(self._source, Address | Application | Microphone | Mixed) and not self._settings.input.fallback:
             await asyncio.to_thread(self._source.check)
 
     def start(
@@ -117,6 +125,7 @@ class OwnInput:
             SessionSource(
                 kind=_kind(source),
                 reserved=True,
+                keep=self._keep,
                 label=source.labelled if isinstance(source, Mixed) else lambda event: event,
             ),
             enrichment=enrichment,

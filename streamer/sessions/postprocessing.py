@@ -26,6 +26,7 @@ from streamer.health import Health
 from streamer.sessions.second_pass import SecondPass, has_second_pass
 from streamer.sessions.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.sessions.translation import PATIENCE_S, TranslatedSession, Translations
+from streamer.sessions.turns import Turns, TurnsOfSession
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -56,7 +57,8 @@ class PostProcessing:
                 read_again=self.second_pass.read if self.second_pass is not None else None,
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
-        # Any client may ask for translations.
+        # Any client may ask for turns and translations.
+        self.turns = Turns(self.health)
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
 
     def reread(self) -> Callable[[], None]:
@@ -83,7 +85,14 @@ class PostProcessor:
             )
             diarization = self._speakers.diarization
             self._finals.label = lambda word: label_word(word, diarization)
+        self._turns = TurnsOfSession(shared.turns, log, session.read, session.judge)
+        if runner.settings.gate.turns:
+            self._turns.load()
         self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
+
+    def on_turn(self, start: int, end: int) -> bool:
+        """Have a turn judged; see `SessionOutput`. It waits for nothing."""
+        return self._turns.ask(start, end)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it does not wait."""
@@ -116,6 +125,11 @@ class _Session:
     def detected(self) -> int:
         """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
+
+    def judge(self, end: int, probability: float | None) -> None:
+        """Pass on whether a turn is over."""
+        if (runner := self._runner()) is not None:
+            runner.judge(end, probability)
 
     def translation_s(self) -> float:
         """Return the seconds that the translation of a final may take; 0 if finals are not translated."""

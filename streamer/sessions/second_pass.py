@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 
 import msgspec
 
@@ -109,6 +110,10 @@ class SecondPass:
 
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))
-        if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
-            model.call_before(self._yield.wait)  # a device of its own delays no caption
+        model.call_before(partial(self._wait, model))
         return model
+
+    def _wait(self, model: WhisperModel) -> None:
+        """Let captions go first, unless the model has a device of its own, which delays none."""
+        if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
+            self._yield.wait()

@@ -12,7 +12,7 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
-from streamer.engine.eventlog import EventLog
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
 from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.settings import SessionSettings, when_stable
@@ -46,6 +46,7 @@ class SessionSource:
     # See `Input`.
     reserved: bool = False
     live_from: int = 0
+    keep: KeepAudio = no_audio
 
     # Of a session that goes on from where another was, which has been ready before.
     state: SessionState | None = None
@@ -76,10 +77,12 @@ def open_session(
             max_delay_s=settings.stream.max_delay_s,
             reserved=source.reserved,
             live_from=source.live_from,
+            keep=source.keep,
         ),
         SessionOutput(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
+            on_turn=lambda start, end: enriched is not None and enriched.on_turn(start, end),
             label=lambda event: source.label(event if enriched is None else enriched.label(event)),
             name=log.session,
         ),

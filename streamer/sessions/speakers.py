@@ -17,12 +17,12 @@ from streamer.engine.gate import SpeechStart
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.health import Health
 from streamer.offline.speech import SpeechFinder
+from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
 from streamer.speakers.clusters import ClusteringSettings
 from streamer.speakers.diarization import Diarization
 from streamer.speakers.encoder import SpeakerEncoder
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
-from streamer.speakers.models import find_model
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.weights import torch
 from streamer.worker import WorkQueue
@@ -43,7 +43,7 @@ VectorOf = Callable[[Float32Array], Float32Array | None]
 
 def load_vectors() -> VectorOf:
     """Load the model of speakers. Raises ConfigError if it is missing or damaged."""
-    tensors = torch.read(find_model())
+    tensors = torch.read(SPEAKERS.find())
     # Integers count batches of the training.
     return SpeakerEncoder({name: t.read() for name, t in tensors.items() if t.dtype == "F32"}, the_core()).encode
 

@@ -44,9 +44,9 @@ class InputSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     source: str = setting(
         "mic",
-        "mic, system (what is played), mic+system, a file, a URL, - (standard input), or none",
+        "mic, system (all sound), app:NAME, mic+system, mic+app:NAME, file, URL, - (stdin) or none",
         flag="--input",
-        metavar="mic|system|mic+system|FILE|URL|-|none",
+        metavar="mic|system|app:NAME|FILE|URL|-|none",
     )
     fallback: str = setting(
         "", "audio file played without a microphone; empty: a missing microphone is an error", metavar="FILE"
@@ -391,6 +391,19 @@ class SpeechSettings(msgspec.Struct, frozen=True, kw_only=True):
     pad_s: float = setting(
         0.3, "added before and after speech, so that soft first and last sounds are kept", unit="s", within=(0.0, 2.0)
     )
+    turns: bool = setting(
+        False, "a model judges at each pause whether the speaker has finished; if not, speech goes on", client="turns"
+    )
+    turn_threshold: float = setting(
+        0.5, "probability from which the speaker has finished", within=(0.01, 0.99), client="turn_threshold"
+    )
+    turn_silence_s: float = setting(
+        2.0,
+        "silence that ends speech if the speaker has not finished",
+        unit="s",
+        within=(0.1, 10.0),
+        client="turn_silence_s",
+    )
 
 
 @section
@@ -509,6 +522,11 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_upload_mb: float = setting(500.0, "largest recording that is taken", unit="MB", within=(1.0, 100_000.0))
     history: str = setting(
         "", "file that keeps finals and gaps; auto: in the user's data directory; empty: none is kept", metavar="FILE"
+    )
+    history_audio: Literal["none", "own", "all"] = setting(
+        "none",
+        "whose audio is kept with text: none, own (the input's) or all (clients' kept streams)",
+        metavar="WHOSE",
     )
     history_days: float = setting(
         30.0, "what is older is deleted from the history; 0: nothing is", unit="days", within=(0.0, 36_500.0)

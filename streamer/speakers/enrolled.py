@@ -12,7 +12,7 @@ import platformdirs
 
 from streamer.arrays import Float32Array
 from streamer.errors import ConfigError, UsageError
-from streamer.speakers.models import DIGEST
+from streamer.packed_models import SPEAKERS
 
 _N_VALUES = 192
 _SUFFIX = ".voice.json"
@@ -62,7 +62,7 @@ def enrol(folder: Path, name: str, vector: Float32Array) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         # Readable by the user alone.
         with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-            file.write(msgspec.json.encode(_Voice(name, DIGEST, vector.tolist())))
+            file.write(msgspec.json.encode(_Voice(name, SPEAKERS.file.sha256, vector.tolist())))
         partial.replace(path)
     except OSError as error:
         raise UsageError(
@@ -88,7 +88,7 @@ def _read(path: Path) -> tuple[str, Float32Array]:
         vector = np.array(voice.vector, dtype=np.float64)
         if path != path_of(path.parent, voice.name) or not 0.9 < np.linalg.norm(vector) < 1.1:
             raise ValueError("it is not as it was written")
-        if voice.model != DIGEST:
+        if voice.model != SPEAKERS.file.sha256:
             raise ValueError("it was made with another model")
     except (OSError, ValueError, RecursionError, UsageError) as error:
         raise ConfigError(

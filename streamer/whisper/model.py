@@ -11,17 +11,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from streamer.errors import ConfigError, InferenceError, LostDeviceError
+from streamer.arrays import FloatArray
+from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness
+from streamer.whisper.device.checks import check_decoder, check_freshness, run_stages
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
-from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
+from streamer.whisper.device.devices import (
+    DeviceSettings,
+    StagePlan,
+    available_devices,
+    kind_of,
+    plan_stages,
+    until_npu,
+    with_last_resorts,
+)
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.device.speech import check_speech, exact_plans, read_speech
+from streamer.whisper.device.speech import TOLERANCE, check_speech, distance_of, exact_plans, mel_of, read_speech
 from streamer.whisper.device.stage import no_op
 from streamer.whisper.device.verdicts import Verdicts
 from streamer.whisper.dims import ModelDimensions
@@ -41,6 +50,9 @@ T = TypeVar("T")
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
+# How often a watched model is tried out: it takes the time of one window.
+WATCH_EVERY_S = 60.0
+
 # Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/streaming.md).
 SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
 
@@ -52,9 +64,10 @@ INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
-    def __init__(self, source: ModelSource, compilation: Compilation, n_beams: int) -> None:
+    def __init__(self, source: ModelSource, compilation: Compilation, verdicts: Verdicts, n_beams: int) -> None:
         """Take a model that was read and its graphs, which `start` compiles.
 
+        verdicts : on its devices, which also hold when it is started again
         n_beams : that captions follow if the settings do not say otherwise
         """
         self.name = source.name
@@ -73,15 +86,13 @@ class WhisperModel:
         self.recovering = False
         self._source = source
         self._compilation = compilation
+        self._verdicts = verdicts
         self._before: Callable[[], None] = no_op
+        # A runtime, and what it computed when it was first tried out.
+        self._computed: tuple[Runtime, dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
-
-    @functools.cached_property
-    def _verdicts(self) -> Verdicts:
-        """Those on its devices, which also hold when it is started again."""
-        return _verdicts(self._source, self._compilation)
 
     @property
     def dims(self) -> ModelDimensions:
@@ -118,16 +129,19 @@ class WhisperModel:
 
         Raises ModelError or InferenceError if they pass all checks on no device.
         """
-        while True:
-            while refused := self._verdicts.refused():
-                self._compilation.reject(refused)
-            self._compilation.compile()
-            runtime, wrong = _try_out(self._source, self._compilation, self._verdicts)
-            if runtime is not None:
-                self._compilation.give_back()
-                self.runtime = runtime
-                return
-            self._compilation.reject(wrong)
+        self.runtime = _checked_runtime(self._source, self._compilation, self._verdicts)
+
+    def move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
+        """Compile for other devices in a thread of its own; compute there as soon as these graphs pass all checks.
+
+        Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
+        """
+        threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
+
+    def watch(self) -> None:
+        """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
+        if self._compilation.others_may_come:
+            threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -143,7 +157,7 @@ class WhisperModel:
             return compute(self.runtime)
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
-        """Start anew after a device failed: on the same one, or on the next if it failed a short while ago.
+        """Start anew after a device failed: on the same one, or on the next if it is hopeless or failed lately, too.
 
         Windows that `failed` has encoded stay good. Raises InferenceError if no device is left.
         """
@@ -159,8 +173,9 @@ class WhisperModel:
 
     def call_before(self, before: Callable[[], None]) -> None:
         """Have something called before each run of a graph from now on; what it raises ends the computation."""
-        self._before = before
-        self.runtime.call_before(before)
+        with self._lock:
+            self._before = before
+            self.runtime.call_before(before)
 
     def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
@@ -169,15 +184,61 @@ class WhisperModel:
         """
         return _Fork(self, windows_s, n_beams)
 
+    def _move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
+        begin = time.monotonic()
+        try:
+            runtime = _checked_runtime(self._source, compilation, verdicts)
+        except StreamerError as error:
+            logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
+            return
+        with self._lock:
+            runtime.call_before(self._before)
+            # A computation that has begun ends with the runtime that it began with, and frees that one then.
+            self._compilation, self._verdicts, self.runtime = compilation, verdicts, runtime
+        where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
+        logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
+
+    def _watch(self) -> None:
+        while True:
+            with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+                self.try_out()
+            time.sleep(WATCH_EVERY_S)
+
+    def try_out(self) -> None:
+        """Give up a device that computes something else from speech than when it was first tried out."""
+        sample, runtime, known = speech(), self.runtime, self._computed
+        if sample is None or {*runtime.devices.values()} == {"CPU"}:
+            return
+        mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
+        token = self.tokenizer.special.start_of_transcript
+        found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
+        if known is None or known[0] is not runtime:
+            self._computed = runtime, found
+            return
+        for stage, expected in known[1].items():
+            distance = distance_of(expected, found[stage])
+            if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
+                error = LostDeviceError(
+                    f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
+                    f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
+                    stage,
+                )
+                error.hopeless = True
+                self.recover(runtime, error)
+                return
+
     def _restart(self, error: InferenceError) -> None:
         now_s = time.monotonic()
         lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
-        if lately:
+        hopeless = isinstance(error, LostDeviceError) and error.hopeless
+        if lately or hopeless:
+            stages = self._compilation.sharing(error.stage) if hopeless else [error.stage]
+            self._verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
-                self._compilation.reject({error.stage: error})
+                self._compilation.reject(dict.fromkeys(stages, error))
         self.start()
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
@@ -187,19 +248,29 @@ class _Fork(WhisperModel):
     """A model that computes with the graphs of another."""
 
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
-        super().__init__(parent._source, parent._compilation, parent.n_beams)
+        super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
         self._parent = parent
         self._windows_s = windows_s
         self.start()
-        self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+        compilation = self._compilation
+        most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
+        self.n_beams = min(max(n_beams, parent.n_beams), most)
 
     def start(self) -> None:
         """Make a runtime of the present graphs."""
         with self._parent._lock:
             # Whose graphs these are.
-            self._runs_beside = self._parent.runtime
+            self._compilation, self._runs_beside = self._parent._compilation, self._parent.runtime
             mask = self._runs_beside.decoder.mask
             self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
+
+    def run(self, compute: Callable[[Runtime], T]) -> T:
+        """Compute with the parent's present graphs (see `WhisperModel.run`)."""
+        if self._runs_beside is not self._parent.runtime:
+            with self._lock:
+                self.start()
+                self.runtime.call_before(self._before)
+        return super().run(compute)
 
     def _restart(self, error: InferenceError) -> None:
         self._parent.recover(self._runs_beside, error)
@@ -237,6 +308,9 @@ class LoadOptions:
     n_beams: int | None = 1
     live: bool = True
 
+    # Whether the GPU or CPU computes while graphs for an NPU are compiled, which takes minutes, or if the NPU fails.
+    at_once: bool = False
+
     # What a checkpoint's weights become: f32, f16, int8 or int8-sym; auto: for INT8_SIZES int8, or int8-sym if a device
     # is an NPU; empty, and auto otherwise: as they are.
     weights: str = ""
@@ -265,18 +339,24 @@ def load_model(
     options = options or LoadOptions()
     begin = time.monotonic()
     plans = plan_stages(options.devices, available_devices())
+    if options.at_once:
+        plans = with_last_resorts(plans, available_devices())
     cache = open_cache(options.cache_dir)
     source = _read(name, options, on_download)
     require(source.checks)
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
-    compilation = _compilation(
-        source, plans, n_beams, window_lengths(source, plans, options.windows_s), cache, on_compiled
-    )
+    windows_s = window_lengths(source, plans, options.windows_s)
+    wanted = compilation = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
+    verdicts = on_wanted = _verdicts(source, wanted)
+    if options.at_once and any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
+        wanted.check_properties()
+        compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
+        verdicts = _verdicts(source, compilation)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    model = WhisperModel(source, compilation, n_beams)
+    model = WhisperModel(source, compilation, verdicts, n_beams)
     model.weights = why
     model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
@@ -286,6 +366,9 @@ def load_model(
         "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
         *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
+    if wanted is not compilation:
+        wanted.go_beside(compilation)
+        model.move_to(wanted, on_wanted)
     return model
 
 
@@ -398,6 +481,19 @@ def _verdicts(source: ModelSource, compilation: Compilation) -> Verdicts:
     return Verdicts(compilation, f"{source.origin} {source.weights}".strip(), files)
 
 
+def _checked_runtime(source: ModelSource, compilation: Compilation, verdicts: Verdicts) -> Runtime:
+    """Compile graphs and try them out, on the next device if one fails. Raises what `WhisperModel.start` does."""
+    while True:
+        while refused := verdicts.refused():
+            compilation.reject(refused)
+        compilation.compile()
+        runtime, wrong = _try_out(source, compilation, verdicts)
+        if runtime is not None:
+            compilation.give_back()
+            return runtime
+        compilation.reject(wrong)
+
+
 def _try_out(
     source: ModelSource, compilation: Compilation, verdicts: Verdicts
 ) -> tuple[Runtime | None, dict[str, InferenceError]]:
@@ -414,8 +510,7 @@ def _try_out(
         wrong = _errors(checks)
         runtime.warm_up()
     except LostDeviceError as error:
-        lost = compilation.devices[error.stage]
-        wrong = {stage: error for stage, device in compilation.devices.items() if device == lost}
+        wrong = dict.fromkeys(compilation.sharing(error.stage), error)
     except InferenceError as error:
         wrong = {error.stage: error}
     # A stage that has passed before may do so again: what went wrong now may pass, as after a computer's sleep.

@@ -446,10 +446,10 @@ async def test_what_is_heard_while_paused_is_a_gap() -> None:
     with running("--input", SAMPLE, "--speed", "1", "--no-captions") as daemon:
         async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
             await received.wait_for(Partial)
-            assert daemon.post("/v1/input/pause") == (200, '{"paused":true,"kept":false}\n')
+            assert daemon.post("/v1/input/pause") == (200, '{"paused":true,"kept":false,"audio":false}\n')
             await asyncio.sleep(0.5)  # of what is said
-            assert daemon.get("/v1/input") == (200, '{"paused":true,"kept":false}\n')
-            assert daemon.post("/v1/input/resume") == (200, '{"paused":false,"kept":false}\n')
+            assert daemon.get("/v1/input") == (200, '{"paused":true,"kept":false,"audio":false}\n')
+            assert daemon.post("/v1/input/resume") == (200, '{"paused":false,"kept":false,"audio":false}\n')
             n_gaps = 1
             if sys.platform != "win32":  # which has no SIGUSR1
                 await pause_and_resume_by_signals(daemon)

@@ -115,7 +115,8 @@ def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     log = {"streamer.engine", "streamer.engine.eventlog", "streamer.outputs", "streamer.outputs.base"}
     served = {*below("streamer.outputs.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
     served |= {"streamer.arrays", "streamer.languages"}
-    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "g711", "resample", "wav")}
+    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "opus", "resample", "wav")}
+    served |= {"streamer.audio.sources", "streamer.audio.sources.container"}
     log = (log | served) if package == "streamer.server" else set()
     assert [name for name in loaded if name not in EVENTS | SETTINGS | log and not within({name}, package)] == []
 
@@ -135,6 +136,20 @@ def test_what_is_found_out_later_knows_no_engine_no_server_and_no_whisper(packag
 def test_the_client_knows_events_only() -> None:
     loaded = within(loaded_by(below("streamer.client")), "streamer")
     assert [name for name in loaded if name not in EVENTS and not within({name}, "streamer.client")] == []
+
+
+def test_plugins_for_agents_know_the_client_only_and_nothing_knows_them() -> None:
+    imported = {name for module in below("streamer.agents") for name in imports_of(module)}
+    rooms = (
+        "streamer.agents",
+        "streamer.client",
+        "streamer.languages",
+        "streamer.audio",
+        *sorted(EVENTS - {"streamer"}),
+    )
+    assert set(within(imported, "streamer")) == set(within(imported, *rooms))
+    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.agents", "pipecat", "livekit")]
+    assert [name for name in importers if not within({name}, "streamer.agents")] == []
 
 
 def test_only_the_command_that_runs_it_imports_the_application() -> None:

@@ -54,9 +54,15 @@ async def test_each_address_needs_its_scope(tmp_path: Path) -> None:
     reader, sender, master = (added(path, scope, scopes=(scope,)) for scope in ("read", "stream", "control"))
     async with serving(token_file=str(path)) as running:
         for token, allowed in ((reader, "read"), (sender, "stream"), (master, "control")):
-            for address, needs in (("/metrics", "read"), ("/v1/input", "read"), ("/v1/stream", "stream")):
+            for address, needs in (
+                ("/metrics", "read"),
+                ("/v1/input", "read"),
+                ("/v1/sessions/s0/2.wav", "read"),
+                ("/v1/stream", "stream"),
+            ):
                 response, body = await get(running, address, **bearer(token))
-                assert response.status == (426 if needs == "stream" else 200) if allowed == needs else 403, address
+                answered = {"/v1/stream": 426, "/v1/sessions/s0/2.wav": 404}.get(address, 200)
+                assert response.status == answered if allowed == needs else 403, address
                 if allowed != needs:
                     assert f"lacks the scope {needs}" in body
                     assert token not in body
@@ -64,7 +70,7 @@ async def test_each_address_needs_its_scope(tmp_path: Path) -> None:
             assert response.status == (200 if allowed == "control" else 403)
             assert await status(running, "/v1/captions", token) == (101 if allowed == "read" else 403)
             assert await status(running, "/v1/stream", token) == (101 if allowed == "stream" else 403)
-        await running.value("streamer_refusals_total", {"reason": "scope"}, 2 * 6)
+        await running.value("streamer_refusals_total", {"reason": "scope"}, 2 * 7)
 
 
 @pytest.mark.parametrize(

@@ -131,9 +131,16 @@ async def test_a_recording_that_is_posted_to_a_websocket_is_told_where_it_belong
 async def test_the_input_does_what_it_is_told(command: str) -> None:
     async with serving() as running:
         response, body = await get(running, f"/v1/input/{command}", method="POST")
-        assert (response.status, json.loads(body)) == (200, {"paused": command == "pause", "kept": False})
+        assert (response.status, json.loads(body)) == (
+            200,
+            {"paused": command == "pause", "kept": False, "audio": False},
+        )
         assert running.own.commands == [command]
-        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": command == "pause", "kept": False}
+        assert json.loads((await get(running, "/v1/input"))[1]) == {
+            "paused": command == "pause",
+            "kept": False,
+            "audio": False,
+        }
 
 
 async def test_looking_at_a_command_does_not_do_it() -> None:
@@ -170,7 +177,7 @@ async def test_an_input_that_is_not_there_cannot_be_commanded() -> None:
         response, body = await get(running, "/v1/input/pause", method="POST")
         assert response.status == 503
         assert "loaded" in json.loads(body)["error"]
-        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": False, "kept": False}
+        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": False, "kept": False, "audio": False}
 
 
 async def test_a_daemon_without_input_has_no_captions() -> None:

@@ -16,14 +16,17 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
 from streamer.server import front
+from streamer.server import history as history_module
 from streamer.server.history import History
+from streamer.server.history_audio import find_spans
 from streamer.server.tokens import TokenFile, new_token
 from tests.browser import Page, browse, fake_microphone_flags
 from tests.builders import ready
 from tests.cutting import cutting
 from tests.unit.outputs.finals import labelled
 from tests.unit.protocols.recorded import segment
-from tests.wire.support import final, opened_log, partial, serving, wait_published, within
+from tests.waiting import until
+from tests.wire.support import WAIT_S, final, opened_log, partial, serving, wait_published, within
 from tests.wire.test_rest import NotedRecordings
 
 pytestmark = pytest.mark.slow
@@ -80,7 +83,8 @@ async def test_the_page_says_whether_captions_are_kept(tmp_path: Path) -> None:
     with contextlib.closing(History(tmp_path / "history.db").start()) as history:
         async with serving(history_file=history) as running, browse(running.url) as page:
             await page.wait_for(shown)
-            assert "captions are kept" in await page.text("#kept")
+            kept = await page.evaluate("document.querySelector('#kept').innerText")
+            assert kept == "These captions are kept: the daemon writes what is said to a file."
 
 
 async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
@@ -245,6 +249,39 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
         await page.click("#back")
         await page.wait_for(finals_are("Good morning"))
         assert page.problems == []
+
+
+async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
+    buttons = "[...document.querySelectorAll('#finals p')].map(p => p.querySelector('button.play')?.ariaLabel ?? '')"
+    with contextlib.closing(History(tmp_path / "history.db").start(audio=True)) as history:
+        log = EventLog("now", 1000, keep=history.keeper(source="microphone"))
+        log.append(ready())
+        history.audio_keeper("now")(48_000, np.zeros(32_000, np.float32))
+        for number, text in enumerate(("long ago", "with sound"), 1):
+            log.append(final(number, text, start=3.0 * (number - 1)))
+        await until(lambda: find_spans(history, "now") == [(48_000, 80_000)])
+        async with serving(log, history_file=history) as running, browse(running.url) as page:
+            await page.wait_for("document.querySelector('#kept-audio').checkVisibility()")
+            assert "captions and their sound are kept" in await page.text("#kept")
+            await page.wait_for(finals_are("long ago", "with sound"))
+            assert await page.evaluate(buttons) == ["Play what was said at 00:00", "Play what was said at 00:03"]
+            await page.evaluate("document.querySelector('#finals p:nth-of-type(2) .play').focus()")
+            for kind in ("keyDown", "keyUp"):
+                await page.command("Input.dispatchKeyEvent", type=kind, key="Enter", code="Enter", text="\r")
+            await page.wait_for("document.activeElement.ariaLabel === 'Stop what was said at 00:03'")
+            await page.wait_for("document.activeElement.ariaLabel === 'Play what was said at 00:03'")
+            assert page.problems == []
+            await page.click("#finals p:nth-of-type(1) .play")
+            await page.wait_for("document.querySelector('#message').textContent.includes('no audio of this line')")
+            assert await page.evaluate(buttons) == ["", "Play what was said at 00:03"]
+            log.close()
+            await asyncio.to_thread(wait_published, log)
+            await page.click("[data-opens=sessions]")
+            await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")
+            await page.click("#sessions-list button")
+            await page.wait_for(f'JSON.stringify({buttons}) === \'["","Play what was said at 00:03"]\'')
+            assert await page.violations("#captions") == []
 
 
 async def test_a_file_is_transcribed(tmp_path: Path) -> None:

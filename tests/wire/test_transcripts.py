@@ -6,9 +6,12 @@ import io
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+import wave
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from streamer.engine.eventlog import EventLog
@@ -17,8 +20,10 @@ from streamer.outputs.subtitles import open_writer
 from streamer.server import history as history_module
 from streamer.server import transcripts
 from streamer.server.history import History, KeptSession
+from streamer.server.history_audio import find_spans
 from tests.builders import ready
-from tests.wire.support import final, opened_log, serving, wait_published
+from tests.waiting import wait_until
+from tests.wire.support import WAIT_S, final, opened_log, serving, wait_published
 
 
 def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
@@ -111,6 +116,71 @@ async def test_a_transcript_is_what_the_writers_of_files_write(
         assert answer.headers["x-content-type-options"] == "nosniff"
         if format == "jsonl":
             assert [from_json(line) for line in answer.text.splitlines()] == events
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+    """A history that keeps audio, too: 10 s of noise, of which seconds 4 to 6 are missing."""
+    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
+    noise = np.random.default_rng(1).uniform(-0.5, 0.5, 160_000).astype(np.float32)
+    with contextlib.closing(History(tmp_path / "history.db").start(audio=True)) as history:
+        keep = history.audio_keeper("s0")
+        keep(0, noise[:64_000])
+        keep(96_000, noise[96_000:])
+        said(history, "s0", *"abcd")  # at 0, 3, 6 and 9 s
+        wait_until(lambda: find_spans(history, "s0")[-1:] == [(96_000, 160_000)])
+        yield history
+
+
+def is_loud(answer: httpx.Response) -> list[bool]:
+    """Return of which fifths of a clip there is audio."""
+    with wave.open(io.BytesIO(answer.content)) as file:
+        assert file.getparams()[:3] == (1, 2, 16_000)
+        samples = np.frombuffer(file.readframes(file.getnframes()), np.int16).astype(np.float32)
+    return [float(np.abs(part[5:-5]).mean()) > 1000 for part in np.array_split(samples, 5)]
+
+
+async def test_a_line_is_played_and_no_more(heard: History) -> None:
+    async with asking(heard) as client:
+        assert (await client.get("/v1/sessions/s0")).json()["audio"] == [[0.0, 4.0], [6.0, 10.0]]
+        answer = await client.get("/v1/sessions/s0/2.wav")  # from 0 to 0.3 s, and a margin
+        assert answer.headers["content-type"] == "audio/wav"
+        assert answer.headers["x-content-type-options"] == "nosniff"
+        assert answer.headers["cache-control"] == "no-store"
+        assert len(answer.content) == 44 + 2 * 16 * 400
+        assert is_loud(answer) == [True] * 5
+        assert is_loud(await client.get("/v1/sessions/s0/4.wav")) == [False, *[True] * 4]  # the margin was not kept
+        assert (await client.get("/v1/sessions/s0/6.wav")).status_code == 404  # a gap of 90 s
+        await client.delete("/v1/sessions/s0")
+        assert (await client.get("/v1/sessions/s0/2.wav")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "problem"),
+    [
+        ("s0/1.wav", "line '1.wav' is not in the session"),
+        ("s0/99.wav", "line '99.wav' is not in the session: expected SEQ.wav"),
+        ("s0/6.wav", "no audio of this line is kept"),
+        ("s0/-2.wav", "line '-2.wav'"),
+        ("s0/2.wav.wav", "line '2.wav.wav'"),
+        ("s0/2.mp3", "line '2.mp3'"),
+        ("s0/%D9%A2.wav", "line '٢.wav'"),
+        ("s0/" + "9" * 5000 + ".wav", "is not in the session"),
+        ("s0/2.wav%00", "is not in the session"),
+        ("s0/..%2F..%2Fhistory.db", "does not exist"),
+        ("..%2Fs0/2.wav", "does not exist"),
+        ("%2e%2e/2.wav", "is not in the history"),
+        ("' OR 1=1 --/2.wav", "is not in the history"),
+        ("secret/2.wav", "is not in the history"),
+    ],
+)
+async def test_lines_that_are_not_there_are_one_line(heard: History, path: str, problem: str) -> None:
+    said(heard, "secret", "of a stream that goes on", own=False, end=False)
+    async with asking(heard) as client:
+        answer = await client.get("/v1/sessions/" + path)
+        assert answer.status_code == 404
+        assert problem in answer.json()["error"]
+        assert answer.text.count("\n") == 1
 
 
 async def test_a_session_is_deleted_when_it_is_over(history: History) -> None:

@@ -121,7 +121,9 @@ class ThreadedSource:
         """Note what is wrong, and say so unless it is the outage that was announced before."""
         announced = bool(self.failure) or time.monotonic() - self._back_s < STEADY_S
         self.failure = fact
-        log.log(logging.DEBUG if announced else logging.WARNING, "%s: %s", self.name, fact, exc_info=error)
+        # on_error logs what is announced, but not the traceback of a bug.
+        level = logging.DEBUG if announced or error is None else logging.WARNING
+        log.log(level, "%s: %s", self.name, fact, exc_info=error)
         if announced:
             return
         try:

@@ -13,6 +13,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources.application import Application
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.audio.sources.microphone import Microphone
 from streamer.errors import StreamerError
@@ -34,7 +35,7 @@ class Mixed:
 
     realtime = True
 
-    def __init__(self, sources: Mapping[str, Microphone]) -> None:
+    def __init__(self, sources: Mapping[str, Microphone | Application]) -> None:
         """Mix two sources, by the names of their speakers."""
         self._speakers = tuple(sources)
         self._sources = tuple(sources.values())

@@ -4,6 +4,7 @@ import { keepToken, takeToken } from "./address.js";
 import { ask, listen, stream } from "./client.js";
 import { copy } from "./clipboard.js";
 import { FORMATS, asText, linesOf, time } from "./formats.js";
+import { Player } from "./play.js";
 import { transcribe } from "./recordings.js";
 import { listSessions } from "./sessions.js";
 import { Transcript } from "./transcript.js";
@@ -23,6 +24,8 @@ let token = takeToken(); // what the daemon asks its clients for; empty where no
 const main = $("captions");
 let transcript = new Transcript(); // what is on the page
 const view = new View(transcript);
+const player = new Player({ url: base, token: () => token, show: (entry) => view.change(entry), fail: (text) => showMessage(text, { asked: true }) });
+view.onPlay = (entry) => player.toggle(entry);
 const unspoken = []; // entries that a screen reader is about to speak
 let aside = null; // [state, text] of what is shown in place of live captions: a file, an earlier session
 let job = null; // the file that is being transcribed
@@ -133,6 +136,8 @@ function leaveLive(shown, placeholder, options) {
 }
 
 function clear(placeholder, options) {
+  player.stop();
+  view.plays = () => false;
   transcript = new Transcript(options);
   view.open(transcript, placeholder);
 }
@@ -182,7 +187,13 @@ async function command(name) {
     const answer = await response.json();
     if (response.ok) {
       paused = answer.paused;
-      $("kept").hidden = !answer.kept || microphone !== null || aside !== null; // what this browser hears or sends is not kept
+      const live = microphone === null && aside === null;
+      $("kept").hidden = !answer.kept || !live; // what this browser hears or sends is not kept
+      $("kept-audio").hidden = !answer.audio;
+      if (live && view.plays() !== Boolean(answer.audio)) {
+        view.plays = () => Boolean(answer.audio);
+        view.open(transcript);
+      }
     }
     if (name) showMessage(response.ok ? "" : answer.error, { asked: true });
   } catch {
@@ -442,6 +453,8 @@ async function openPast({ id, title, live, seq }) {
     const response = await ask(new URL(`v1/sessions/${encodeURIComponent(id)}.jsonl`, base), token);
     const text = await response.text();
     if (!response.ok) throw new Error(JSON.parse(text).error);
+    const { audio = [] } = await (await ask(new URL(`v1/sessions/${encodeURIComponent(id)}`, base), token)).json();
+    if (transcript === opened) view.plays = ({ start, end }) => audio.some(([from, to]) => from < end && to > start);
     for (const line of text.split("\n").filter(Boolean)) {
       const { ready } = opened.take(JSON.parse(line));
       if (ready && transcript === opened) showReady(ready);

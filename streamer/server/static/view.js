@@ -19,6 +19,8 @@ export class View {
   #transcript;
   #hits = []; // entries with what is searched for
   #hit = -1; // which of them is being looked at
+  plays = () => false; // whether an entry can be played
+  onPlay = () => {};
 
   constructor(transcript) {
     this.open(transcript);
@@ -82,9 +84,9 @@ export class View {
     if (entry.number < this.#first || !before) return;
     const after = this.#paragraph(entry);
     after.classList.toggle("current", before.classList.contains("current"));
-    const focused = before.contains(document.activeElement);
+    const focused = before.contains(document.activeElement) && document.activeElement.classList[0];
     before.replaceWith(after);
-    if (focused) after.querySelector("button")?.focus();
+    if (focused) after.querySelector(`button.${focused}`)?.focus();
     if (!$("search").hidden) this.#search();
   }
 
@@ -163,9 +165,21 @@ export class View {
     const doubts = document.documentElement.dataset.doubts ? entry.doubts : entry.doubts.filter(([, , level]) => level === 2);
     const marks = [...doubts.map(([from, to, level]) => [from, to, `doubt${level}`]), ...entry.changes.map((place) => [...place, "changed"])];
     paragraph.append(...entry.runs.map((run) => this.#run(entry, run, marks)));
+    if (this.plays(entry) && !entry.silent) paragraph.querySelector(".text").prepend(this.#playButton(entry));
     if (entry.translation) paragraph.append(foreign("translation", entry.translation));
     if (entry.first !== null) this.#addFirst(paragraph, entry);
     return paragraph;
+  }
+
+  #playButton(entry) {
+    const button = element("button", "play");
+    button.type = "button";
+    button.title = entry.playing ? "Stop" : "Play";
+    button.setAttribute("aria-label", `${button.title} what was said at ${time(entry.start)}`);
+    button.classList.toggle("playing", Boolean(entry.playing));
+    button.append($("play-mark").content.cloneNode(true));
+    button.addEventListener("click", () => this.onPlay(entry));
+    return button;
   }
 
   // What one speaker says of an entry.

@@ -83,8 +83,8 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
     """
     shape = (used.dims.n_mels, window_s * FRAMES_PER_SECOND)
     a, b = (np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32) for seed in (1, 2))
-    first = _run(used, a, token)
-    second, alone = _run(used, b, token), _run(fresh, b, token)
+    first = run_stages(used, a, token)
+    second, alone = run_stages(used, b, token), run_stages(fresh, b, token)
     for stage, of_a, after_a, by_itself in zip(first, first.values(), second.values(), alone.values(), strict=True):
         finite = bool(np.isfinite([of_a, after_a, by_itself]).all())
         moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
@@ -101,7 +101,8 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
         )
 
 
-def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
+def run_stages(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
+    """Return what each stage makes of a window: the encoder's output, some keys, and logits from `token` on."""
     window = runtime.encode(mel, 0)
     cross = to_float32(next(iter(window.tensors.values())))
     hidden = runtime.last_hidden_state.astype(np.float32)

@@ -101,7 +101,7 @@ class Compilation:
         # What makes vectors of tokens, on the CPU, for decoders that take these.
         self.lookup: ov.CompiledModel | None = None
         self.plans = dict(plans)
-        self._n_beams = n_beams
+        self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self.cache_dir = cache_dir
@@ -114,14 +114,33 @@ class Compilation:
         self.compile_s: dict[Sizes, float] = {}
         # Stages that failed in half precision, and devices that they did so on.
         self._precise: set[tuple[str, str]] = set()
+        # What computes while this compiles (see `go_beside`).
+        self._beside: Compilation | None = None
+        # Directories in the cache of the stages' graphs.
+        self.entries: dict[Sizes, Path] = {}
 
     @property
     def devices(self) -> dict[str, str]:
         return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
+    def sharing(self, stage: str) -> list[str]:
+        """Return the stages that are on the device of one."""
+        devices = self.devices
+        return [other for other, device in devices.items() if device == devices[stage]]
+
+    @property
+    def others_may_come(self) -> bool:
+        """Whether another device than the CPU may take over: windows and beams have to suit its graphs, too."""
+        return any(plan.candidates != ("CPU",) for plan in self.plans.values())
+
     def facts(self, stage: str) -> list[object]:
-        """Return what a verdict on a stage's results there holds for: device, driver, properties and model."""
-        return self._facts(stage, self._properties(stage))
+        """Return what a verdict on a stage's results there holds for: device, driver, properties, model and beams."""
+        return [*self._facts(stage, self._properties(stage)), self.n_beams]
+
+    def check_properties(self) -> None:
+        """Raise ConfigError for a property that a device does not know."""
+        for stage, plan in self.plans.items():
+            check_properties(self._core, self.devices[stage], plan)
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -129,9 +148,9 @@ class Compilation:
         Raises InferenceError if a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
-        for stage, plan in self.plans.items():
-            check_properties(self._core, self.devices[stage], plan)
-        with ThreadPoolExecutor(4, "compile") as pool:
+        self.check_properties()
+        self._take_from_beside()
+        with ThreadPoolExecutor(1 if self._beside else 4, "compile") as pool:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self.models(stage) for stage in missing}
@@ -153,8 +172,21 @@ class Compilation:
             self.reject(errors)
             self.compile()
 
+    def go_beside(self, computing: "Compilation") -> None:
+        """Have graphs compiled one at a time, and none of stages that another compilation has on the same device."""
+        self._beside, self._on_progress = computing, lambda done, total: None
+
+    def _take_from_beside(self) -> None:
+        if self._beside is not None:
+            for graph, compiled in [*self._beside.compiled.items()]:
+                if self._beside.devices[graph.stage] == self.devices[graph.stage]:
+                    self.compiled[graph] = compiled
+                    if graph.stage == "decoder":
+                        self.lookup = self._beside.lookup
+
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
+        self._beside = None
         give_back_mapped(Path(place) for place in (self.cache_dir, self._model) if place)
 
     def renew(self, spare_devices: Sequence[str]) -> None:
@@ -174,6 +206,7 @@ class Compilation:
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
             self.compile_s = {graph: seconds for graph, seconds in self.compile_s.items() if graph.stage != stage}
+            self.entries = {graph: entry for graph, entry in self.entries.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if has_choice(device, plan) and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
@@ -221,8 +254,8 @@ class Compilation:
         on_npu = kind_of(self.devices["decoder"]) == "NPU"
         block = NPU_BLOCK_TOKENS if on_npu else BLOCK_TOKENS
         calls = [(1, dims.cache_size), (block, dims.cache_size)]
-        if self._n_beams > 1:
-            calls.append((BLOCK_TOKENS, beam_slots(dims, self._n_beams)))
+        if self.n_beams > 1:
+            calls.append((BLOCK_TOKENS, beam_slots(dims, self.n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
         fixed = {sizes: self._fixed(sizes, whole) for sizes in found}
         lookup = lookup_of(whole) if on_npu else None
@@ -285,6 +318,7 @@ class Compilation:
         if self.cache_dir is not None and not through_cpu:
             shapes = [port.partial_shape for port in model.inputs]
             directory = cache.entry(self.cache_dir, device, [*self._facts(stage, properties), graph, shapes])
+            self.entries[graph] = directory
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with written(model) as path:

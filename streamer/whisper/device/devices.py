@@ -85,16 +85,25 @@ class StagePlan:
     wanted: str = "AUTO"
     npu_through_cpu: bool = False
 
+    # Whether an NPU takes over when its graphs are compiled.
+    until_npu: bool = False
+
+    @property
+    def is_for_npu(self) -> bool:
+        return kind_of(self.candidates[0]) == "NPU" and not self.npu_through_cpu
+
     def why(self, device: str, available: Sequence[str]) -> str:
         """Return why a device was taken: for AUTO, what is wrong with those that it prefers."""
         if self.npu_through_cpu:
             return "the NPU's plugin, which has the CPU compute"
-        if self.wanted != "AUTO":
+        if self.until_npu:
+            return "until the NPU's graphs are compiled, some minutes"
+        if self.wanted != "AUTO" and kind_of(device) == kind_of(self.wanted):
             return "as asked for"
         kinds = {kind_of(name) for name in available}
         preferred = DEVICE_ORDER[: DEVICE_ORDER.index(kind_of(device))]
         reasons = [f"{kind} does not work" if kind in kinds else f"no {kind} here" for kind in preferred]
-        return f"AUTO: {', '.join(reasons) or 'the first choice'}"
+        return f"{self.wanted}: {', '.join(reasons) or 'the first choice'}"
 
 
 def the_core(*, renewed: bool = False) -> ov.Core:
@@ -183,6 +192,30 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
         }
         plans[stage] = StagePlan(stage, tuple(candidates), properties, wanted, settings.npu_through_cpu)
     return plans
+
+
+def with_last_resorts(plans: Mapping[str, StagePlan], available: Sequence[str]) -> dict[str, StagePlan]:
+    """Return plans in which other devices follow an NPU, also one that was asked for."""
+    others = [device for device in choose_devices("AUTO", available) if kind_of(device) != "NPU"]
+    return {
+        stage: replace(plan, candidates=(*dict.fromkeys((*plan.candidates, *others)),)) if plan.is_for_npu else plan
+        for stage, plan in plans.items()
+    }
+
+
+def until_npu(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
+    """Return plans in which other devices compute first what is for an NPU, without properties, which are for that."""
+    return {
+        stage: replace(
+            plan,
+            candidates=(*sorted(plan.candidates, key=lambda device: kind_of(device) == "NPU"),),
+            properties={},
+            until_npu=True,
+        )
+        if plan.is_for_npu
+        else plan
+        for stage, plan in plans.items()
+    }
 
 
 def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:

@@ -50,9 +50,10 @@ class Runtime:
             if sizes.window_s in (None, *self.windows_s)
         ]
         self._any_length = {stage.sizes.stage for stage in self.stages if stage.sizes.window_s is None} == set(STAGES)
-        # Lengths that are encoded: none between the longest of the short ones and 30 s.
+        # Lengths that are encoded: none between the longest of the short ones and 30 s. If another device may come to
+        # decode a window, it has one of the lengths that were asked for.
         self._lengths_s = self.windows_s
-        if self._any_length:
+        if self._any_length and not compilation.others_may_come:
             self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()

@@ -53,7 +53,7 @@ def check_speech(
     """
     encoder, cross_kv = used.devices["encoder"], used.devices["cross_kv"]
     for window_s in reversed(used.windows_s):
-        mel = _features(samples, window_s, used.dims)
+        mel = mel_of(samples, window_s, used.dims)
         spoken = exact.encode(mel, 0)
         found = used.encode(mel, 0)
         encoded = _compared(used, "encoder", window_s, [(exact.last_hidden_state, used.last_hidden_state)])
@@ -71,13 +71,14 @@ def check_speech(
             used.decoder_of(found)  # the other holds the memory of the CPU's windows
 
 
-def _features(samples: Float32Array, window_s: int, dims: ModelDimensions) -> Float32Array:
+def mel_of(samples: Float32Array, window_s: int, dims: ModelDimensions) -> Float32Array:
+    """Return the spectrogram of the first seconds of samples, shape (n_mels, 100 window_s)."""
     mel = log_mel(samples[: window_s * SAMPLE_RATE], dims.n_mels)
     return np.ascontiguousarray(mel[:, : window_s * FRAMES_PER_SECOND])
 
 
 def _compared(used: Runtime, stage: str, window_s: int, pairs: Iterable[tuple[FloatArray, FloatArray]]) -> Check:
-    distance = max(_distance(expected, found) for expected, found in pairs)
+    distance = max(distance_of(expected, found) for expected, found in pairs)
     name = str(Sizes(stage, window_s))
     problem = (
         f"{used.devices[stage]} computes the {name} wrongly: in speech it differs from the CPU by {distance:.2g},"
@@ -101,7 +102,7 @@ def _words(used: Runtime, window_s: int, expected: FloatArray, found: FloatArray
     return Check(f"{name}: tokens unlike the CPU's in speech", str(n_wrong), "0", n_wrong == 0, problem, "decoder")
 
 
-def _distance(expected: FloatArray, found: FloatArray) -> float:
+def distance_of(expected: FloatArray, found: FloatArray) -> float:
     """Return the root mean square of a difference over the spread of what is expected; infinite if not finite."""
     if not np.isfinite(found).all():
         return np.inf

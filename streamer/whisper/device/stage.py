@@ -1,5 +1,6 @@
 """One compiled graph with an infer request of its own, and tensors in the types that devices compute in."""
 
+import time
 from collections.abc import Callable, Mapping
 
 import numpy as np
@@ -13,6 +14,9 @@ from streamer.whisper.ir import first_line
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
 HANGS_AFTER_S = 30.0
+
+# Once a graph has run, it has hung after so many times as long, but not before: live audio that waits for 30 s is lost.
+TIMES_LONGER, HANGS_NOT_BEFORE_S = 10, 5.0
 
 # Requests that never came back, with their tensors. To destroy one would wait for it.
 _hung: list[tuple[ov.InferRequest, Mapping[str, ov.Tensor]]] = []
@@ -33,6 +37,8 @@ class Stage:
             name: port for port in (*compiled.inputs, *compiled.outputs) for name in port.names
         }
         self._request = compiled.create_infer_request()
+        self._patience_s = HANGS_AFTER_S
+        self._longest_s = 0.0
 
     def port(self, name: str) -> ov.ConstOutput:
         """Return an input or an output. Raises ModelError if the graph lacks it."""
@@ -46,7 +52,7 @@ class Stage:
     def infer(self, inputs: Mapping[str, ov.Tensor], outputs: Mapping[str, ov.Tensor] | None = None) -> None:
         """Compute. `outputs` are written to; the others stay valid until the next run (see `output`).
 
-        Raises LostDeviceError if the device fails, or gives no answer for `HANGS_AFTER_S`.
+        Raises LostDeviceError if the device fails, or gives no answer in time.
         """
         self.before()
         tensors = {**inputs, **(outputs or {})}
@@ -54,8 +60,7 @@ class Stage:
             for name, tensor in tensors.items():
                 self._request.set_tensor(self.port(name), tensor)
             if self._watched:
-                self._request.start_async()
-                answered = self._request.wait_for(round(HANGS_AFTER_S * 1000))
+                answered = self._run_watched()
             else:
                 # Otherwise it returns copies of all outputs.
                 self._request.infer(share_outputs=True)
@@ -64,8 +69,20 @@ class Stage:
             raise self.failure(first_line(error)) from error
         if not answered:
             _hung.append((self._request, tensors))
-            raise self.failure(f"no answer within {HANGS_AFTER_S:.0f} s")
+            lost = self.failure(f"no answer within {self._patience_s:.0f} s")
+            lost.hopeless = True
+            raise lost
         self.n_calls += 1
+
+    def _run_watched(self) -> bool:
+        begin_s = time.monotonic()
+        self._request.start_async()
+        answered: bool = self._request.wait_for(round(self._patience_s * 1000))
+        self._longest_s = max(self._longest_s, time.monotonic() - begin_s)
+        if answered:
+            longer_s = TIMES_LONGER * self._longest_s
+            self._patience_s = min(max(longer_s, HANGS_NOT_BEFORE_S), HANGS_AFTER_S)
+        return answered
 
     def output(self, name: str) -> ov.Tensor:
         """Return what the last run computed."""

@@ -44,6 +44,9 @@ class DeviceVerdict:
     # The sum of the times that its graphs took to compile, at once; less if they were in the cache.
     compile_s: float
 
+    # Names of the cache's entries that hold its graphs.
+    graphs: list[str]
+
 
 class Verdicts:
     """The verdicts on a compilation's stages and their present devices; the CPU needs none."""
@@ -60,7 +63,7 @@ class Verdicts:
         self._kept: dict[str, DeviceVerdict] = {}
 
     def unjudged(self) -> list[str]:
-        """Return the stages on accelerators that have no verdict there."""
+        """Return the stages on accelerators that have no verdict there, or whose graphs are in the cache no longer."""
         return [stage for stage in self.accelerated() if self._find(stage) is None]
 
     def accelerated(self) -> list[str]:
@@ -81,17 +84,32 @@ class Verdicts:
         """Keep verdicts, by stage; an empty text says that it passed."""
         core = the_core()
         for stage in set(self.accelerated()) & set(problems):
-            compile_s = sum(s for graph, s in self._compilation.compile_s.items() if graph.stage == stage)
-            about = describe_device(core, self._compilation.devices[stage]).about
-            version = ov.get_version()
-            windows_s = list(self._compilation.windows_s)
-            verdict = DeviceVerdict(problems[stage], stage, self._model, about, version, windows_s, round(compile_s, 1))
+            compilation = self._compilation
+            compile_s = sum(s for graph, s in compilation.compile_s.items() if graph.stage == stage)
+            verdict = DeviceVerdict(
+                problem=problems[stage],
+                stage=stage,
+                model=self._model,
+                device=describe_device(core, compilation.devices[stage]).about,
+                openvino=ov.get_version(),
+                windows_s=list(compilation.windows_s),
+                compile_s=round(compile_s, 1),
+                graphs=[entry.name for graph, entry in compilation.entries.items() if graph.stage == stage],
+            )
             self._kept[self._key(stage)] = verdict
             if self._base is not None:
                 directory = self._entry(self._base, stage)
                 cache.use(directory)
                 with contextlib.suppress(OSError):  # what cannot be kept is found again
                     write_text(directory / _FILE, json.dumps(asdict(verdict)))
+
+    def forget(self, stages: Iterable[str]) -> None:
+        """Have stages judged anew at the next load."""
+        for stage in stages:
+            self._kept.pop(self._key(stage), None)
+            if self._base is not None:
+                with contextlib.suppress(OSError):
+                    (self._entry(self._base, stage) / _FILE).unlink(missing_ok=True)
 
     def _find(self, stage: str) -> DeviceVerdict | None:
         verdict = self._kept.get(self._key(stage))
@@ -100,6 +118,8 @@ class Verdicts:
             verdict = _read(directory / _FILE)
             if verdict is not None:
                 cache.use(directory)
+                if not verdict.problem and not all(any((self._base / name).glob("*.blob")) for name in verdict.graphs):
+                    return None  # what is compiled anew is judged anew
         if verdict is None or verdict.problem or {*self._compilation.windows_s} <= {*verdict.windows_s}:
             return verdict
         return None

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from streamer.audio import doctor
-from streamer.audio.doctor import check_microphone, check_system_sound
+from streamer.audio.doctor import check_applications, check_microphone, check_system_sound
+from streamer.audio.sources.application import PlaybackStream
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.audio.sources.microphone import Microphone, MicrophoneInfo
 from streamer.errors import AudioDeviceError
@@ -83,3 +84,14 @@ def test_system_sound_is_a_problem_only_if_it_is_needed(monkeypatch: pytest.Monk
     monkeypatch.setattr(Microphone, "start", refuse)
     expect(check_system_sound(needed=False)["System sound"], WARNING, "no microphone is named")
     expect(check_system_sound(needed=True)["System sound"], PROBLEM, "no microphone is named")
+
+
+def test_applications_are_named_or_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "list_streams", lambda: [PlaybackStream(1, {"application.name": "mpv"})])
+    expect(check_applications()["Applications"], OK, "playing now: 'mpv'")
+
+    def fail() -> None:
+        raise AudioDeviceError("no sound server")
+
+    monkeypatch.setattr(doctor, "list_streams", fail)
+    expect(check_applications()["Applications"], PROBLEM, "no sound server")

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from streamer.audio.sources.application import PlaybackStream
 from streamer.audio.sources.microphone import MicrophoneInfo
 from streamer.audio.sources.system import SystemSound
 from streamer.commands import devices
@@ -32,6 +33,8 @@ def shown(
     monkeypatch.setattr(devices, "list_devices", lambda: list(found))
     monkeypatch.setattr(devices, "list_microphones", lambda: list(microphones))
     monkeypatch.setattr(SystemSound, "check", lambda sound: setattr(sound, "name", "system sound of 'Boxes'"))
+    names = {"application.name": "Fire\x1b[1mfox", "application.process.binary": "firefox-bin"}
+    monkeypatch.setattr(devices, "list_streams", lambda: [PlaybackStream(1, names), PlaybackStream(2, names)])
     console = Console(file=io.StringIO(), width=width)
     assert show_devices(Settings(model=model or ModelSettings()), console) == 0
     assert isinstance(console.file, io.StringIO)
@@ -87,7 +90,12 @@ def test_microphones_are_listed_as_they_are_named(monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_the_computer_plays_is_told_with_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert shown(monkeypatch).endswith("System sound: 'Boxes', with --input system\n")
+    assert "System sound: 'Boxes', with --input system\n" in shown(monkeypatch)
+
+
+def test_applications_that_play_are_told_by_both_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    last = "Applications that play now: 'Fire [1mfox' (firefox-bin); with --input app:NAME\n"
+    assert shown(monkeypatch).endswith(last)
 
 
 def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,6 +119,7 @@ def test_it_works_without_devices_and_without_portaudio(monkeypatch: pytest.Monk
         raise AudioDeviceError("no sound server")
 
     monkeypatch.setattr(SystemSound, "check", no_system)
+    monkeypatch.setattr(devices, "list_streams", lambda: no_system(None))
     console = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(devices, "list_microphones", no_audio)
     monkeypatch.setattr(devices, "list_devices", no_inference)
@@ -120,4 +129,5 @@ def test_it_works_without_devices_and_without_portaudio(monkeypatch: pytest.Monk
         "Inference devices: OpenVINO cannot list its devices\n"
         "Microphones: no PortAudio [library]: install libportaudio2\n"
         "System sound: no sound server\n"
+        "Applications: no sound server\n"
     )

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
+from streamer.packed_models import PACKED_MODELS
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
@@ -149,7 +150,7 @@ def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub, console: Co
     assert here["me/fine-tune"] == ["me/fine-tune", "2 MB", str(cache.cached("me/fine-tune"))]
     assert here["me/cpp/ggml-base.bin"][:2] == ["me/cpp/ggml-base.bin", "1 MB"]
     assert to_pull["large-v3, large"] == ["openai/whisper-large-v3", "about 3.1 GB"]
-    assert {name for row in to_pull for name in row.split(", ")} == {*PUBLISHED, *ALIASES, "speakers"} - {"base.en"}
+    assert {name for row in to_pull for name in row.split(", ")} == {*PUBLISHED, *ALIASES, *PACKED_MODELS} - {"base.en"}
     assert server.requests == []
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamer.arrays import Float32Array
+from streamer.packed_models import PackedModel
 from streamer.sessions import speakers
 from streamer.speakers.diarization import Diarization
 from tests.daemon import SAMPLE, Outcome
@@ -53,7 +54,7 @@ def test_several_voices_and_too_little_speech_are_refused(
 def test_words_of_a_file_have_a_speaker(
     run_here: Callable[..., Outcome], people: dict[int, float], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("streamer.check.find_model", lambda: tmp_path)
+    monkeypatch.setattr(PackedModel, "find", lambda model: tmp_path)
     monkeypatch.setenv("STREAMER_SPEAKERS_ENROLLED", str(tmp_path))
     assert "leave out --stream" in run_here("transcribe", "--speakers", "--stream", SAMPLE).error()
     done = run_here("transcribe", "--speakers", "--format", "json", SAMPLE)

@@ -156,6 +156,8 @@ def random_settings(rng: random.Random) -> SessionSettings:
             min_speech_s=rng.choice((0.05, 0.1, 0.2)),
             min_silence_s=rng.choice((0.1, 0.6, 0.6, 2.0, 10.0)),
             pad_s=rng.choice((0.0, 0.1, 0.3, 0.5)),
+            turns=rng.random() < 0.5,
+            turn_silence_s=rng.choice((0.1, 2.0, 8.0)),
         ),
         pace_s=rng.choice((0.1, 0.5, 0.5, 2.0, 10.0)),
         policy=rng.choice(("agreement", "alignatt")),
@@ -261,6 +263,7 @@ class Client(Talker):
             words,
             settings=self.settings,
             new_detector=lambda: Detector(world.trouble, world.chances.detector),
+            on_turn=self._on_turn,
             kind=kind,
             capacity_samples=round(capacity_s * SAMPLE_RATE),
             max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
@@ -278,9 +281,25 @@ class Client(Talker):
         self.cuts: list[int] = []
         self.n_commands = 0
         self.most_items = 0
+        # End of the turn that is to be judged; whether that is done at all.
+        self._turn: int | None = None
+        self.judges = False
         # Whether it has left before its end, and how much had been said by then.
         self.left_early = False
         self.n_events_then = 0
+
+    def _on_turn(self, start: int, end: int) -> bool:
+        """Have a turn judged later, or not at all; see SessionOutput."""
+        assert 0 <= start < end
+        self._turn = end if self.judges and self.decoder_rng.random() < 0.8 else None
+        return self._turn is not None
+
+    def judge(self) -> None:
+        """Judge the turn that may be over, now or later."""
+        rng = self.decoder_rng
+        if self._turn is not None and rng.random() < 0.3:
+            end, self._turn = self._turn, None
+            self.runner.judge(end, rng.choice((None, 0.1, 0.9, 0.9)))
 
     @property
     def left(self) -> bool:
@@ -478,6 +497,7 @@ def run_in_simulated_time(seed: int, totals: Totals) -> None:
     engine, rng = world.engine, world.rng
     for client in world.clients:
         engine.add(client.runner)
+        client.judges = True
     turns = (engine.listen, engine.encode, engine.decode)
     left_s: float | None = None
     with failing_logic(world):
@@ -486,6 +506,8 @@ def run_in_simulated_time(seed: int, totals: Totals) -> None:
             order = rng.sample(turns, 3) if rng.random() < 0.3 else turns
             if not sum(turn() for turn in order):
                 spend(idle_s(world, clock.now_s))
+            for client in world.clients:
+                client.judge()
             if rng.random() < world.chances.suspend:
                 # The machine sleeps: its clients, too.
                 asleep_s = rng.choice((10.0, 4 * 3600.0))

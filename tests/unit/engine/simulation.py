@@ -84,6 +84,7 @@ class Talker:
         *,
         settings: SessionSettings = SETTINGS,
         new_detector: Callable[[], FakeDetector] = FakeDetector,
+        on_turn: Callable[[int, int], bool] = lambda start, end: False,
         **audio: Any,  # noqa: ANN401 - fields of `Input`
     ) -> None:
         self.voice, self.words = voice, words
@@ -102,7 +103,7 @@ class Talker:
         self.runner = SessionRunner(
             settings,
             Input(**fields),
-            SessionOutput(on_event=self.take, on_finished=self._finish),
+            SessionOutput(on_event=self.take, on_finished=self._finish, on_turn=on_turn),
             mel=FakeMel(voice),
             new_detector=new_detector,
         )

@@ -55,6 +55,22 @@ def test_a_final_is_due_at_once_a_partial_within_the_pace_and_a_recording_when_t
     assert live.due.deadline_s == due_s
 
 
+# What is kept.
+
+
+def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pause_or_was_lost() -> None:
+    kept: list[tuple[int, int]] = []
+    talker = talking(words_at(0.5), keep=lambda position, samples: kept.append((position, len(samples))))
+    talker.write(1600)
+    talker.runner.pause()
+    talker.write(800)
+    talker.runner.resume()
+    talker.write(400)
+    talker.runner.write_gap(320, "device")
+    talker.write(160)
+    assert kept == [(0, 1600), (2400, 400), (3120, 160)]
+
+
 # What does not come.
 
 

@@ -1,7 +1,8 @@
 """Which window is due, and when."""
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.engine.schedule import HESITATION_SAMPLES, PAUSE_SAMPLES, WindowSchedule
+from streamer.engine.gate import PAUSE_SAMPLES
+from streamer.engine.schedule import HESITATION_SAMPLES, WindowSchedule
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Window
 from tests.unit.engine.simulation import SETTINGS
 

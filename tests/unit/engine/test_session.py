@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.schedule import PAUSE_SAMPLES
+from streamer.engine.gate import PAUSE_SAMPLES
 from streamer.engine.session import Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from streamer.errors import ConfigError, PeerError
+from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Speech
+from streamer.languages import LANGUAGE_NAMES
 from streamer.outputs.chatbot import Chatbot, Conversation
 from streamer.outputs.completions import MAX_MESSAGE_BYTES, MAX_REPLY_CHARS
 from streamer.settings.table import ChatSettings
@@ -240,16 +241,67 @@ async def test_a_reply_that_ends_badly_is_one_line_and_its_text_is_kept(tail: st
     assert kept == ["The answer is"]
 
 
+async def test_a_conversation_that_is_too_long_for_the_model_loses_its_older_half() -> None:
+    async def too_long(reply: Reply) -> None:
+        await reply.start(400, "application/json; charset=utf-8")
+        said = "request (4123 tokens) exceeds the available context size (4096 tokens), try increasing it"
+        await reply.end(json.dumps({"error": {"code": 400, "message": said, "type": "exceed_context_size_error"}}))
+
+    scripts = [*map(saying, "abcde"), too_long, too_long, saying("f"), too_long, too_long, too_long]
+    async with chat_endpoint(*scripts) as endpoint, conversing(endpoint.url) as conversation:
+        for question in "123456":
+            await pieces(conversation, question)
+        sent = [[message["content"] for message in body["messages"]] for body in endpoint.bodies]
+        assert sent[5:] == [[*"1a2b3c4d5e6"], [*"4d5e6"], [*"5e6"]]
+        with pytest.raises(RefusalError, match=r"400 .*exceeds the available context size"):
+            await pieces(conversation, "a question that is too long alone" * 1000)
+
+
+async def test_a_reply_without_words_is_an_error_and_does_not_end_the_conversation() -> None:
+    async with chat_endpoint(saying(), saying("b")) as endpoint:
+        transcript = Transcript(endpoint)
+        running = asyncio.create_task(transcript.run())
+        transcript.bot.handle(final(" One."))
+        await until(lambda: len(transcript.lines) == 2)
+        transcript.bot.handle(final(" Two."))
+        transcript.bot.close()
+        await running
+        assert len(endpoint.bodies[1]["messages"]) == 1
+    assert transcript.lines[1].startswith("error: the reply has no words")
+    assert transcript.lines[2:] == ["you: Two.", "b", "."]
+
+
 async def test_a_reply_without_end_is_cut() -> None:
+    numbers = " ".join(str(n * n) for n in range(10_000))
+
     async def script(reply: Reply) -> None:
         await reply.start()
         with contextlib.suppress(ConnectionError):
-            for _ in range(10 * MAX_REPLY_CHARS // 10_000):
-                await reply.say("x" * 10_000)
+            for _ in range(10 * MAX_REPLY_CHARS // len(numbers)):
+                await reply.say(numbers)
 
     text, came, _ = await failure(script)
     assert "longer than" in text
     assert len("".join(came)) <= MAX_REPLY_CHARS
+
+
+@pytest.mark.parametrize("sentence", ["and matters ", "The capital of {} is the capital of {}.\n"])
+async def test_a_reply_that_repeats_itself_is_cut(sentence: str) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        with contextlib.suppress(ConnectionError):
+            for n in range(10_000):
+                await reply.say(sentence.replace("{}", list(LANGUAGE_NAMES.values())[n % 99]))
+
+    text, came, _ = await failure(script)
+    assert "repeats itself" in text
+    assert len("".join(came)) < 2_000
+
+
+async def test_a_list_is_no_loop() -> None:
+    lines = [f"{n}. The {name} language.\n" for n, name in enumerate(LANGUAGE_NAMES.values())]
+    async with chat_endpoint(saying(*lines)) as endpoint, conversing(endpoint.url) as conversation:
+        assert await pieces(conversation, "x") == lines
 
 
 async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
@@ -404,6 +456,14 @@ async def test_a_failure_is_shown_and_the_conversation_continues() -> None:
     ]  # fmt: skip
 
 
+def answering(status: int) -> Script:
+    async def script(reply: Reply) -> None:
+        await reply.start(status, "application/json")
+        await reply.end("{}")
+
+    return script
+
+
 async def test_an_endpoint_that_was_never_there_ends_it() -> None:
     async with chat_endpoint() as endpoint:
         pass
@@ -411,3 +471,14 @@ async def test_an_endpoint_that_was_never_there_ends_it() -> None:
     transcript.bot.handle(final(" One."))
     with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
         await transcript.run()
+
+
+@pytest.mark.parametrize(("status", "ends"), [(404, True), (429, False), (503, False)])
+async def test_a_first_answer_ends_it_only_if_the_address_is_wrong(status: int, ends: bool) -> None:
+    async with chat_endpoint(answering(status)) as endpoint:
+        transcript = Transcript(endpoint)
+        transcript.bot.handle(final(" One."))
+        transcript.bot.close()
+        with pytest.raises(PeerError, match="404") if ends else contextlib.nullcontext():
+            await transcript.run()
+    assert [line[:7] for line in transcript.lines] == ["you: On", *([] if ends else ["error: "])]

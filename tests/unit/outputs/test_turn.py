@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from streamer.events import Final, Gap, Partial, Speech
-from streamer.outputs.turn import MAX_QUESTION_CHARS, Turn
+from streamer.events import Final, Gap, Partial, Speech, Turn
+from streamer.outputs.turn import MAX_QUESTION_CHARS, SpokenQuestion
 from tests import builders
 
 PAUSE_S = 1.5
@@ -25,9 +25,9 @@ def end(time: float) -> Speech:
     return Speech(state="end", time=time)
 
 
-def turn_after(*events: Any) -> Turn:  # noqa: ANN401 - events of all types
+def turn_after(*events: Any) -> SpokenQuestion:  # noqa: ANN401 - events of all types
     """Return a turn after events at seconds 1, 2, 3 and so on."""
-    turn = Turn(PAUSE_S)
+    turn = SpokenQuestion(PAUSE_S)
     for now_s, event in enumerate(events, 1):
         turn.handle(event, float(now_s))
     return turn
@@ -50,6 +50,15 @@ def test_half_a_sentence_waits_for_the_rest() -> None:
     assert goes_on.due_s == 6.0
     assert goes_on.take() == "What is the capital of France?"
     assert goes_on.due_s is None
+
+
+def test_half_a_sentence_is_a_question_if_the_speaker_has_finished() -> None:
+    finished, unfinished = (Turn(time=2.0, probability=p, finished=p > 0.5) for p in (0.9, 0.1))
+    for turn, due_s in ((finished, 4.0), (unfinished, 4.0 + PAUSE_S)):
+        asked = turn_after(start(), turn, end(2.0), final(" The capital of", 2.0))
+        assert asked.due_s == due_s
+    goes_on = turn_after(start(), finished, end(2.0), start(3.0), end(4.0), final(" The capital of", 4.0))
+    assert goes_on.due_s == 6.0 + PAUSE_S
 
 
 def test_finals_of_speech_that_goes_on_are_one_question() -> None:
@@ -85,7 +94,7 @@ def test_the_times_of_a_new_session_begin_anew() -> None:
 
 
 def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:
-    turn = Turn(PAUSE_S)
+    turn = SpokenQuestion(PAUSE_S)
     assert not turn.handle(start(), 1.0)
     assert not turn.handle(partial(" Uh"), 1.0)
     assert turn.handle(partial(" Stop it", stable=5), 1.0)

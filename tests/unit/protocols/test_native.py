@@ -30,6 +30,9 @@ EVERYTHING: dict[str, Any] = {
     "words": False,
     "vad_threshold": 0.7,
     "min_silence_s": 1,
+    "turns": True,
+    "turn_threshold": 0.6,
+    "turn_silence_s": 3,
     "pace_s": 0.25,
 }
 

@@ -190,7 +190,11 @@ def test_a_change_in_mid_stream_goes_to_the_session_but_not_the_same_again() -> 
     talk.update(turn_detection={"type": "semantic_vad", "eagerness": "low"}, noise_reduction={"type": "near_field"})
     talk.update(turn_detection=None)
     changes = [action.options for action in talk.done if isinstance(action, Change)]
-    assert [(options["vad_threshold"], options["min_silence_s"]) for options in changes] == [(None, 1.5), (None, None)]
+    names = ("vad_threshold", "min_silence_s", "turns", "turn_silence_s")
+    assert [tuple(options[name] for name in names) for options in changes] == [
+        (None, 1.5, True, 8.0),
+        (None, None, False, None),
+    ]
 
 
 @pytest.mark.parametrize(("name", "decode"), [("audio/pcmu", MULAW.decode), ("audio/pcma", ALAW.decode)])

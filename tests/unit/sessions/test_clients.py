@@ -6,7 +6,7 @@ import dataclasses
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import numpy as np
@@ -16,7 +16,8 @@ from streamer.engine.engine import Engine
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
 from streamer.events import Error, Event
 from streamer.protocols.native import StreamStart
-from streamer.server.history import History
+from streamer.server.history import History, open_history
+from streamer.server.history_audio import find_spans
 from streamer.sessions.clients import ClientStreams
 from streamer.sessions.sessions import session_settings
 from streamer.sessions.streams import SPARE_S, ClientStream
@@ -77,6 +78,23 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.sessions(9)
         assert session.ended is not None
+
+
+@pytest.mark.parametrize(
+    ("whose", "keep", "kept"), [("none", True, False), ("own", True, False), ("all", True, True), ("all", None, False)]
+)
+async def test_a_clients_audio_is_kept_if_the_operator_and_the_client_want_that(
+    machine: Machine, tmp_path: Path, whose: Literal["none", "own", "all"], keep: bool | None, kept: bool
+) -> None:
+    server = ServerSettings(history=str(tmp_path / "history.db"), history_audio=whose)
+    with open_history(server) as history:
+        streams = ClientStreams(Settings(server=server), history)
+        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+        stream = await streams.open(StreamStart(keep=keep))
+        await stream.write(bytes(2 * 16_000))
+        stream.abandon()
+    assert history is not None
+    assert find_spans(history, stream.feed.session) == ([(0, 16_000)] if kept else [])
 
 
 async def test_a_client_that_wants_its_text_kept_is_told_that_it_is_not(machine: Machine) -> None:

@@ -1,55 +1,30 @@
 """Accelerators that compute something else than the CPU: one line says so, and the CPU takes their place."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
-import numpy as np
 import openvino as ov
 import pytest
 
 from streamer.errors import InferenceError
 from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
-from streamer.whisper.device import devices
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.speech import exact_plans
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model, verify_model
+from tests.unit.whisper.stand_in_npu import StandInCore, add_noise, install, npu_computes
 from tests.unit.whisper.support import NANO
 
 pytestmark = pytest.mark.slow
 
 
-class StandInCore:
-    """OpenVINO's core on a machine with a CPU, and an NPU that computes as the CPU does."""
-
-    available_devices = ("CPU", "NPU")
-
-    def __init__(self) -> None:
-        self._core = ov.Core()
-        self.driver = "1.38"
-        # Devices that graphs were compiled for.
-        self.compiled_for: list[str] = []
-
-    def compile_model(self, model: ov.Model, device: str, properties: Mapping[str, Any]) -> ov.CompiledModel:
-        self.compiled_for.append(device)
-        return self._core.compile_model(model, "CPU", {**properties, "INFERENCE_PRECISION_HINT": "f32"})
-
-    def get_property(self, device: str, name: str) -> object:
-        if name == "NPU_DRIVER_VERSION":
-            return self.driver
-        return self._core.get_property("CPU", name)
-
-
 @pytest.fixture(autouse=True)
 def core(monkeypatch: pytest.MonkeyPatch) -> StandInCore:
-    core = StandInCore()
-    monkeypatch.setattr(devices, "_cores", [cast(ov.Core, core)])
-    return core
+    return install(monkeypatch)
 
 
 @pytest.fixture
@@ -69,28 +44,6 @@ def load(cache_dir: Path, caplog: pytest.LogCaptureFixture) -> Callable[[], tupl
         return model, [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
     return load
-
-
-def npu_computes(
-    monkeypatch: pytest.MonkeyPatch, name: str, change: Callable[[np.ndarray[Any, np.dtype[np.float32]]], object]
-) -> None:
-    """Let a stage's output of each run on the NPU be changed."""
-    infer = Stage.infer
-
-    def changed(stage: Stage, inputs: Mapping[str, ov.Tensor], outputs: Mapping[str, ov.Tensor] | None = None) -> None:
-        infer(stage, inputs, outputs)
-        if stage.device == "NPU" and stage.sizes.stage == name:
-            for values in [tensor.data for tensor in (outputs or {}).values()] or [
-                stage.output("logits" if name == "decoder" else "last_hidden_state").data
-            ]:
-                change(values)
-
-    monkeypatch.setattr(Stage, "infer", changed)
-
-
-def add_noise(values: np.ndarray[Any, np.dtype[np.float32]]) -> None:
-    """Add the same noise each time, so that masks and state are in order."""
-    values += 3 * np.random.default_rng(1).standard_normal(values.shape[-1], dtype=np.float32)
 
 
 ON_CPU = {"encoder": "CPU", "cross_kv": "CPU", "decoder": "CPU"}

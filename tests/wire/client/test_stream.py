@@ -28,6 +28,8 @@ from streamer.errors import (
 )
 from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.cutting import cutting
+from tests.daemon import free_port
+from tests.waiting import until
 from tests.wire.client.test_captions import daemon, ready, sending
 from tests.wire.client.test_captions import final as said
 from tests.wire.support import RecordingStream, Running, final, heard, serving, within
@@ -269,6 +271,30 @@ async def test_no_daemon_is_one_line() -> None:
         free.bind(("127.0.0.1", 0))
         with pytest.raises(PeerError, match=r"no daemon at .*start one"):
             await collected(stream(NOISE, f"127.0.0.1:{free.getsockname()[1]}"))
+
+
+async def test_a_daemon_that_is_not_there_or_full_is_waited_for() -> None:
+    notices: list[str] = []
+    port = free_port()
+    events = asyncio.create_task(collected(stream(NOISE, f"127.0.0.1:{port}", wait_s=60, on_notice=notices.append)))
+    await until(lambda: len(notices) == 1)
+    async with serving(port=port) as running:
+        running.streams.refusal = BusyError("4 streams are open")
+        await until(lambda: len(running.streams.tenants) > 2)
+        running.streams.refusal = None
+        assert [event.type for event in await events] == ["ready", "final", "end"]
+        assert running.streams.opened[0].audio == NOISE.tobytes()
+    assert [notice.partition(" (")[0] for notice in notices] == [
+        f"ws://127.0.0.1:{port}/v1/stream is not there",
+        f"ws://127.0.0.1:{port}/v1/stream is back",
+    ]
+
+
+async def test_the_wait_for_a_daemon_ends() -> None:
+    notices: list[str] = []
+    with pytest.raises(PeerError, match=r"no daemon at .*start one"):
+        await collected(stream(NOISE, f"127.0.0.1:{free_port()}", wait_s=0.02, on_notice=notices.append))
+    assert len(notices) == 1
 
 
 async def test_options_that_no_daemon_knows_are_refused_in_its_words() -> None:

@@ -96,7 +96,9 @@ def test_a_report_shows_devices_and_verdicts_and_no_names(monkeypatch: pytest.Mo
     properties = {"DEVICE_ARCHITECTURE": "4000"}
     monkeypatch.setattr(doctor, "device_property", lambda core, device, name: properties.get(name, ""))
     expect(doctor.report(tmp_path)["Verdicts"], OK, "none: run `streamer models verify base --device NPU`")
-    verdict = DeviceVerdict("", "encoder", "openai/whisper-base int8", "AI Boost, driver 1.38", "2026.4", [30], 12.5)
+    verdict = DeviceVerdict(
+        "", "encoder", "openai/whisper-base int8", "AI Boost, driver 1.38", "2026.4", [30], 12.5, []
+    )
     for i, kept in enumerate((verdict, dataclasses.replace(verdict, model="anna/whisper", problem="wrong"))):
         entry = tmp_path / f"VERDICT-{i:016}"
         entry.mkdir()

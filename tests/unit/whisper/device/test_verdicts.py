@@ -19,7 +19,11 @@ class Machine:
         devices = {"encoder": "NPU", "cross_kv": "NPU", "decoder": "CPU"}
         compile_s = {Sizes("encoder"): 2.0, Sizes("encoder", 5): 1.04, Sizes("cross_kv"): 1.0}
         self.compilation = SimpleNamespace(
-            cache_dir=folder, devices=devices, compile_s=compile_s, facts=lambda stage: [devices[stage], driver]
+            cache_dir=folder,
+            devices=devices,
+            compile_s=compile_s,
+            entries=dict[Sizes, Path](),
+            facts=lambda stage: [devices[stage], driver],
         )
         self.compilation.windows_s = [5, 30]
 
@@ -56,6 +60,22 @@ def test_verdicts_are_found_again_by_another_process(tmp_path: Path, model: Path
     assert kept["cross_kv"].problem == ""
     # Without a cache they last as long as the process.
     assert Machine(None).verdicts(model).unjudged() == ["encoder", "cross_kv"]
+
+
+def test_a_stage_whose_graphs_are_no_longer_in_the_cache_is_judged_anew(tmp_path: Path, model: Path) -> None:
+    cache = tmp_path / "cache"
+    machine = Machine(cache)
+    machine.compilation.entries = {Sizes(stage): cache / f"NPU-{stage}" for stage in ("encoder", "cross_kv")}
+    blobs = [entry / "graph.blob" for entry in machine.compilation.entries.values()]
+    for blob in blobs:
+        blob.parent.mkdir(parents=True)
+        blob.write_bytes(b"compiled")
+    machine.verdicts(model).keep({"encoder": "wrong", "cross_kv": ""})
+    assert Machine(cache).verdicts(model).unjudged() == []
+    for blob in blobs:
+        blob.unlink()
+    # A device that is wrong is not tried for that reason.
+    assert Machine(cache).verdicts(model).unjudged() == ["cross_kv"]
 
 
 def test_another_driver_or_file_is_judged_anew(tmp_path: Path, model: Path) -> None:

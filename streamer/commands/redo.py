@@ -1,0 +1,101 @@
+"""`streamer history redo`: a session's audio transcribed again, and both texts beside each other."""
+
+import math
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.check import check_options
+from streamer.commands.history import clock, find_history, find_session, local_time, missing, short_name
+from streamer.commands.loading import load_chosen
+from streamer.errors import UsageError
+from streamer.events import Final, Gap
+from streamer.offline import transcribe
+from streamer.outputs.subtitles.cues import file_line
+from streamer.outside import printable
+from streamer.server import history_audio
+from streamer.server.history import History, KeptSession
+from streamer.settings.table import Settings
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
+
+MAX_HOLE_SAMPLES = 5 * SAMPLE_RATE  # audio on both sides of a shorter hole is transcribed as one
+NEAR_S = 1.0  # words farther from a line than this are a line of their own
+
+
+def redo(settings: Settings, name: str) -> int:
+    """Transcribe a session's audio with the settings' model, and print its lines as they were and are now.
+
+    Returns the exit code. Raises UsageError if no audio is kept, and what `load_chosen` raises.
+    """
+    file = find_history(settings)
+    session = find_session(file, name)
+    spans: list[tuple[int, int]] = []
+    for start, end in history_audio.find_spans(file, session.id):
+        if spans and start - spans[-1][1] <= MAX_HOLE_SAMPLES:
+            start = spans.pop()[0]
+        spans.append((start, end))
+    if not spans:
+        raise UsageError(
+            f"no audio of session {short_name(session.id)} is kept: expected one of a daemon with --history-audio own"
+        )
+    check_options(settings, streaming=False)
+    settings, model = load_chosen(settings, live=False)
+    lines = [
+        (event.start, event.end, missing(event) if isinstance(event, Gap) else file_line(event.text))
+        for event in file.transcript(session, newest=True)
+        if isinstance(event, Final | Gap)
+    ]
+    models = f"- {printable(session.ready.model)}, + {model.name}"
+    sys.stdout.write(f"# {local_time(session.started)}, {printable(session.source)}: {models}\n")
+    for start_s, before, after in _beside(lines, _words_again(file, session, spans, settings, model)):
+        marked = [(" ", after)] if before == after else [("-", before), ("+", after)]
+        for mark, text in marked:
+            if text:
+                sys.stdout.write(f"{clock(start_s)} {mark} {text}\n")
+        sys.stdout.flush()
+    return 0
+
+
+def _words_again(
+    file: History,
+    session: KeptSession,
+    spans: Iterable[tuple[int, int]],
+    settings: Settings,
+    model: WhisperModel,
+) -> Iterator[tuple[float, str]]:
+    """Transcribe spans of a session, in samples; yield the middle of each word, in seconds, and the word."""
+    decoding = resolve_decoding(settings.decoding, model, settings.speech, words=True)
+    for start, end in spans:
+        for final in transcribe(model, history_audio.read(file, session.id, start, end), decoding):
+            for word in final.words:
+                yield start / SAMPLE_RATE + (word.start + word.end) / 2, word.word
+
+
+def _beside(
+    lines: Sequence[tuple[float, float, str]], words: Iterable[tuple[float, str]]
+) -> Iterator[tuple[float, str, str]]:
+    """Yield (start in seconds, text, text made of words) for lines, and for words that are near none.
+
+    lines : (start, end, text)
+    words : (middle, word), in order
+    """
+    # Until when words belong to a line, when it starts, and its text.
+    places: list[tuple[float, float, str]] = []
+    last_s = 0.0
+    for i, (start_s, end_s, text) in enumerate(lines):
+        if start_s - last_s > 2 * NEAR_S:
+            places.append((start_s - NEAR_S, last_s, ""))
+        next_s = lines[i + 1][0] if i + 1 < len(lines) else math.inf
+        places.append((min(end_s + NEAR_S, (end_s + next_s) / 2), start_s, text))
+        last_s = end_s
+    places.append((math.inf, last_s, ""))
+    rest = iter(words)
+    word = next(rest, None)
+    for until_s, start_s, text in places:
+        found, first_s = "", start_s
+        while word is not None and word[0] < until_s:
+            first_s = first_s if found or text else word[0]
+            found += word[1]
+            word = next(rest, None)
+        yield first_s, text, file_line(found)

@@ -1,0 +1,373 @@
+"""A model that computes on the CPU until it is compiled for the NPU: nothing of what is said is lost or doubled."""
+
+import asyncio
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import log_mel
+from streamer.commands import loading
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
+from streamer.errors import ConfigError, InferenceError
+from streamer.events import End, Event, Final, Gap
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.sessions.sessions import SessionSource, open_session
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
+from streamer.whisper import model as model_module
+from streamer.whisper.device import stage as stage_module
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S
+from streamer.whisper.device.verdicts import kept_verdicts
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from tests.daemon import CACHE_VARIABLE, WAIT_S, environment
+from tests.e2e.test_failures import daemon_at_work, healthz
+from tests.fakes import Clock
+from tests.promises import check_promises
+from tests.unit.whisper import stand_in_npu
+from tests.unit.whisper.support import NANO, SPEECH, read
+
+CPU, NPU = (dict.fromkeys(("encoder", "cross_kv", "decoder"), device) for device in ("CPU", "NPU"))
+
+
+class Compiler:
+    """The compiler of the stand-in for an NPU."""
+
+    def __init__(self) -> None:
+        self.n_compiled = 0
+        self.fails = False
+        self._open = threading.Event()
+
+    def __call__(self) -> None:
+        assert self._open.wait(WAIT_S), "nobody lets the compiler go on"
+        self.n_compiled += 1
+        if self.fails:
+            raise RuntimeError("Exception from x\nthe compiler gives up")
+
+    def go_on(self) -> None:
+        """Compile everything, from now on without delay."""
+        self._open.set()
+
+
+@pytest.fixture
+def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
+    found = Compiler()
+    stand_in_npu.install(monkeypatch, found)
+    yield found
+    found.go_on()
+    for thread in threading.enumerate():
+        if thread.name == "compile":
+            thread.join(WAIT_S)
+
+
+def load(cache_dir: Path, device: str = "NPU", **options: object) -> WhisperModel:
+    devices = DeviceSettings(device, properties=options.pop("properties", ()))  # type: ignore[arg-type]
+    return load_model(str(NANO), LoadOptions(devices, cache_dir=str(cache_dir), at_once=True, **options))  # type: ignore[arg-type]
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + WAIT_S
+    while not holds():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def wait_for_npu(model: WhisperModel) -> None:
+    wait_until(lambda: model.runtime.devices == NPU)
+
+
+@pytest.mark.parametrize("device", ["NPU", "AUTO"])
+def test_a_model_starts_on_the_cpu_and_moves_to_the_npu_when_that_is_compiled(
+    tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture, device: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = load(tmp_path, device)
+    assert model.runtime.devices == CPU
+    assert "nano.en on CPU (until the NPU's graphs are compiled, some minutes)" in caplog.text
+    fork = model.fork()
+    first = [weakref.ref(model.runtime), weakref.ref(fork.runtime)]
+    calls: list[int] = []
+    fork.call_before(lambda: calls.append(1))
+    compiler.go_on()
+    wait_for_npu(model)
+    fork.run(lambda runtime: runtime.decoder.feed([1]))
+    assert (fork.runtime.devices, calls) == (NPU, [1])
+    wait_until(lambda: "nano.en runs on NPU" in caplog.text)
+    assert [runtime() for runtime in first] == [None, None], "the CPU's graphs are still in memory"
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_is_in_the_cache_goes_to_the_npu_at_once(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    wait_for_npu(load(tmp_path))
+    n_compiled = compiler.n_compiled
+    assert n_compiled > 3
+    assert load(tmp_path).runtime.devices == NPU
+    # A graph that is missing is compiled beside, those that are there are not.
+    next(tmp_path.glob("NPU-*/*.blob")).unlink()
+    model = load(tmp_path)
+    assert model.runtime.devices == CPU
+    wait_for_npu(model)
+    assert compiler.n_compiled == n_compiled + 1
+
+
+def test_without_a_cache_it_is_compiled_beside_at_each_start(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.whisper.model.open_cache", lambda setting: None)
+    compiler.go_on()
+    wait_for_npu(load(tmp_path))
+    model = load(tmp_path)
+    assert model.runtime.devices == CPU
+    wait_for_npu(model)
+
+
+@pytest.mark.parametrize("device", ["NPU", "AUTO"])
+def test_a_compiler_that_fails_leaves_the_model_on_the_cpu(
+    tmp_path: Path, compiler: Compiler, caplog: pytest.LogCaptureFixture, device: str
+) -> None:
+    caplog.set_level(logging.INFO)
+    model = load(tmp_path, device)
+    graphs = {*model._compilation.compiled.values()}
+    compiler.fails = True
+    compiler.go_on()
+    wait_until(lambda: "from now on" in caplog.text)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warning.startswith("NPU cannot compile the ")
+    assert warning.endswith("; trying CPU for encoder, cross_kv, decoder")
+    assert f"nano.en runs on CPU ({device}: NPU does not work, no GPU here) from now on" in caplog.text
+    assert model.run(lambda runtime: runtime.devices) == CPU
+    assert {*model._compilation.compiled.values()} == graphs, "compiled twice"
+
+
+def test_a_stage_that_the_npu_computes_wrongly_stays_on_the_cpu(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    stand_in_npu.npu_computes(monkeypatch, "decoder", stand_in_npu.add_noise)
+    model = load(tmp_path)
+    compiler.go_on()
+    wait_until(lambda: model.runtime.devices == {**NPU, "decoder": "CPU"})
+    assert "NPU computes the decoder wrongly" in caplog.text
+    expected = captions(load(tmp_path / "other", "CPU"))
+    assert captions(model) == expected
+    # The next start knows, also of an NPU that was asked for.
+    assert load(tmp_path).runtime.devices == {**NPU, "decoder": "CPU"}
+
+
+def test_a_model_that_works_nowhere_else_stays_as_it_is(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = load(tmp_path)
+    before = model.runtime
+
+    def fail(runtime: Runtime) -> None:
+        raise InferenceError("it gives nonsense", "decoder")
+
+    monkeypatch.setattr(Runtime, "warm_up", fail)
+    compiler.go_on()
+    wait_until(lambda: "it gives nonsense; nano.en stays on CPU" in caplog.text)
+    assert model.runtime is before
+
+
+def test_a_gpu_computes_until_the_npu_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = Compiler()
+    stand_in_npu.install(monkeypatch, compiler, ("CPU", "GPU", "NPU"))
+    model = load(tmp_path)
+    assert {*model.runtime.devices.values()} == {"GPU"}
+    compiler.go_on()
+    wait_for_npu(model)
+
+
+def test_a_property_that_the_npu_does_not_take_still_ends_the_start(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    with pytest.raises(ConfigError, match=r"NPU does not take NPU_NO_SUCH='1'"):
+        load(tmp_path, properties=("NPU_NO_SUCH=1",))
+
+
+def test_who_can_wait_waits(tmp_path: Path, compiler: Compiler) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(DeviceSettings("NPU"), cache_dir=str(tmp_path)))
+    assert model.runtime.devices == NPU
+
+
+async def test_the_daemon_says_in_healthz_on_which_device_it_is(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    async with daemon_at_work() as (_, port):
+        _, health = await asyncio.to_thread(healthz, port)
+        assert health["device"] == CPU
+        compiler.go_on()
+        await asyncio.to_thread(wait_until, lambda: healthz(port)[1]["device"] == NPU)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted there")
+def test_the_daemon_ends_at_once_while_it_compiles(tmp_path: Path) -> None:
+    program = f"""import sys, time
+from streamer.__main__ import main
+from streamer.whisper.device import devices
+from tests.unit.whisper.stand_in_npu import StandInCore
+devices._cores.append(StandInCore(lambda: time.sleep({10 * WAIT_S})))
+sys.exit(main())"""
+    command = [sys.executable, "-c", program, "run", "--port", "0", "--input", "none"]
+    environ = environment({CACHE_VARIABLE: str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)})
+    with subprocess.Popen(command, stderr=subprocess.PIPE, env=environ) as daemon:
+        assert daemon.stderr is not None
+        assert any(b"listening on" in line for line in daemon.stderr)
+        daemon.send_signal(signal.SIGINT)
+        assert daemon.wait(WAIT_S) == 0
+    assert not list(tmp_path.glob("NPU-*/*.blob"))
+    assert list(tmp_path.glob("CPU-*/*.blob"))
+
+
+@pytest.mark.parametrize("n_encoded", [5, 30])
+def test_captions_move_in_mid_speech_without_losing_or_repeating_a_word(
+    tmp_path: Path, compiler: Compiler, n_encoded: int
+) -> None:
+    """The NPU is ready when a window is encoded by the CPU and not decoded yet."""
+    model = load(tmp_path, windows_s=(5, 15))
+
+    def move(n_windows: int) -> None:
+        if n_windows == n_encoded:
+            compiler.go_on()
+            wait_for_npu(model)
+
+    expected = captions(model)
+    assert model.runtime.devices == CPU
+    assert captions(model, move) == expected
+    assert model.runtime.devices == NPU
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stage", "n_calls"), [("encoder", 12), ("decoder", 100)])
+def test_a_device_that_hangs_in_mid_speech_leaves_no_gap(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, stage: str, n_calls: int
+) -> None:
+    """The audio goes on meanwhile, and is given up where it has waited for long."""
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    assert model.runtime.devices == NPU
+    clock = TickingClock()
+    hung_s: list[float] = []
+
+    def hang(seconds: float) -> None:
+        hung_s.append(seconds)
+        clock.advance(seconds)
+
+    monkeypatch.setattr(stage_module, "TIMES_LONGER", 0)  # however busy the machine was
+    stand_in_npu.npu_hangs(monkeypatch, stage, n_calls, hang)
+    assert captions(model, clock=clock, times=2)[-1][2] > 20
+    assert model.runtime.devices == CPU
+    assert hung_s == [HANGS_NOT_BEFORE_S]
+
+
+def stale(n_kept: list[Float32Array]) -> Callable[[Float32Array], None]:
+    """Return what puts the result of the window before in the place of each."""
+
+    def exchange(values: Float32Array) -> None:
+        n_kept.append(values.copy())
+        values[:] = next((kept for kept in n_kept[-2::-1] if kept.shape == values.shape), values)
+
+    return exchange
+
+
+@pytest.mark.parametrize(
+    ("stage", "change"),
+    [
+        ("encoder", stand_in_npu.add_noise),
+        ("cross_kv", stand_in_npu.add_noise),
+        ("decoder", stand_in_npu.add_noise),
+        ("encoder", stale([])),
+    ],
+)
+def test_a_device_that_begins_to_compute_nonsense_is_given_up(
+    tmp_path: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    stage: str,
+    change: Callable[[Float32Array], None],
+) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+    for _ in range(2):
+        model.try_out()
+        assert model.runtime.devices == NPU
+    with monkeypatch.context() as patched:
+        stand_in_npu.npu_computes(patched, stage, change)
+        mel = log_mel(read(SPEECH), 80).astype(np.float32)
+        WhisperEncoder(model).encode(mel, 0, 4 * SAMPLE_RATE)
+        model.try_out()
+    assert model.runtime.devices == CPU
+    assert f"NPU computes the {stage} wrongly by now" in caplog.text
+    assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
+
+
+def test_a_daemon_watches_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: Compiler) -> None:
+    monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.5)
+    compiler.go_on()
+    settings = load_settings(None, {}, {"model.name": str(NANO), "model.cache_dir": str(tmp_path)})
+    model = loading.load(settings.model, at_once=True)
+    wait_until(lambda: model._computed is not None and model._computed[0].devices == NPU)
+    stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
+    wait_until(lambda: model.runtime.devices == CPU)
+
+
+class TickingClock(Clock):
+    """A clock that is a millisecond later each time."""
+
+    def __call__(self) -> float:
+        self.advance(0.001)
+        return self.now_s
+
+
+def captions(
+    model: WhisperModel,
+    encoded: Callable[[int], None] = lambda n_windows: None,
+    clock: Clock | None = None,
+    times: int = 1,
+) -> list[tuple[str, float, float]]:
+    """Return text and times of the finals of live speech, which must keep all promises; the clock is moved by hand.
+
+    encoded : receives how many windows are encoded, before the last one is decoded
+    clock : if others move it, too
+    times : how often the speech is said
+    """
+    clock, log, events = clock or TickingClock(), EventLog("live", 10_000), list[Event]()
+    engine = Engine(WhisperEncoder(model), WhisperDecoder(model, DecodingSettings(), clock), clock=clock)
+    settings = load_settings(None, {}, {"stream.max_delay_s": 10})
+    session = open_session(settings, model, log, SessionSource(kind=AudioKind.LIVE))
+    events += log.subscribe(events.append, after=0).backlog
+    engine.add(session)
+    samples, n_windows, n_written = np.tile(read(SPEECH), times), 0, 0
+    while not isinstance(events[-1], End):
+        clock.advance(0.1)
+        while n_written < min(len(samples), clock.now_s * SAMPLE_RATE):
+            session.write(samples[n_written : n_written + SAMPLE_RATE // 10])
+            n_written += SAMPLE_RATE // 10
+        if n_written >= len(samples):
+            session.end()
+        assert clock.now_s < 200
+        engine.listen()
+        if engine.encode():
+            n_windows += 1
+            encoded(n_windows)
+        engine.decode()
+    check_promises(events)
+    assert not [event for event in events if isinstance(event, Gap)]
+    return [(event.text, event.start, event.end) for event in events if isinstance(event, Final)]
