@@ -132,6 +132,9 @@ class TruncatedAudioError(StreamerError):
 class InferenceError(StreamerError):
     code: ClassVar[str] = "device"
 
+    # Whether the device is not to be tried again: it gave no answer, or computes nonsense.
+    hopeless = False
+
     def __init__(self, message: str, stage: str = "decoder") -> None:
         super().__init__(message)
 
@@ -141,9 +144,6 @@ class InferenceError(StreamerError):
 
 class LostDeviceError(InferenceError):
     """A device failed while it computed, or gave no answer: none of its stages can go on there."""
-
-    # Whether it is not worth to be tried again: it gave no answer, or computes nonsense.
-    hopeless = False
 
 
 class BusyError(StreamerError):

@@ -26,7 +26,13 @@ echo "$*" >>"$SOUND/calls"
 for argument; do case "$argument" in --monitor-stream=*) exec cat "$SOUND/${argument#*=}" ;; esac; done
 """
 
-PIPEWIRE = "pipewire & wireplumber & exec pipewire-pulse"
+# The others end if they are there before the socket is.
+PIPEWIRE = """
+pipewire &
+until test -S "$XDG_RUNTIME_DIR/pipewire-0"; do sleep 0.05; done
+wireplumber &
+exec pipewire-pulse
+"""
 
 
 class StandIn:

@@ -20,7 +20,7 @@ from streamer.commands.listen import daemon_address, log_trouble, shown_token
 from streamer.commands.terminal import notice
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.outputs.dictation import Dictation
-from streamer.outputs.keyboards import Typist, desktop, find_clipboard, find_keyboards, watched
+from streamer.outputs.keyboards import MAX_PIECE_CHARS, Typist, desktop, find_clipboard, find_keyboards, watched
 from streamer.settings.table import Settings
 
 SPACING_S = 0.1  # between two commands: those within 32 ms have one answer
@@ -109,8 +109,8 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
 
     async def write(text: str) -> None:
         async with typing:
-            if text:
-                await asyncio.to_thread(typist.type, text)
+            for first in range(0, len(text), MAX_PIECE_CHARS):
+                await asyncio.to_thread(typist.type, text[first : first + MAX_PIECE_CHARS])
 
     switch = _Switch(address, dictation, write)
 

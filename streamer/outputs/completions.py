@@ -169,6 +169,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
             content, ended = _content(message)
             finished = finished or ended
             content, half = _halved(half + content)
+            content = content if n_chars else content.lstrip()  # many models begin with a space or an empty line
             n_chars += len(content)
             if n_chars > max_chars:
                 raise PeerError(f"the reply is longer than {max_chars} characters: it was cut off there")

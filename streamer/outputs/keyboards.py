@@ -24,7 +24,7 @@ TOOL_S = 10.0  # after which a tool is given up
 MODIFIERS_S = 3.0  # for which a held modifier is waited for: with Ctrl, Alt or Super letters are commands
 POLL_S = 0.02  # between two looks at a key
 MAX_ERROR_BYTES = 4096  # of what a tool says when it fails
-MAX_PIECE_CHARS = 200  # typed at once: wtype takes 7 ms for each
+MAX_PIECE_CHARS = 200  # that are typed at once: wtype takes 7 ms for each, and Ctrl-C waits for it
 MAX_KEPT_CHARS = 100_000  # of text that the clipboard holds because it was not typed
 
 # Keys that can be held, by desktop, as X11 and as Windows number them: none that writes something, and no modifier.
@@ -145,11 +145,7 @@ class Typist:
         self._kept = self._reason = ""
 
     def type(self, text: str) -> None:
-        """Type text, or keep it; in pieces, so that a tool has the time for each."""
-        for first in range(0, len(text), MAX_PIECE_CHARS):
-            self._piece(text[first : first + MAX_PIECE_CHARS])
-
-    def _piece(self, text: str) -> None:
+        """Type a text of at most `MAX_PIECE_CHARS`, or keep it."""
         reason = "the screen is locked" if _is_locked() else self._try(text)
         if not reason:
             if self._reason:

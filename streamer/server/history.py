@@ -248,7 +248,7 @@ class History:
                     self.n_lost += 1
                     return False
                 self._pending.append(_Entry(event, own, source, time.time(), publish))
-                self._changed.notify()
+                self._changed.notify_all()
                 return not self._late
 
         return keep
@@ -263,7 +263,7 @@ class History:
             self.audio.close()
         with self._changed:
             self._closed = True
-            self._changed.notify()
+            self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
 
@@ -332,6 +332,7 @@ class History:
             for _ in range(n_written):
                 self._pending.popleft()
             losing, self._losing, self._late = self._losing, False, False
+            self._changed.notify_all()
         if failing or losing:
             missing = f"; {self.n_lost} texts were too many to wait, and are missing" if losing else ""
             logger.warning("the history %s is written again%s", self.path, missing)
@@ -458,7 +459,9 @@ class History:
         return self._delete(lambda file: _prune(file, at))
 
     def change(self, statement: str, values: dict[str, object] | tuple[object, ...]) -> None:
-        """Execute a statement. Raises HistoryError."""
+        """Execute a statement, after the events that wait are written or cannot be. Raises HistoryError."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._pending or self._late, LOCK_TIMEOUT_S)
         with self._changing, self.opened() as connection, connection:
             connection.execute(statement, values)
 

@@ -9,6 +9,7 @@ from streamer.correct.pipeline import ReadAudio
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.health import Health
+from streamer.outside import one_line
 from streamer.packed_models import TURNS
 from streamer.turns import WINDOW_SAMPLES, TurnModel
 from streamer.whisper.device.devices import the_core
@@ -60,10 +61,11 @@ class TurnsOfSession:
     def ask(self, start: int, end: int) -> bool:
         """Have a turn judged. Returns False if that fails for now. It waits for nothing."""
         health = self._turns.health
-        if health.waits("turns"):
+        why = health.why.get("turns")
+        if why is not None and health.waits("turns"):
             if not self._failed:
                 self._failed = True
-                self._log.append(Error(code="turns", message=health.why["turns"], fatal=False))
+                self._log.append(Error(code="turns", message=one_line(why), fatal=False))
             return False
         self._turns.worker.put(self, partial(self._judge, start, end))
         return True

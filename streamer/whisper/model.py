@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from weakref import ReferenceType, ref
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError, InferenceError, LostDeviceError, StreamerError
@@ -89,7 +90,7 @@ class WhisperModel:
         self._verdicts = verdicts
         self._before: Callable[[], None] = no_op
         # A runtime, and what it computed when it was first tried out.
-        self._computed: tuple[Runtime, dict[str, FloatArray]] | None = None
+        self._computed: tuple[ReferenceType[Runtime], dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -141,7 +142,7 @@ class WhisperModel:
     def watch(self) -> None:
         """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
         if self._compilation.others_may_come:
-            threading.Thread(target=self._watch, name="watch", daemon=True).start()
+            threading.Thread(target=_watch, args=(ref(self),), name="watch", daemon=True).start()
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and if its device fails, once more with a new one.
@@ -198,27 +199,21 @@ class WhisperModel:
         where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
         logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
-    def _watch(self) -> None:
-        while True:
-            with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
-                self.try_out()
-            time.sleep(WATCH_EVERY_S)
-
     def try_out(self) -> None:
         """Give up a device that computes something else from speech than when it was first tried out."""
         sample, runtime, known = speech(), self.runtime, self._computed
-        if sample is None or {*runtime.devices.values()} == {"CPU"}:
+        if sample is None or {stage.device for stage in runtime.stages} <= {"CPU"}:
             return
         mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
         token = self.tokenizer.special.start_of_transcript
         found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
-        if known is None or known[0] is not runtime:
-            self._computed = runtime, found
+        if known is None or known[0]() is not runtime:
+            self._computed = ref(runtime), found
             return
         for stage, expected in known[1].items():
             distance = distance_of(expected, found[stage])
             if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
-                error = LostDeviceError(
+                error = InferenceError(
                     f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
                     f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
                     stage,
@@ -233,15 +228,22 @@ class WhisperModel:
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
-        hopeless = isinstance(error, LostDeviceError) and error.hopeless
-        if lately or hopeless:
-            stages = self._compilation.sharing(error.stage) if hopeless else [error.stage]
+        if lately or error.hopeless:
+            stages = self._compilation.sharing(error.stage) if error.hopeless else [error.stage]
             self._verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
                 self._compilation.reject(dict.fromkeys(stages, error))
         self.start()
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
+
+
+def _watch(watched: ReferenceType[WhisperModel]) -> None:
+    while (model := watched()) is not None:
+        with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+            model.try_out()
+        del model
+        time.sleep(WATCH_EVERY_S)
 
 
 class _Fork(WhisperModel):

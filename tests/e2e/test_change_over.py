@@ -276,23 +276,13 @@ def test_a_device_that_hangs_in_mid_speech_leaves_no_gap(
     assert hung_s == [HANGS_NOT_BEFORE_S]
 
 
-def stale(n_kept: list[Float32Array]) -> Callable[[Float32Array], None]:
-    """Return what puts the result of the window before in the place of each."""
-
-    def exchange(values: Float32Array) -> None:
-        n_kept.append(values.copy())
-        values[:] = next((kept for kept in n_kept[-2::-1] if kept.shape == values.shape), values)
-
-    return exchange
-
-
 @pytest.mark.parametrize(
     ("stage", "change"),
     [
         ("encoder", stand_in_npu.add_noise),
         ("cross_kv", stand_in_npu.add_noise),
         ("decoder", stand_in_npu.add_noise),
-        ("encoder", stale([])),
+        ("encoder", stand_in_npu.late()),
     ],
 )
 def test_a_device_that_begins_to_compute_nonsense_is_given_up(
@@ -318,14 +308,17 @@ def test_a_device_that_begins_to_compute_nonsense_is_given_up(
     assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
 
 
-def test_a_daemon_watches_its_device(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, compiler: Compiler) -> None:
-    monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.5)
+def test_what_the_daemon_loads_is_watched(tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.01)
     compiler.go_on()
-    settings = load_settings(None, {}, {"model.name": str(NANO), "model.cache_dir": str(tmp_path)})
-    model = loading.load(settings.model, at_once=True)
-    wait_until(lambda: model._computed is not None and model._computed[0].devices == NPU)
+    models = [load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path)))]
+    monkeypatch.setattr(loading, "load_model", lambda *arguments, **keywords: models[0])
+    loading.load(load_settings(None, {}, {}).model, at_once=True)
+    wait_until(lambda: models[0]._computed is not None)
     stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
-    wait_until(lambda: model.runtime.devices == CPU)
+    wait_until(lambda: models[0].runtime.devices == CPU)
+    models.clear()
+    wait_until(lambda: "watch" not in {thread.name for thread in threading.enumerate()})
 
 
 class TickingClock(Clock):

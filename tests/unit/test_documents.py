@@ -20,7 +20,7 @@ PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPO
 NAMES = [page.name for page in PAGES]
 
 # Most words in all of docs/, and in README.md.
-MAX_WORDS = {"docs": 19_300, "README.md": 950}
+MAX_WORDS = {"docs": 19_300, "README.md": 980}
 MAX_COLUMNS = 130
 MAX_CELL = 115  # characters
 

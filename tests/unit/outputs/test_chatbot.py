@@ -55,7 +55,10 @@ async def failure(script: Script, **settings: Any) -> tuple[str, list[str], list
 
 
 async def test_a_reply_comes_in_pieces() -> None:
-    async with chat_endpoint(saying("Hel", "lo", " you.")) as endpoint, conversing(endpoint.url) as conversation:
+    async with (
+        chat_endpoint(saying("\n\n", " Hel", "lo", " you.")) as endpoint,
+        conversing(endpoint.url) as conversation,
+    ):
         assert await pieces(conversation, "hi") == ["Hel", "lo", " you."]
         expected = {"model": "default", "messages": [{"role": "user", "content": "hi"}], "stream": True}
         assert endpoint.bodies == [expected]
@@ -258,7 +261,7 @@ async def test_a_conversation_that_is_too_long_for_the_model_loses_its_older_hal
 
 
 async def test_a_reply_without_words_is_an_error_and_does_not_end_the_conversation() -> None:
-    async with chat_endpoint(saying(), saying("b")) as endpoint:
+    async with chat_endpoint(saying(" ", "\n"), saying("b")) as endpoint:
         transcript = Transcript(endpoint)
         running = asyncio.create_task(transcript.run())
         transcript.bot.handle(final(" One."))

@@ -49,14 +49,6 @@ def test_text_is_never_an_argument(tools: StandIns) -> None:
     assert set(tools.arguments("wtype")) == {"-"}
 
 
-def test_a_long_text_is_typed_in_pieces_for_which_a_tool_has_the_time(tools: StandIns) -> None:
-    tools.add("wtype")
-    made, _ = typist([])
-    made.type("ab " * 300)
-    assert tools.input("wtype") == "ab " * 300
-    assert len(tools.arguments("wtype")) == 5
-
-
 def test_where_the_compositor_lets_no_program_type_text_is_pasted(tools: StandIns) -> None:
     tools.fail("wtype", "Compositor does not support the virtual keyboard protocol")
     for name in ("ydotool", "wl-copy"):

@@ -109,6 +109,18 @@ def test_a_final_has_its_audio_in_the_file_at_once_and_the_end_has_the_rest(hist
     wait_until(lambda: rows(history)[1:] == [("s1", 3 * S, 4 * S)])
 
 
+def test_a_session_whose_text_is_written_late_has_its_audio(history: History) -> None:
+    keep = history.audio_keeper("s1")
+    log = EventLog("s1", 1000, keep=history.keeper(source="mic"))
+    with history._changing:
+        log.append(ready())
+        keep(0, melody(0.0, 1.0))
+        log.close()
+        wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
+    history.close()
+    assert rows(history) == [("s1", 0, S)]
+
+
 def test_the_file_is_the_users_own(history: History) -> None:
     Speaker(history).say("one")
     for path in (history.path, *history.path.parent.glob("history.db-*")):

@@ -20,6 +20,7 @@ from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.sessions import SessionSource, open_session
 from streamer.sessions.turns import Turns, TurnsOfSession
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings, SpeechSettings
+from streamer.turns import TurnModel
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, WAIT_S, pause_after, recording
 from tests.fakes import Clock
@@ -106,6 +107,23 @@ def test_a_damaged_model_is_one_line(home: Path) -> None:
     assert isinstance(error, Error)
     assert "is not a turn model" in error.message
     assert "\n" not in error.message
+
+
+def test_a_model_that_fails_at_work_is_one_line_and_no_end_of_captions(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_turn_model(home)
+
+    def fail(model: TurnModel, samples: Float32Array) -> float:
+        raise RuntimeError("no memory\nfor this")
+
+    monkeypatch.setattr(TurnModel, "probability", fail)
+    session = Session(Turns(Health()))
+    assert session.judge(1.0, 2.0) is None
+    assert not session.turns.ask(0, SAMPLE_RATE)
+    (error,) = session.published
+    assert isinstance(error, Error)
+    assert error.message == "unexpected RuntimeError: no memory for this"
 
 
 @pytest.mark.slow

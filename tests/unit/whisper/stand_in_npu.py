@@ -70,6 +70,18 @@ def add_noise(values: Float32Array) -> None:
     values += 3 * np.random.default_rng(1).standard_normal(values.shape[-1], dtype=np.float32)
 
 
+def late() -> Callable[[Float32Array], None]:
+    """Return what puts the result of the call before, of the same size, in the place of each."""
+    before: dict[tuple[int, ...], Float32Array] = {}
+
+    def exchange(values: Float32Array) -> None:
+        own = values.copy()
+        values[:] = before.get(values.shape, own)
+        before[values.shape] = own
+
+    return exchange
+
+
 class HungRequest:
     """A request to a device that never answers."""
 

@@ -16,7 +16,7 @@ from streamer.whisper.device.speech import exact_plans
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model, verify_model
-from tests.unit.whisper.stand_in_npu import StandInCore, add_noise, install, npu_computes
+from tests.unit.whisper.stand_in_npu import StandInCore, add_noise, install, late, npu_computes
 from tests.unit.whisper.support import NANO
 
 pytestmark = pytest.mark.slow
@@ -91,6 +91,15 @@ def test_a_device_that_adds_noise_is_refused_until_its_driver_changes(
     core.driver = "1.39"
     model, warned = load()
     assert (model.runtime.devices, warned) == (ON_NPU, [])
+
+
+def test_a_device_that_returns_another_windows_result_is_refused(
+    load: Callable[[], tuple[WhisperModel, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    npu_computes(monkeypatch, "encoder", late())
+    model, (warning,) = load()
+    assert model.runtime.devices["encoder"] == "CPU"
+    assert "the compiled encoder gives results that depend on the window before" in warning
 
 
 def test_a_model_that_is_started_again_is_not_compared_again(

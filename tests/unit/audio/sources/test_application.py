@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import application as module
-from streamer.audio.sources.application import PATIENCE_SAMPLES, Application, describe_applications, list_streams
+from streamer.audio.sources.application import (
+    PATIENCE_SAMPLES,
+    Application,
+    PlaybackStream,
+    describe_applications,
+    list_streams,
+)
 from streamer.errors import AudioDeviceError
 from tests.sound_servers import StandIn, running_pipewire, why_no_pipewire, write
 from tests.unit.audio.sources.recorder import Recorder
@@ -156,7 +162,7 @@ def test_a_sound_server_that_goes_away_and_comes_back(sound: StandIn) -> None:
 )
 def test_a_list_that_cannot_be_read_is_one_line(sound: StandIn, text: str) -> None:
     sound.list(text)
-    with pytest.raises(AudioDeviceError, match=r"cannot be listed .*expected JSON of pactl, version 16") as caught:
+    with pytest.raises(AudioDeviceError, match=r"cannot be listed .*expected pactl of version 16") as caught:
         Application("music").check()
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 400
@@ -173,6 +179,7 @@ def test_names_cannot_steer_a_terminal_or_fill_it(sound: StandIn) -> None:
     assert text.isprintable()
     assert text.startswith("'[2J Sink Input #7' (play er), 'ΩλΜüsik 🎵' (play er), 'xxx")
     assert text.endswith("xxx' (play er), 'play er'")
+    assert PlaybackStream(1, {"node.name": "synth", "application.name": "synth"}).names == ("synth",)
     assert len(text) < 400
     assert describe_applications([]) == "nothing"
     with pytest.raises(AudioDeviceError, match=r"^app: lacks a name: .*playing now: .*ΩλΜüsik"):

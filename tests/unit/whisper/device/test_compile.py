@@ -145,6 +145,17 @@ def test_the_times_of_a_device_that_was_given_up_are_forgotten(checkpoint: Check
     assert compilation.compile_s == {of_encoder: 30.0}
 
 
+@pytest.mark.parametrize(("hopeless", "device"), [(False, "GPU"), (True, "CPU")])
+def test_a_gpu_is_tried_in_full_precision_unless_that_is_hopeless(
+    checkpoint: Checkpoint, hopeless: bool, device: str
+) -> None:
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("AUTO"), ["CPU", "GPU"]))
+    error = InferenceError("it gives no answer", "decoder")
+    error.hopeless = hopeless
+    compilation.reject({"decoder": error})
+    assert compilation.devices == {"encoder": "GPU", "cross_kv": "GPU", "decoder": device}
+
+
 @pytest.mark.parametrize(
     ("sizes", "name"),
     [
