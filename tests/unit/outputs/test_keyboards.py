@@ -152,7 +152,7 @@ def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         server.kill()
 
 
-class Terminal:
+class XTerm:
     """An xterm with the focus, whose lines go into a file."""
 
     def __init__(self, folder: Path) -> None:
@@ -181,7 +181,7 @@ def xdotool(*arguments: str) -> int:
 @pytest.mark.parametrize("layout", ["us", "de", "us,ru"])
 def test_all_characters_arrive_on_each_layout(x_server: None, tmp_path: Path, layout: str) -> None:
     subprocess.run(["setxkbmap", layout], check=True)
-    terminal, keyboard = Terminal(tmp_path), X11()
+    terminal, keyboard = XTerm(tmp_path), X11()
     try:
         keyboard.type(HARD)
         # More than there are unused keys; one is needed again.
@@ -198,7 +198,7 @@ def test_without_a_focused_window_or_with_a_modifier_nothing_is_typed(
 ) -> None:
     monkeypatch.setattr(keyboards, "MODIFIERS_S", 0.1)
     monkeypatch.setattr(keyboards, "LOCKERS", set())
-    terminal, notices, said = Terminal(tmp_path), list[str](), io.StringIO()
+    terminal, notices, said = XTerm(tmp_path), list[str](), io.StringIO()
     typing = Typist([X11()], None, said, notices.append)
     try:
         assert xdotool("keydown", "ctrl") == 0
@@ -220,7 +220,7 @@ def test_without_a_focused_window_or_with_a_modifier_nothing_is_typed(
 
 
 def test_a_window_manager_says_whether_a_window_has_the_focus(x_server: None, tmp_path: Path) -> None:
-    terminal, keyboard = Terminal(tmp_path), X11()
+    terminal, keyboard = XTerm(tmp_path), X11()
     number = int((tmp_path / "id").read_text(encoding="ascii"))
     try:
         name_window("_NET_SUPPORTING_WM_CHECK", number)
@@ -253,7 +253,7 @@ def focus_nothing() -> None:
 
 
 def test_a_held_key_is_ours_and_text_typed_meanwhile_arrives(x_server: None, tmp_path: Path) -> None:
-    terminal, changes, changed = Terminal(tmp_path), list[bool](), threading.Event()
+    terminal, changes, changed = XTerm(tmp_path), list[bool](), threading.Event()
 
     def note(is_down: bool) -> None:
         changes.append(is_down)
