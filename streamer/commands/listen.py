@@ -10,7 +10,7 @@ from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import ConfigError
-from streamer.events import Error, Gap
+from streamer.events import Error, Event, Gap
 from streamer.outputs.base import Sink
 from streamer.outside import one_line
 from streamer.settings.load import TOKEN_VARIABLE
@@ -56,11 +56,17 @@ async def follow(address: DaemonAddress, sink: Sink, *, tell_trouble: bool) -> N
     """Pass a daemon's events to a sink; with `tell_trouble` log gaps and errors, if the sink does not show them."""
     async with contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events:
         async for event in events:
-            if tell_trouble and isinstance(event, Gap):
-                logger.warning("%.1f s to %.1f s are missing: %s", event.start, event.end, one_line(event.reason))
-            elif tell_trouble and isinstance(event, Error):
-                logger.warning("%s: %s", one_line(event.code), one_line(event.message))
+            if tell_trouble:
+                log_trouble(event)
             sink.handle(event)
+
+
+def log_trouble(event: Event) -> None:
+    """Log a gap or an error."""
+    if isinstance(event, Gap):
+        logger.warning("%.1f s to %.1f s are missing: %s", event.start, event.end, one_line(event.reason))
+    elif isinstance(event, Error):
+        logger.warning("%s: %s", one_line(event.code), one_line(event.message))
 
 
 def shown_token(file: str) -> str:
