@@ -177,7 +177,7 @@ def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[M
 
     def load(name: str) -> WhisperModel:
         loaded.append(Path(name).name)
-        return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": ""})())
+        return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": "", "loaded": True})())
 
     for name in names:
         (tmp_path / name).mkdir()
