@@ -468,7 +468,7 @@ async def pause_and_resume_by_signals(daemon: Daemon) -> None:
     for paused, said in (("true", "the input is paused"), ("false", "the input goes on")):
         daemon.process.send_signal(signal.SIGUSR1)
         daemon.wait_said(said)
-        assert daemon.get("/v1/input") == (200, f'{{"paused":{paused},"kept":false}}\n')
+        assert daemon.get("/v1/input") == (200, f'{{"paused":{paused},"kept":false,"audio":false}}\n')
         await asyncio.sleep(0.5)  # of what is said
 
 
