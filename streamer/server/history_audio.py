@@ -152,9 +152,9 @@ class AudioKeeper:
                 self._open.clear()
                 self._thread.shutdown(wait=False, cancel_futures=True)
         else:
-            if self._failing:
+            if self._failing and self._n_waiting <= MAX_WAITING_SAMPLES // 2:
                 logger.warning("audio is kept again")
-            self._failing = ""
+                self._failing = ""
 
     def _drop(self, session: str, start: int, end: int) -> None:
         """Forget audio, and with it the rest of the pieces that it is in."""

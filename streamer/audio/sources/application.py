@@ -36,8 +36,10 @@ PATIENCE_SAMPLES = SAMPLE_RATE // 4  # how much audio of one stream waits for th
 PAUSE_S = 0.5  # streams that give no audio for this time are paused: silence
 
 # Without the property, WirePlumber connects a recorder whose stream ended to another source, such as the microphone.
-_RECORD = f"parec --raw --format=float32le --rate={SAMPLE_RATE} --channels=1 --latency-msec=50".split()
-_ONLY = "--property=node.dont-reconnect=true"
+_RECORD = (
+    f"parec --raw --format=float32le --rate={SAMPLE_RATE} --channels=1 --latency-msec=50"
+    " --property=node.dont-reconnect=true"
+).split()
 
 
 class PlaybackStream(msgspec.Struct, frozen=True):
@@ -137,7 +139,7 @@ class Application(ThreadedSource):
         for index in self._recorders.keys() - own:
             self._recorders[index].kill()
         for index in set(own) - self._recorders.keys():
-            recorder = self._recorders[index] = _Tool(*_RECORD, _ONLY, f"--monitor-stream={index}")
+            recorder = self._recorders[index] = _Tool(*_RECORD, f"--monitor-stream={index}")
             self._selector.register(recorder.output, selectors.EVENT_READ, recorder)
         if not self._recorders:
             remedy = f"captions begin when it plays; playing now: {describe_applications(streams)}"
