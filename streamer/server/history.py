@@ -403,15 +403,14 @@ class History:
                 if not (newest and isinstance(event, Revision | Speakers)):
                     yield names.named(event) if isinstance(event, Final) else event
 
-    def events(self, session: str, after: int, *, newest: bool = False, limit: int = PAGE_EVENTS) -> list[Event]:
-        """Return the events of a session after number `after`, oldest first, without `end`.
+    def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
+        """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
 
         newest : apply corrections to finals
-        limit : return no more than these
         """
         found: list[Event] = []
         while not found:
-            values = {"session": session, "after": after, "newest": newest, "limit": limit}
+            values = {"session": session, "after": after, "newest": newest, "limit": PAGE_EVENTS}
             with self.opened() as connection:
                 rows = connection.execute(_EVENTS, values).fetchall()
                 if not rows:

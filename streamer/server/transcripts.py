@@ -125,7 +125,7 @@ def _sound(history: History, request: Request) -> Response:
         return _unknown(request.path_params["name"])
     name = request.path_params["line"]
     number = re.fullmatch(r"([0-9]{1,15})\.wav", name)
-    found = history.events(session.id, int(number[1]) - 1, limit=1) if number is not None else []
+    found = history.events(session.id, int(number[1]) - 1) if number is not None else []
     if number is None or not found or found[0].seq != int(number[1]) or not isinstance(found[0], Final | Gap):
         text = f"line {name!r:.40} is not in the session: expected SEQ.wav, with the `seq` of a final or a gap"
         return respond_error(HTTPStatus.NOT_FOUND, text)
