@@ -10,20 +10,20 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from streamer.errors import PeerError
+from streamer.errors import PeerError, UsageError
 
 SETTLE_S = 0.5  # in which programs have looked up the characters of keys that were pressed, before these keys change
 
 _HELD = 0b1001101  # Shift, Control, Mod1 (Alt), Mod4 (Super)
 _SHIFT = 0xFFE1  # keysym
+_CORE = 0x100  # the keyboard of XKB that all others feed
+_CAPS = 0b10  # modifier
 _LOCKS = (0, 0b10, 0b10000, 0b10010)  # Caps Lock and Num Lock (Mod2), which a grab counts as modifiers
 _OURS = 0xFFFFFF  # VoidSymbol, which marks a key of ours, or one that an earlier process has left
 
 
 class X11:
     """A connection to the X server. Used by one thread at a time."""
-
-    name = "XTest"
 
     def __init__(self) -> None:
         """Connect. Raises PeerError if the libraries or the server are missing."""
@@ -55,8 +55,12 @@ class X11:
         """Type text into the focused window. Raises PeerError if no window has the focus."""
         if not self._is_focused():
             raise PeerError("no window has the focus")
-        free, shift_code = self._read_layout(), self._code(_SHIFT)
-        for chunk in self._chunks(text, len(free) + len(self._codes)):
+        state = self._state()
+        free, shift_code = self._read_layout(state[0]), self._code(_SHIFT)
+        chunks = [*self._chunks(text, len(free) + len(self._codes))]
+        caps = state[9] & _CAPS
+        self._call("XkbLockModifiers", _CORE, caps, 0)  # otherwise letters have the wrong case
+        for chunk in chunks:
             self._assign(chunk, free)
             for keysym in chunk:
                 code, shift = self._layout.get(keysym) or (self._codes[keysym], False)
@@ -64,6 +68,8 @@ class X11:
                     self._xtest.XTestFakeKeyEvent(self._display, key, is_down, ctypes.c_ulong(0))
             self._call("XSync", 0)
             self._pressed = time.monotonic()
+        self._call("XkbLockModifiers", _CORE, caps, caps)
+        self._call("XSync", 0)
 
     def modifier_held(self) -> bool:
         """Return whether Shift, Ctrl, Alt or Super is held."""
@@ -73,10 +79,16 @@ class X11:
         return bool(modifiers.value & _HELD)
 
     def grab(self, keysym: int) -> bool:
-        """Keep a key from other programs, by its keysym. Returns whether none has it already."""
+        """Keep a key from other programs, by its keysym. Returns whether none has it already.
+
+        Raises UsageError if the layout lacks the key.
+        """
+        code = self._code(keysym)
+        if code == 0:  # to X11, any key
+            raise UsageError("the keyboard's layout has no such key: name another with --key")
         self._refused = False
         for locks in _LOCKS:
-            self._call("XGrabKey", self._code(keysym), locks, self._root, 0, 1, 1)
+            self._call("XGrabKey", code, locks, self._root, 0, 1, 1)
         self._repeat(keysym, is_on=False)
         return not self._refused
 
@@ -133,7 +145,13 @@ class X11:
         self._call("XChangeKeyboardControl", ctypes.c_ulong(0b11000000), control)
         self._call("XSync", 0)
 
-    def _read_layout(self) -> list[int]:
+    def _state(self) -> bytes:
+        """Return the state of the keyboard: the first byte is the group, the tenth the locked modifiers."""
+        state = ctypes.create_string_buffer(64)
+        self._call("XkbGetState", _CORE, state)
+        return state.raw
+
+    def _read_layout(self, group: int) -> list[int]:
         """Read the present layout, which may have taken keys of ours. Returns the keys without a character."""
         first, last, width = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("XDisplayKeycodes", ctypes.byref(first), ctypes.byref(last))
@@ -141,9 +159,7 @@ class X11:
         keysyms = self._call("XGetKeyboardMapping", first.value, n_codes, ctypes.byref(width))
         rows = {first.value + i: keysyms[i * width.value : (i + 1) * width.value] for i in range(n_codes)}
         self._xlib.XFree(keysyms)
-        state = ctypes.create_string_buffer(64)
-        self._call("XkbGetState", 0x100, state)  # of the core keyboard; the first byte is the group
-        first_level = 2 * state.raw[0]
+        first_level = 2 * group
         self._layout = {
             row[first_level + shift]: (code, bool(shift))
             for shift in (1, 0)
