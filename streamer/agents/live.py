@@ -14,11 +14,11 @@ from streamer.errors import IdleError
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.languages import code_of
 
-MAX_WAITING = 6000  # pieces of audio that no daemon takes: two minutes in pieces of 20 ms
-SILENCE_S = 0.6  # that ends a turn, unless the caller wants another
-
 # Tolerance for comparing the end of the text with the end of speech, in seconds: times are rounded.
 TIME_SKEW_S = 0.01
+
+MAX_WAITING = 6000  # pieces of audio that no daemon takes: two minutes in pieces of 20 ms
+SILENCE_S = 0.6  # that ends a turn, unless the caller wants another
 
 # Languages that Whisper calls otherwise.
 _WHISPER_CODES = {"nb": "no", "fil": "tl", "jv": "jw", "cmn": "zh", "multi": "auto"}
@@ -45,6 +45,8 @@ class LiveStream:
         self._on_lost = on_lost
         self._items: asyncio.Queue[Item | None] = asyncio.Queue(MAX_WAITING)
         self._decoder = PcmDecoder("s16le", SAMPLE_RATE, 1)
+        # All changes of options, in case one is dropped.
+        self._changes: dict[str, Any] = {}
         # Whether `on_lost` was called since the last event, and whether audio was dropped since the last was taken.
         self._lost = self._dropping = False
 
@@ -64,6 +66,7 @@ class LiveStream:
         """Change options from here on."""
         changes = _for_whisper(options)
         self._options |= changes
+        self._changes |= changes
         self._send(cast(Options, changes))
 
     def finish(self) -> None:
@@ -90,6 +93,8 @@ class LiveStream:
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         while (item := await self._items.get()) is not None:
+            if self._dropping and self._changes:
+                yield cast(Options, self._changes)
             self._dropping = False
             yield item
 

@@ -21,6 +21,18 @@ _CAPS = 0b10  # modifier
 _LOCKS = (0, 0b10, 0b10000, 0b10010)  # Caps Lock and Num Lock (Mod2), which a grab counts as modifiers
 _OURS = 0xFFFFFF  # VoidSymbol, which marks a key of ours, or one that an earlier process has left
 
+# Connections of which the server has refused a request.
+_refused = set[int | None]()
+
+
+def _refuse(display: int, event: int) -> int:
+    _refused.add(display)
+    return 0
+
+
+# Kept for as long as the process lives, as Xlib has one for all connections; without it, Xlib ends the process.
+_ON_ERROR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_refuse)
+
 
 class X11:
     """A connection to the X server. Used by one thread at a time."""
@@ -37,10 +49,7 @@ class X11:
         self._xlib.XDefaultRootWindow.restype = ctypes.c_ulong
         self._xlib.XInternAtom.restype = ctypes.c_ulong
         self._xlib.XGetKeyboardMapping.restype = ctypes.POINTER(ctypes.c_ulong)
-        # Whether the server has refused a request: Xlib would end the process.
-        self._refused = False
-        self._on_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(self._refuse)
-        self._xlib.XSetErrorHandler(self._on_error)
+        self._xlib.XSetErrorHandler(_ON_ERROR)
         self._display = ctypes.c_void_p(self._xlib.XOpenDisplay(None))
         if not self._display:
             raise PeerError(f"the X server {os.environ.get('DISPLAY', '')!r:.60} cannot be reached")
@@ -86,11 +95,11 @@ class X11:
         code = self._code(keysym)
         if code == 0:  # to X11, any key
             raise UsageError("the keyboard's layout has no such key: name another with --key")
-        self._refused = False
+        _refused.discard(self._display.value)
         for locks in _LOCKS:
             self._call("XGrabKey", code, locks, self._root, 0, 1, 1)
         self._repeat(keysym, is_on=False)
-        return not self._refused
+        return self._display.value not in _refused
 
     def is_down(self, keysym: int) -> bool:
         """Return whether a grabbed key is held, and free the keyboard, which its press has grabbed for us."""
@@ -107,10 +116,6 @@ class X11:
 
     def _call(self, function: str, *arguments: Any) -> Any:  # noqa: ANN401 - as C has it
         return getattr(self._xlib, function)(self._display, *arguments)
-
-    def _refuse(self, display: int, event: int) -> int:
-        self._refused = True
-        return 0
 
     def _is_focused(self) -> bool:
         """Return whether a window has the focus: one of the window manager's, which no user sees, is none."""

@@ -1,6 +1,7 @@
 """What types on a desktop: tools that stand-ins play, and the X server where Xvfb is installed."""
 
 import ctypes
+import gc
 import io
 import os
 import shutil
@@ -293,6 +294,14 @@ def test_a_held_key_is_ours_and_text_typed_meanwhile_arrives(x_server: None, tmp
             assert terminal.read() == "while it is held"  # and nothing of F9 itself
     finally:
         terminal.process.kill()
+
+
+def test_a_refusal_is_that_of_its_connection(x_server: None) -> None:
+    f9, first, second = keyboards.KEYS["x11"]["F9"], X11(), X11()
+    assert first.grab(f9)
+    X11()  # its error handler goes with it
+    gc.collect()
+    assert [second.grab(f9), first.grab(f9)] == [False, True]
 
 
 def test_a_key_that_the_layout_lacks_is_one_line(x_server: None) -> None:

@@ -90,11 +90,13 @@ async def test_what_waits_is_bounded_and_said_once(
     monkeypatch.setattr(module, "MAX_WAITING", 10)
     async with serving() as running:
         stream = opened(running.port, [])
+        stream.change({"language": "de"})
         for number in range(30):
             stream.audio(np.full(160, number, "<i2").tobytes(), 16_000, 1)
         stream.finish()
         await within(collected(stream))
         audio = np.frombuffer(bytes(running.streams.opened[0].audio), "<i2")
+        assert running.streams.opened[0].commands[0] == ("set", 0)  # a change is not dropped
     assert sorted(set(audio.tolist())) == list(range(21, 30))
     assert len([record for record in caplog.records if "are dropped" in record.message]) == 1
 
