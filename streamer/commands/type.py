@@ -18,7 +18,7 @@ from streamer.client.connection import DaemonAddress
 from streamer.client.control import command
 from streamer.commands.listen import daemon_address, log_trouble, shown_token
 from streamer.commands.terminal import notice
-from streamer.errors import PeerError, StreamerError, UsageError
+from streamer.errors import PeerError, UsageError
 from streamer.outputs.dictation import Dictation
 from streamer.outputs.keyboards import (
     MAX_PIECE_CHARS,
@@ -61,7 +61,8 @@ def type_text(
     try:
         with FileLock(folder / "lock").acquire(blocking=False):
             address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-            typist = _typist()
+            name = desktop()
+            typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
             try:
                 asyncio.run(_dictate(address, typist, folder / "port", finals=finals, key=key))
             finally:
@@ -73,17 +74,6 @@ def type_text(
             ) from None
         notice(f"typing {_toggled(folder / 'port')}")
     return 0
-
-
-def _typist() -> Typist:
-    """Return what types on this desktop. Raises StreamerError if nothing types or copies."""
-    name = desktop()
-    keyboards, clipboard = find_keyboards(name), find_clipboard(name)
-    if not keyboards and clipboard is None:
-        raise StreamerError(
-            "nothing that types or copies is installed: expected wtype, or for GNOME ydotool 1.0 and wl-clipboard"
-        )
-    return Typist(keyboards, clipboard, sys.stdout, notice)
 
 
 class _Switch:

@@ -85,6 +85,8 @@ class Tool:
 
 Keyboard = Tool | X11 | Windows
 
+_NOTHING = "nothing that {} is installed: expected wtype, or for GNOME ydotool 1.0 and wl-clipboard"
+
 _WL_COPY, _PBCOPY = Tool(("wl-copy",)), Tool(("pbcopy",))
 _SHIFT_INSERT = ("key", "42:1", "110:1", "110:0", "42:0")  # pastes the clipboard or, in terminals, the selection
 _COMMAND_V = ("-e", 'tell application "System Events" to keystroke "v" using command down')
@@ -136,6 +138,9 @@ class Typist:
     def __init__(
         self, keyboards: Sequence[Keyboard], clipboard: Tool | None, terminal: TextIO, on_notice: Callable[[str], None]
     ) -> None:
+        """Make a typist. Raises StreamerError if nothing types or copies."""
+        if not keyboards and clipboard is None:
+            raise StreamerError(_NOTHING.format("types or copies"))
         self._keyboards = keyboards
         self._clipboard = clipboard
         self._terminal = terminal
@@ -185,10 +190,7 @@ class Typist:
                 reasons.append(str(error))
             else:
                 return ""
-        return (
-            "; ".join(reasons)
-            or "nothing that types is installed; install wtype, or for GNOME ydotool 1.0 and wl-clipboard"
-        )
+        return "; ".join(reasons) or _NOTHING.format("types")
 
 
 @contextlib.contextmanager
