@@ -231,7 +231,7 @@ def _is_locked() -> bool:
     session = os.environ.get("XDG_SESSION_ID", "auto")  # GNOME's terminal is outside of the session and has none
     command = ["loginctl", "show-session", "--property=LockedHint", "--value", "--", session]
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run(command, check=False, capture_output=True, timeout=LOCK_S)  # noqa: S603
+        done = subprocess.run(command, check=False, capture_output=True, timeout=TOOL_S)  # noqa: S603
         if done.stdout.strip() == b"yes":
             return True
     with contextlib.suppress(psutil.Error):  # a process may end in between

@@ -123,6 +123,7 @@ def test_whether_the_screen_is_locked_is_not_looked_up_for_each_piece(
 ) -> None:
     tools.add("wtype")
     tools.add("loginctl")
+    monkeypatch.setattr(keyboards, "LOCK_S", 10 * WAIT_S)
     made, _ = typist([])
     for _ in range(3):
         made.type("x")
