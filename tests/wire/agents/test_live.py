@@ -13,7 +13,7 @@ from streamer.errors import PeerError, ProtocolError
 from streamer.events import Error, Event
 from tests.daemon import free_port
 from tests.waiting import until
-from tests.wire.support import heard, serving, within
+from tests.wire.support import final, heard, serving, within
 
 TONE = (np.sin(np.arange(48_000) / 10) * 9000).astype("<i2")
 
@@ -106,13 +106,17 @@ async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
         stream = opened(running.port, [])
         events = asyncio.create_task(collected(stream))
         first = await running.streams.first()
+        stream.audio(TONE.tobytes(), 16_000, 1)
+        await heard(first, len(TONE) * 2)
         first.report(Error(code="idle", message="nothing was sent", fatal=True))
         first.log.close()
         await until(lambda: len(running.streams.opened) == 2)
         stream.audio(TONE.tobytes(), 16_000, 1)
         stream.finish()
-        await within(events)
+        *_, said, _ = await within(events)
         assert running.streams.opened[1].audio == TONE.tobytes()
+        alone = final(1, "96000 bytes")
+        assert (said.start, said.end) == (alone.start + 3.0, alone.end + 3.0)  # in the times of all the audio
 
 
 async def test_a_wrong_token_and_an_absent_daemon_are_one_line() -> None:
