@@ -106,9 +106,9 @@ class _Switch:
         """Begin when a key is pressed, end when it is released."""
         was_down = False
         while True:
-            if (now_down := is_down()) != was_down:
-                was_down = now_down
-                await self.set(now_down)
+            if is_down() != was_down:
+                was_down = not was_down
+                await self.set(was_down)
             await asyncio.sleep(POLL_S)
 
 
@@ -154,8 +154,7 @@ async def _toggles(port_file: Path, switch: _Switch) -> AsyncGenerator[None]:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        port_file.unlink(missing_ok=True)
-        port_file.touch(mode=0o600, exist_ok=False)
+        port_file.touch(mode=0o600)
         port_file.write_text(f"{port} {secret}", encoding="ascii")
         try:
             yield

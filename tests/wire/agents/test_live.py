@@ -10,7 +10,7 @@ from streamer.agents import live as module
 from streamer.agents.live import LiveStream
 from streamer.client.connection import STREAM_PATH, parse_address
 from streamer.errors import PeerError, ProtocolError
-from streamer.events import Error, Event
+from streamer.events import Error, Event, Final
 from tests.daemon import free_port
 from tests.waiting import until
 from tests.wire.support import final, heard, serving, within
@@ -115,6 +115,7 @@ async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
         stream.finish()
         *_, said, _ = await within(events)
         assert running.streams.opened[1].audio == TONE.tobytes()
+        assert isinstance(said, Final)
         alone = final(1, "96000 bytes")
         assert (said.start, said.end) == (alone.start + 3.0, alone.end + 3.0)  # in the times of all the audio
 
