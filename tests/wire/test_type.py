@@ -219,3 +219,25 @@ async def test_two_toggles_count_while_a_daemon_takes_its_time(tmp_path: Path, m
     assert answers == ["begins", "ends", "begins"]
     text = [dictation.handle(event) for event in (FLUSHED, final(1, "One."), FLUSHED, final(2, "No."), FLUSHED)]
     assert [*text, dictation.handle(final(3, "Two."))] == ["", "One.", " ", "", "", "Two."]
+
+
+async def test_a_held_key_types_from_its_press_to_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPACING_S", 0.0)
+    held, done = iter([False, True, True, False, True]), asyncio.Event()
+
+    def is_down() -> bool:
+        state = next(held, None)
+        if state is None:
+            done.set()
+        return state is not False
+
+    async with serving() as server:
+        dictation = Dictation(finals=True)
+        switch = module._Switch(parse_address(server.url), dictation, lambda text: asyncio.sleep(0))
+        following = asyncio.create_task(switch.follow(is_down))
+        await within(done.wait())
+        following.cancel()
+        assert server.own.commands == ["flush"] * 3
+        assert switch.on
+    said = [event for n in range(3) for event in (FLUSHED, final(n, f"{n}."))]
+    assert "".join(dictation.handle(event) for event in said) == "0. 2."
