@@ -98,7 +98,7 @@ def test_a_tool_that_hangs_is_given_up_and_one_that_serves_in_the_background_is_
     os.kill(int((tools.folder / "wl-copy.pid").read_text(encoding="ascii")), 9)
 
 
-@pytest.mark.parametrize("locker", ["swaylock", "loginctl"])
+@pytest.mark.parametrize("locker", ["a process", "loginctl"])
 def test_nothing_is_typed_into_a_locked_screen(tools: StandIns, monkeypatch: pytest.MonkeyPatch, locker: str) -> None:
     tools.add("wtype")
     notices: list[str] = []
@@ -109,7 +109,9 @@ def test_nothing_is_typed_into_a_locked_screen(tools: StandIns, monkeypatch: pyt
         made.type("secret")
         assert tools.arguments("loginctl") == ["show-session --property=LockedHint --value -- 3"]
     else:
-        copy = shutil.copy("/bin/sleep", tools.folder / "swaylock")
+        name = f"lock{os.getpid()}"  # other tests at the same time must not see one that is known
+        monkeypatch.setattr(keyboards, "LOCKERS", {name})
+        copy = shutil.copy("/bin/sleep", tools.folder / name)
         with subprocess.Popen([copy, "600"]) as process:
             made.type("secret")
             process.kill()
@@ -160,7 +162,8 @@ def x_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         if shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     read_end, write_end = os.pipe()
-    command = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "800x300x24", "-nolisten", "tcp"]
+    # Without -noreset it begins anew when setxkbmap, its only client, has ended, and loses an xterm that connects then.
+    command = ["Xvfb", "-displayfd", str(write_end), "-screen", "0", "800x300x24", "-nolisten", "tcp", "-noreset"]
     with subprocess.Popen(command, pass_fds=[write_end], stderr=subprocess.DEVNULL) as server:
         os.close(write_end)
         with os.fdopen(read_end) as file:
