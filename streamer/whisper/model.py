@@ -263,19 +263,19 @@ class WhisperModel:
         mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
         try:
             found = run_stages(beside, mel, self.tokenizer.special.start_of_transcript)
-            runtime.tried = runtime.tried or found
-            for stage, expected in runtime.tried.items():
-                distance, device = distance_of(expected, found[stage]), runtime.devices[stage]
-                if device != "CPU" and not distance <= TOLERANCE:
-                    wrong = InferenceError(
-                        f"{device} computes the {stage} wrongly by now: in speech it differs from what it computed"
-                        f" before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
-                        stage,
-                    )
-                    wrong.hopeless = True
-                    raise wrong
         except InferenceError as error:
             self.recover(runtime, error)
+            return
+        runtime.tried = runtime.tried or found
+        for stage, expected in runtime.tried.items():
+            distance, device = distance_of(expected, found[stage]), runtime.devices[stage]
+            if device != "CPU" and not distance <= TOLERANCE:
+                text = (
+                    f"{device} computes the {stage} wrongly by now: in speech it differs from what it computed before"
+                    f" by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`"
+                )
+                self.recover(runtime, InferenceError(text, stage, hopeless=True))
+                return
 
     def _load(self, parts: "_Parts", later: "_Parts | None") -> None:
         begin, source = time.monotonic(), parts.source

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -312,6 +313,29 @@ def test_a_device_that_begins_to_compute_nonsense_is_given_up(
     assert model.runtime.devices == CPU
     assert f"NPU computes the {stage} wrongly by now" in caplog.text
     assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
+
+
+def test_captions_go_on_while_a_device_hangs_that_is_tried_out(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+    mel = log_mel(read(SPEECH), 80).astype(np.float32)
+    hung: list[int] = []
+    devices: list[dict[str, str]] = []
+
+    def hang(seconds: float) -> None:
+        hung.append(threading.get_ident())
+        if len(hung) == 1:
+            with ThreadPoolExecutor(1) as captions:
+                captions.submit(WhisperEncoder(model).encode, mel, 0, 4 * SAMPLE_RATE).result(WAIT_S)
+            devices.append(model.runtime.devices)
+
+    stand_in_npu.npu_hangs(monkeypatch, "encoder", 0, hang)
+    model.try_out()
+    assert len(set(hung)) == 2, "captions do not need the device"
+    assert devices == [CPU]
+    assert model.runtime.devices == CPU
 
 
 def test_what_the_daemon_loads_is_watched(
