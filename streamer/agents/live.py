@@ -5,20 +5,22 @@ import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any, cast
 
+import numpy as np
+
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.client.connection import DaemonAddress, log_notice
 from streamer.client.options import Options
-from streamer.client.stream import Item, stream
+from streamer.client.stream import Item, shifted, stream
 from streamer.errors import IdleError
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.languages import code_of
 
-MAX_WAITING = 6000  # pieces of audio that no daemon takes: two minutes in pieces of 20 ms
-SILENCE_S = 0.6  # that ends a turn, unless the caller wants another
-
 # Tolerance for comparing the end of the text with the end of speech, in seconds: times are rounded.
 TIME_SKEW_S = 0.01
+
+MAX_WAITING = 6000  # pieces of audio that no daemon takes: two minutes in pieces of 20 ms
+SILENCE_S = 0.6  # that ends a turn, unless the caller wants another
 
 # Languages that Whisper calls otherwise.
 _WHISPER_CODES = {"nb": "no", "fil": "tl", "jv": "jw", "cmn": "zh", "multi": "auto"}
@@ -45,6 +47,10 @@ class LiveStream:
         self._on_lost = on_lost
         self._items: asyncio.Queue[Item | None] = asyncio.Queue(MAX_WAITING)
         self._decoder = PcmDecoder("s16le", SAMPLE_RATE, 1)
+        # All changes of options, in case one is dropped.
+        self._changes: dict[str, Any] = {}
+        # Samples that sessions have taken.
+        self._n_taken = 0
         # Whether `on_lost` was called since the last event, and whether audio was dropped since the last was taken.
         self._lost = self._dropping = False
 
@@ -64,6 +70,7 @@ class LiveStream:
         """Change options from here on."""
         changes = _for_whisper(options)
         self._options |= changes
+        self._changes |= changes
         self._send(cast(Options, changes))
 
     def finish(self) -> None:
@@ -73,16 +80,18 @@ class LiveStream:
     async def events(self) -> AsyncGenerator[list[Event], None]:
         """Yield events until the audio has ended, those that belong together at once; see `UserTurns`.
 
-        Raises what `stream` raises, except IdleError: another session replaces one in which nothing was said for long.
+        Times are those of all the audio. Raises what `stream` raises, except IdleError: another session replaces one in
+        which nothing was said for long.
         """
         turns = UserTurns()
         while True:
+            begin_s = self._n_taken / SAMPLE_RATE
             events = stream(self, self._address, on_notice=self._notice, wait_s=self._wait_s, **self._options)
             try:
                 async with contextlib.aclosing(aiter(events)) as reading:
                     async for event in reading:
                         self._lost = False
-                        if published := turns.handle(event):
+                        if published := turns.handle(shifted(event, begin_s)):
                             yield published
                 return
             except IdleError:
@@ -90,7 +99,10 @@ class LiveStream:
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         while (item := await self._items.get()) is not None:
+            if self._dropping and self._changes:
+                yield cast(Options, self._changes)
             self._dropping = False
+            self._n_taken += len(item) if isinstance(item, np.ndarray) else 0
             yield item
 
     def _send(self, item: Item | None) -> None:

@@ -79,9 +79,9 @@ class STT(stt.STT):
     ) -> stt.SpeechEvent:
         frame = rtc.combine_audio_frames(buffer)
         live = self.open(language, conn_options, on_lost=lambda notice: None)
-        live.audio(bytes(frame.data), frame.sample_rate, frame.num_channels)
-        live.finish()
         try:
+            live.audio(bytes(frame.data), frame.sample_rate, frame.num_channels)
+            live.finish()
             finals = [event async for batch in live.events() for event in batch if isinstance(event, Final)]
         except StreamerError as error:
             raise APIConnectionError(str(error), retryable=False) from None
@@ -110,6 +110,7 @@ class SpeechStream(stt.RecognizeStream):
                 async for batch in batches:
                     for event in batch:
                         self._publish(event)
+            await reading
         except StreamerError as error:
             raise APIConnectionError(str(error), retryable=False) from None
         finally:
@@ -117,15 +118,17 @@ class SpeechStream(stt.RecognizeStream):
 
     async def _read_input(self) -> None:
         begun = False
-        async for item in self._input_ch:
-            if not isinstance(item, rtc.AudioFrame):
-                self.live.flush()
-                continue
-            if not begun:
-                begun, self.start_time = True, time.time() - item.duration
-            self._unreported_s += item.duration
-            self.live.audio(bytes(item.data), item.sample_rate, item.num_channels)
-        self.live.finish()
+        try:
+            async for item in self._input_ch:
+                if not isinstance(item, rtc.AudioFrame):
+                    self.live.flush()
+                    continue
+                if not begun:
+                    begun, self.start_time = True, time.time() - item.duration
+                self._unreported_s += item.duration
+                self.live.audio(bytes(item.data), item.sample_rate, item.num_channels)
+        finally:  # an impossible frame ends the stream, too
+            self.live.finish()
 
     def _publish(self, event: Event) -> None:
         match event:

@@ -1,6 +1,8 @@
 """Speech as Ogg Opus (RFC 6716, RFC 7845), through PyAV."""
 
+import contextlib
 import io
+import itertools
 
 import numpy as np
 
@@ -36,13 +38,11 @@ def decode(data: bytes, n_samples: int) -> Float32Array:
     resampler = Resampler(track.sample_rate, track.channels)
     samples = np.zeros(n_samples, dtype=np.float32)
     n_done = 0
-    try:
-        for block in (*map(resampler.process, track.blocks()), resampler.flush()):
-            part = block[: n_samples - n_done]
+    with contextlib.closing(track):
+        for block in itertools.chain(track.blocks(), [None]):
+            part = (resampler.flush() if block is None else resampler.process(block))[: n_samples - n_done]
             samples[n_done : n_done + len(part)] = part
             n_done += len(part)
             if n_done == n_samples:  # a few bytes can stand for hours
                 break
-    finally:
-        track.close()
     return samples

@@ -254,7 +254,7 @@ async def connected(
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
     if address.fingerprint:
-        how = {"ssl": unverified(), "create_connection": _pinned(address.fingerprint)}
+        how = {"ssl": tls_context(address), "create_connection": _pinned(address.fingerprint)}
     elif address.unix_socket:
         how = {"unix": True, "path": address.unix_socket}
     if place is not None and place.seq:
@@ -316,11 +316,22 @@ def _failure(error: Exception, address: DaemonAddress, url: str) -> Exception:
             return PeerError(f"{address} answered with a wrong address ({one_line(error):.300}): is a daemon there?")
 
 
-def unverified() -> ssl.SSLContext:
-    """Return a context for a daemon whose certificate is known by its fingerprint."""
+def tls_context(address: DaemonAddress) -> ssl.SSLContext:
+    """Return a context which verifies the certificate, unless `check_certificate` is to do that by its fingerprint."""
     context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    if address.fingerprint:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
+
+
+def check_certificate(connection: ssl.SSLObject, fingerprint: str) -> None:
+    """Raise PeerError unless the peer has this certificate."""
+    found = hashlib.sha256(connection.getpeercert(binary_form=True) or b"").hexdigest()
+    if found != fingerprint:
+        raise PeerError(
+            f"the daemon shows another certificate, SHA-256 {found}: expected {fingerprint}; if the daemon made a new"
+            " one, it prints the fingerprint at its start"
+        )
 
 
 def _pinned(fingerprint: str) -> type[ClientConnection]:
@@ -328,13 +339,7 @@ def _pinned(fingerprint: str) -> type[ClientConnection]:
 
     class PinnedConnection(ClientConnection):
         async def handshake(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
-            shown = self.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
-            found = hashlib.sha256(shown).hexdigest()
-            if found != fingerprint:
-                raise PeerError(
-                    f"the daemon shows another certificate, SHA-256 {found}: expected {fingerprint}; if the daemon made"
-                    " a new one, it prints the fingerprint at its start"
-                )
+            check_certificate(self.transport.get_extra_info("ssl_object"), fingerprint)
             await super().handshake(*arguments, **options)
 
     return PinnedConnection

@@ -1,45 +1,42 @@
 """Commands for a daemon's own input."""
 
 import asyncio
-import hashlib
-import ssl
-import urllib.parse
 from typing import Any
 
-from streamer.client.connection import CAPTIONS_PATH, DaemonAddress, unverified
+import httpx
+
+from streamer.client.connection import CAPTIONS_PATH, DaemonAddress, check_certificate, tls_context
 from streamer.errors import PeerError
-from streamer.outside import one_line
+from streamer.outside import is_loopback, one_line
 
 ANSWER_S = 5.0
 
 
 async def command(address: DaemonAddress, name: str) -> None:
     """Command a daemon's own input: flush, pause, resume or clear. Raises PeerError if that fails."""
-    parts = urllib.parse.urlsplit(address.url)
-    path = parts.path.replace(CAPTIONS_PATH, f"/v1/input/{name}")
-    token = f"Authorization: Bearer {address.token}\r\n" if address.token else ""
-    tls: dict[str, Any] = {}
-    if parts.scheme == "wss":
-        tls = {"ssl": unverified() if address.fingerprint else ssl.create_default_context()}
+    url = httpx.URL(address.url.replace("ws", "http", 1))
+    url = url.copy_with(path=url.path.removesuffix(CAPTIONS_PATH) + f"/v1/input/{name}", query=None)
+    headers = {"Authorization": f"Bearer {address.token}"} if address.token else {}
+
+    async def check(step: str, info: dict[str, Any]) -> None:
+        if address.fingerprint and step.endswith("start_tls.complete"):  # nothing was sent yet
+            check_certificate(info["return_value"].get_extra_info("ssl_object"), address.fingerprint)
+
+    how: dict[str, Any] = {
+        "verify": url.scheme == "https" and tls_context(address),  # it takes 25 ms to make one
+        "trust_env": not is_loopback(url.host),  # a proxy cannot reach this machine's own ports
+    }
+    if address.unix_socket:
+        how["transport"] = httpx.AsyncHTTPTransport(verify=False, uds=address.unix_socket)
     try:
-        async with asyncio.timeout(ANSWER_S):
-            if address.unix_socket:
-                reader, writer = await asyncio.open_unix_connection(address.unix_socket)
-            else:
-                port = parts.port or (443 if tls else 80)
-                reader, writer = await asyncio.open_connection(parts.hostname, port, **tls)
-            try:
-                if address.fingerprint:
-                    shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
-                    if hashlib.sha256(shown).hexdigest() != address.fingerprint:
-                        raise PeerError(f"{address} shows another certificate than that of the fingerprint")
-                head = f"POST {path} HTTP/1.1\r\nHost: {parts.netloc}\r\n{token}Content-Length: 0\r\nConnection: close"
-                writer.write(f"{head}\r\n\r\n".encode())
-                status = one_line((await reader.readline()).decode("latin-1"))
-            finally:
-                writer.close()
-    except (OSError, ValueError) as error:
+        async with (
+            asyncio.timeout(ANSWER_S),
+            httpx.AsyncClient(**how) as client,
+            client.stream("POST", url, headers=headers, extensions={"trace": check}) as response,
+        ):
+            status = response.status_code
+    except (httpx.HTTPError, TimeoutError) as error:
         raise PeerError(f"{address} does not answer ({one_line(error) or type(error).__name__:.200})") from None
-    if " 200 " not in status:
-        remedy = ": give a token with the scope control" if " 401" in status or " 403" in status else ""
-        raise PeerError(f"{address} refuses to {name} ({status:.100}){remedy}")
+    if status != 200:
+        remedy = ": give a token with the scope control" if status in (401, 403) else ""
+        raise PeerError(f"{address} refuses to {name} (HTTP status {status}){remedy}")

@@ -296,7 +296,7 @@ class StreamClient:
                     ):
                         self._begin_anew(self._base + self._processed)
                         raise GoneError("it stops")
-                yield _shifted(event, self._base / self._rate) if self._base else event
+                yield shifted(event, self._base / self._rate) if self._base else event
         finally:
             if sending is not None:
                 sending.cancel()
@@ -489,7 +489,7 @@ def _error(event: Error) -> StreamerError:
     return _ERRORS.get(event.code, PeerError)(f"{one_line(event.message):.500}")
 
 
-def _shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
+def shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
     """Return an event, or a word, with times that are later."""
     changes: dict[str, Any] = {
         name: round(getattr(value, name) + by_s, 3)
@@ -497,5 +497,5 @@ def _shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a wo
         if name in value.__struct_fields__
     }
     if "words" in value.__struct_fields__:
-        changes["words"] = tuple(_shifted(word, by_s) for word in value.words)
+        changes["words"] = tuple(shifted(word, by_s) for word in value.words)
     return msgspec.structs.replace(value, **changes)

@@ -65,8 +65,9 @@ MAX_LEFT = 10_000  # sessions whose clients have left, and which a worker may st
 
 async def run_gateway(settings: Settings) -> int:
     """Serve clients until a signal stops it; return the exit code. Raises StreamerError if it cannot start."""
-    if settings.server.history:
-        raise ConfigError("server.history is set, and a gateway keeps no history: leave it out")
+    if settings.server.history or settings.server.history_audio != "none":
+        name = "history" if settings.server.history else "history_audio"
+        raise ConfigError(f"server.{name} is set, and a gateway keeps no history: leave it out")
     stop = asyncio.Event()
     with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:

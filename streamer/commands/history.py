@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
@@ -21,6 +22,7 @@ from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import speaker_of, turns
 from streamer.outside import printable
 from streamer.server.history import AUTO, History, KeptSession, history_path, shown_time
+from streamer.server.history_audio import find_spans
 from streamer.settings.table import Settings
 
 LAST = "last"  # names the newest session
@@ -34,12 +36,14 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     file = find_history(settings)
     in_use = file.in_use
     table = Table(box=None, pad_edge=False)
-    for title in ("Session", "Began", "Ended", "Events", "Source", "Model"):
+    for title in ("Session", "Began", "Ended", "Events", "Audio", "Source", "Model"):
         table.add_column(title, justify="right" if title == "Events" else "left", no_wrap=True)
     for session in reversed(file.sessions(limit)):
         ended = "is open" if session.ended is None and in_use else local_time(session.ended or session.started)
+        n_samples = sum(end - start for start, end in find_spans(file, session.id))
+        audio = clock(n_samples / SAMPLE_RATE) if n_samples else ""
         table.add_row(
-            *(short_name(session.id), local_time(session.started), ended, str(session.n_events)),
+            *(short_name(session.id), local_time(session.started), ended, str(session.n_events), audio),
             *(Text(printable(text)) for text in (session.source, session.ready.model)),
         )
     console.print(table)

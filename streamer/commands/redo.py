@@ -30,11 +30,7 @@ def redo(settings: Settings, name: str) -> int:
     """
     file = find_history(settings)
     session = find_session(file, name)
-    spans: list[tuple[int, int]] = []
-    for start, end in history_audio.find_spans(file, session.id):
-        if spans and start - spans[-1][1] <= MAX_HOLE_SAMPLES:
-            start = spans.pop()[0]
-        spans.append((start, end))
+    spans = history_audio.find_spans(file, session.id, max_hole=MAX_HOLE_SAMPLES)
     if not spans:
         raise UsageError(
             f"no audio of session {short_name(session.id)} is kept: expected one of a daemon with --history-audio own"

@@ -21,15 +21,8 @@ _ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
 _RUN = (
     *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
     *("input.min_battery", "model.unload_s"),
-    *(
-        *_ADDRESS,
-        "server.history",
-        "server.history_audio",
-        "outputs.to",
-        *_CORRECTION,
-        "speakers.enabled",
-        "speech.turns",
-    ),
+    *(*_ADDRESS, "server.history", "server.history_audio", "outputs.to"),
+    *(*_CORRECTION, "speakers.enabled", "speech.turns"),
 )
 _DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)

@@ -18,9 +18,17 @@ from streamer.client.connection import DaemonAddress
 from streamer.client.control import command
 from streamer.commands.listen import daemon_address, log_trouble, shown_token
 from streamer.commands.terminal import notice
-from streamer.errors import PeerError, StreamerError, UsageError
+from streamer.errors import PeerError, UsageError
 from streamer.outputs.dictation import Dictation
-from streamer.outputs.keyboards import MAX_PIECE_CHARS, Typist, desktop, find_clipboard, find_keyboards, watched
+from streamer.outputs.keyboards import (
+    MAX_PIECE_CHARS,
+    POLL_S,
+    Typist,
+    desktop,
+    find_clipboard,
+    find_keyboards,
+    grabbed,
+)
 from streamer.settings.table import Settings
 
 SPACING_S = 0.1  # between two commands: those within 32 ms have one answer
@@ -53,7 +61,8 @@ def type_text(
     try:
         with FileLock(folder / "lock").acquire(blocking=False):
             address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-            typist = _typist()
+            name = desktop()
+            typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
             try:
                 asyncio.run(_dictate(address, typist, folder / "port", finals=finals, key=key))
             finally:
@@ -67,21 +76,11 @@ def type_text(
     return 0
 
 
-def _typist() -> Typist:
-    """Return what types on this desktop. Raises StreamerError if nothing types or copies."""
-    name = desktop()
-    keyboards, clipboard = find_keyboards(name), find_clipboard(name)
-    if not keyboards and clipboard is None:
-        raise StreamerError(
-            "nothing that types or copies is installed: expected wtype, or for GNOME ydotool 1.0 and wl-clipboard"
-        )
-    return Typist(keyboards, clipboard, sys.stdout, notice)
-
-
 class _Switch:
     """Begins and ends typing, with a flush of the daemon's input: words count by when they were said."""
 
     def __init__(self, address: DaemonAddress, dictation: Dictation, write: Callable[[str], Awaitable[None]]) -> None:
+        # What was asked for last; it may wait for the lock.
         self.on = False
         self._address = address
         self._dictation = dictation
@@ -90,11 +89,11 @@ class _Switch:
 
     async def set(self, on: bool) -> None:
         """Begin or end."""
+        if on == self.on:
+            return
+        self.on = on
+        notice("typing" if on else "typing has ended")
         async with self._lock:
-            if on == self.on:
-                return
-            self.on = on
-            notice("typing" if on else "typing has ended")
             self._dictation.expect(on=on)
             try:
                 await command(self._address, "flush")
@@ -103,9 +102,18 @@ class _Switch:
                 await self._write(self._dictation.settle())
             await asyncio.sleep(SPACING_S)
 
+    async def follow(self, is_down: Callable[[], bool]) -> None:
+        """Begin when a key is pressed, end when it is released."""
+        was_down = False
+        while True:
+            if is_down() != was_down:
+                was_down = not was_down
+                await self.set(was_down)
+            await asyncio.sleep(POLL_S)
+
 
 async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, finals: bool, key: str) -> None:
-    dictation, loop, typing = Dictation(finals=finals), asyncio.get_running_loop(), asyncio.Lock()
+    dictation, typing = Dictation(finals=finals), asyncio.Lock()
 
     async def write(text: str) -> None:
         async with typing:
@@ -113,24 +121,21 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
                 await asyncio.to_thread(typist.type, text[first : first + MAX_PIECE_CHARS])
 
     switch = _Switch(address, dictation, write)
-
-    def on_key(is_down: bool) -> None:
-        asyncio.run_coroutine_threadsafe(switch.set(is_down), loop)
-
     begun = bool(key)
-    with watched(desktop(), key, on_key) if key else contextlib.nullcontext():
+    async with contextlib.AsyncExitStack() as stack:
         if key:
+            following = asyncio.create_task(switch.follow(stack.enter_context(grabbed(desktop(), key))))
+            stack.callback(following.cancel)
             notice(f"hold {key} to type what is said")
-        async with (
-            _toggles(port_file, switch),
-            contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events,
-        ):
-            async for event in events:
-                log_trouble(event)
-                await write(dictation.handle(event))
-                if not begun:
-                    begun = True
-                    await switch.set(True)
+        await stack.enter_async_context(_toggles(port_file, switch))
+        events = aiter(listen_to(address, on_notice=notice))
+        await stack.enter_async_context(contextlib.aclosing(events))
+        async for event in events:
+            log_trouble(event)
+            await write(dictation.handle(event))
+            if not begun:
+                begun = True
+                await switch.set(True)
 
 
 @contextlib.asynccontextmanager
@@ -139,18 +144,17 @@ async def _toggles(port_file: Path, switch: _Switch) -> AsyncGenerator[None]:
     secret = secrets.token_hex(16)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError, ValueError, TimeoutError):
+        with contextlib.closing(writer), contextlib.suppress(OSError, ValueError):
             async with asyncio.timeout(TOGGLE_S):
-                if hmac.compare_digest((await reader.readline()).strip(), secret.encode()):
-                    await switch.set(not switch.on)
-                    writer.write(b"begins\n" if switch.on else b"ends\n")
-                    await writer.drain()
-        writer.close()
+                known = hmac.compare_digest((await reader.readline()).strip(), secret.encode())
+            if known:
+                # Answered first: the daemon may take its time.
+                writer.write(b"ends\n" if switch.on else b"begins\n")
+                await switch.set(not switch.on)
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
-        port_file.unlink(missing_ok=True)
-        port_file.touch(mode=0o600, exist_ok=False)
+        port_file.touch(mode=0o600)
         port_file.write_text(f"{port} {secret}", encoding="ascii")
         try:
             yield

@@ -74,7 +74,7 @@ class Input:
     max_delay_s: float = math.inf  # live audio that has waited for this long when its turn comes is given up
     reserved: bool = False  # whether it counts as unbroken speech when room for another session is computed
     live_from: int = 0  # audio before this is sent again, as fast as possible
-    keep: KeepAudio = no_audio  # called with all audio but that of pauses
+    keep: KeepAudio = no_audio  # called with all audio but that of pauses and behind the end
 
 
 @dataclass(slots=True)
@@ -149,7 +149,7 @@ class SessionRunner:
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
-        if not self.paused:
+        if not (self.paused or self.over):
             self.input.keep(self.ring.head, samples)
         self._write(samples)
 

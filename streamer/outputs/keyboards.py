@@ -6,10 +6,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TextIO
 
@@ -23,6 +21,7 @@ from streamer.outside import one_line
 TOOL_S = 10.0  # after which a tool is given up
 MODIFIERS_S = 3.0  # for which a held modifier is waited for: with Ctrl, Alt or Super letters are commands
 POLL_S = 0.02  # between two looks at a key
+LOCK_S = 2.0  # between two looks at whether the screen is locked, each of which takes milliseconds
 MAX_ERROR_BYTES = 4096  # of what a tool says when it fails
 MAX_PIECE_CHARS = 200  # that are typed at once: wtype takes 7 ms for each, and Ctrl-C waits for it
 MAX_KEPT_CHARS = 100_000  # of text that the clipboard holds because it was not typed
@@ -86,6 +85,8 @@ class Tool:
 
 Keyboard = Tool | X11 | Windows
 
+_NOTHING = "nothing that {} is installed: expected wtype, or for GNOME ydotool 1.0 and wl-clipboard"
+
 _WL_COPY, _PBCOPY = Tool(("wl-copy",)), Tool(("pbcopy",))
 _SHIFT_INSERT = ("key", "42:1", "110:1", "110:0", "42:0")  # pastes the clipboard or, in terminals, the selection
 _COMMAND_V = ("-e", 'tell application "System Events" to keystroke "v" using command down')
@@ -137,16 +138,23 @@ class Typist:
     def __init__(
         self, keyboards: Sequence[Keyboard], clipboard: Tool | None, terminal: TextIO, on_notice: Callable[[str], None]
     ) -> None:
+        """Make a typist. Raises StreamerError if nothing types or copies."""
+        if not keyboards and clipboard is None:
+            raise StreamerError(_NOTHING.format("types or copies"))
         self._keyboards = keyboards
         self._clipboard = clipboard
         self._terminal = terminal
         self._on_notice = on_notice
         # Text since the last that was typed, and why it was not; empty: it was.
         self._kept = self._reason = ""
+        # Whether the screen was locked at the last look, and when (monotonic) the next is due.
+        self._locked, self._look_s = False, 0.0
 
     def type(self, text: str) -> None:
         """Type a text of at most `MAX_PIECE_CHARS`, or keep it."""
-        reason = "the screen is locked" if _is_locked() else self._try(text)
+        if time.monotonic() >= self._look_s:
+            self._locked, self._look_s = _is_locked(), time.monotonic() + LOCK_S
+        reason = "the screen is locked" if self._locked else self._try(text)
         if not reason:
             if self._reason:
                 self.end_line()
@@ -182,15 +190,12 @@ class Typist:
                 reasons.append(str(error))
             else:
                 return ""
-        return (
-            "; ".join(reasons)
-            or "nothing that types is installed; install wtype, or for GNOME ydotool 1.0 and wl-clipboard"
-        )
+        return "; ".join(reasons) or _NOTHING.format("types")
 
 
 @contextlib.contextmanager
-def watched(name: str, key: str, on_change: Callable[[bool], None]) -> Iterator[None]:
-    """Call `on_change` when a key is pressed or released, from a thread. Raises UsageError if it cannot.
+def grabbed(name: str, key: str) -> Iterator[Callable[[], bool]]:
+    """Keep a key from other programs; yield a function that returns whether it is held. Raises UsageError if it cannot.
 
     name : the desktop
     key : one of `KEYS`
@@ -202,26 +207,13 @@ def watched(name: str, key: str, on_change: Callable[[bool], None]) -> Iterator[
     if key not in KEYS[name]:
         raise UsageError(f"{key!r:.40} is no key to be held: expected F1 to F24, Pause, ScrollLock or Menu")
     keyboard, code = X11() if name == "x11" else Windows(), KEYS[name][key]
-    ready, ended = Future[bool](), threading.Event()
-
-    def work() -> None:
-        ready.set_result(keyboard.grab(code))
-        was_down = False
-        while not ended.wait(POLL_S):
-            if (is_down := keyboard.is_down(code)) != was_down:
-                was_down = is_down
-                on_change(is_down)
-        keyboard.release(code)
-
-    thread = threading.Thread(target=work, name="key", daemon=True)
-    thread.start()
+    is_ours = keyboard.grab(code)
     try:
-        if not ready.result():
+        if not is_ours:
             raise UsageError(f"another program has the key {key}: free it there, or name another with --key")
-        yield
+        yield lambda: keyboard.is_down(code)
     finally:
-        ended.set()
-        thread.join()
+        keyboard.release(code)
 
 
 def _wait_modifiers(keyboard: Keyboard) -> None:
@@ -236,14 +228,15 @@ def _is_locked() -> bool:
     """Return whether the screen is locked, as far as Linux says so; on Windows `SendInput` fails then."""
     if sys.platform in ("win32", "darwin"):
         return False
-    if session := os.environ.get("XDG_SESSION_ID"):
-        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-            command = ["loginctl", "show-session", "--property=LockedHint", "--value", "--", session]
-            done = subprocess.run(command, check=False, capture_output=True, timeout=TOOL_S)  # noqa: S603
-            if done.stdout.strip() == b"yes":
-                return True
-    mine = os.getuid()
-    return any(
-        process.info["name"] in LOCKERS and process.info["uids"] and process.info["uids"].real == mine
-        for process in psutil.process_iter(["name", "uids"])
-    )
+    session = os.environ.get("XDG_SESSION_ID", "auto")  # GNOME's terminal is outside of the session and has none
+    command = ["loginctl", "show-session", "--property=LockedHint", "--value", "--", session]
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        done = subprocess.run(command, check=False, capture_output=True, timeout=TOOL_S)  # noqa: S603
+        if done.stdout.strip() == b"yes":
+            return True
+    with contextlib.suppress(psutil.Error):  # a process may end in between
+        return any(
+            process.info["name"] in LOCKERS and process.uids().real == os.getuid()
+            for process in psutil.process_iter(["name"])
+        )
+    return False

@@ -25,10 +25,9 @@ def inputs_of(text: str) -> list[bytes]:
 class Windows:
     """The user's keyboard. The keys that it grabs are those of the thread that grabs them."""
 
-    name = "SendInput"
-
     def __init__(self) -> None:
-        self._user32: Any = vars(ctypes)["WinDLL"]("user32")
+        library: Any = ctypes  # elsewhere it has no WinDLL
+        self._user32 = library.WinDLL("user32")
 
     def type(self, text: str) -> None:
         """Type text into the focused window. Raises PeerError if Windows refuses."""

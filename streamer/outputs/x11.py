@@ -10,20 +10,32 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from streamer.errors import PeerError
+from streamer.errors import PeerError, UsageError
 
 SETTLE_S = 0.5  # in which programs have looked up the characters of keys that were pressed, before these keys change
 
 _HELD = 0b1001101  # Shift, Control, Mod1 (Alt), Mod4 (Super)
 _SHIFT = 0xFFE1  # keysym
+_CORE = 0x100  # the keyboard of XKB that all others feed
+_CAPS = 0b10  # modifier
 _LOCKS = (0, 0b10, 0b10000, 0b10010)  # Caps Lock and Num Lock (Mod2), which a grab counts as modifiers
 _OURS = 0xFFFFFF  # VoidSymbol, which marks a key of ours, or one that an earlier process has left
+
+# Connections of which the server has refused a request.
+_refused = set[int | None]()
+
+
+def _refuse(display: int, event: int) -> int:
+    _refused.add(display)
+    return 0
+
+
+# Kept for as long as the process lives, as Xlib has one for all connections; without it, Xlib ends the process.
+_ON_ERROR = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(_refuse)
 
 
 class X11:
     """A connection to the X server. Used by one thread at a time."""
-
-    name = "XTest"
 
     def __init__(self) -> None:
         """Connect. Raises PeerError if the libraries or the server are missing."""
@@ -37,10 +49,7 @@ class X11:
         self._xlib.XDefaultRootWindow.restype = ctypes.c_ulong
         self._xlib.XInternAtom.restype = ctypes.c_ulong
         self._xlib.XGetKeyboardMapping.restype = ctypes.POINTER(ctypes.c_ulong)
-        # Whether the server has refused a request: Xlib would end the process.
-        self._refused = False
-        self._on_error = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(self._refuse)
-        self._xlib.XSetErrorHandler(self._on_error)
+        self._xlib.XSetErrorHandler(_ON_ERROR)
         self._display = ctypes.c_void_p(self._xlib.XOpenDisplay(None))
         if not self._display:
             raise PeerError(f"the X server {os.environ.get('DISPLAY', '')!r:.60} cannot be reached")
@@ -55,8 +64,12 @@ class X11:
         """Type text into the focused window. Raises PeerError if no window has the focus."""
         if not self._is_focused():
             raise PeerError("no window has the focus")
-        free, shift_code = self._read_layout(), self._code(_SHIFT)
-        for chunk in self._chunks(text, len(free) + len(self._codes)):
+        state = self._state()
+        free, shift_code = self._read_layout(state[0]), self._code(_SHIFT)
+        chunks = [*self._chunks(text, len(free) + len(self._codes))]
+        caps = state[9] & _CAPS
+        self._call("XkbLockModifiers", _CORE, caps, 0)  # otherwise letters have the wrong case
+        for chunk in chunks:
             self._assign(chunk, free)
             for keysym in chunk:
                 code, shift = self._layout.get(keysym) or (self._codes[keysym], False)
@@ -64,6 +77,8 @@ class X11:
                     self._xtest.XTestFakeKeyEvent(self._display, key, is_down, ctypes.c_ulong(0))
             self._call("XSync", 0)
             self._pressed = time.monotonic()
+        self._call("XkbLockModifiers", _CORE, caps, caps)
+        self._call("XSync", 0)
 
     def modifier_held(self) -> bool:
         """Return whether Shift, Ctrl, Alt or Super is held."""
@@ -73,12 +88,18 @@ class X11:
         return bool(modifiers.value & _HELD)
 
     def grab(self, keysym: int) -> bool:
-        """Keep a key from other programs, by its keysym. Returns whether none has it already."""
-        self._refused = False
+        """Keep a key from other programs, by its keysym. Returns whether none has it already.
+
+        Raises UsageError if the layout lacks the key.
+        """
+        code = self._code(keysym)
+        if code == 0:  # to X11, any key
+            raise UsageError("the keyboard's layout has no such key: name another with --key")
+        _refused.discard(self._display.value)
         for locks in _LOCKS:
-            self._call("XGrabKey", self._code(keysym), locks, self._root, 0, 1, 1)
+            self._call("XGrabKey", code, locks, self._root, 0, 1, 1)
         self._repeat(keysym, is_on=False)
-        return not self._refused
+        return self._display.value not in _refused
 
     def is_down(self, keysym: int) -> bool:
         """Return whether a grabbed key is held, and free the keyboard, which its press has grabbed for us."""
@@ -95,10 +116,6 @@ class X11:
 
     def _call(self, function: str, *arguments: Any) -> Any:  # noqa: ANN401 - as C has it
         return getattr(self._xlib, function)(self._display, *arguments)
-
-    def _refuse(self, display: int, event: int) -> int:
-        self._refused = True
-        return 0
 
     def _is_focused(self) -> bool:
         """Return whether a window has the focus: one of the window manager's, which no user sees, is none."""
@@ -133,7 +150,13 @@ class X11:
         self._call("XChangeKeyboardControl", ctypes.c_ulong(0b11000000), control)
         self._call("XSync", 0)
 
-    def _read_layout(self) -> list[int]:
+    def _state(self) -> bytes:
+        """Return the state of the keyboard: the first byte is the group, the tenth the locked modifiers."""
+        state = ctypes.create_string_buffer(64)
+        self._call("XkbGetState", _CORE, state)
+        return state.raw
+
+    def _read_layout(self, group: int) -> list[int]:
         """Read the present layout, which may have taken keys of ours. Returns the keys without a character."""
         first, last, width = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
         self._call("XDisplayKeycodes", ctypes.byref(first), ctypes.byref(last))
@@ -141,9 +164,7 @@ class X11:
         keysyms = self._call("XGetKeyboardMapping", first.value, n_codes, ctypes.byref(width))
         rows = {first.value + i: keysyms[i * width.value : (i + 1) * width.value] for i in range(n_codes)}
         self._xlib.XFree(keysyms)
-        state = ctypes.create_string_buffer(64)
-        self._call("XkbGetState", 0x100, state)  # of the core keyboard; the first byte is the group
-        first_level = 2 * state.raw[0]
+        first_level = 2 * group
         self._layout = {
             row[first_level + shift]: (code, bool(shift))
             for shift in (1, 0)

@@ -403,15 +403,14 @@ class History:
                 if not (newest and isinstance(event, Revision | Speakers)):
                     yield names.named(event) if isinstance(event, Final) else event
 
-    def events(self, session: str, after: int, *, newest: bool = False, limit: int = 0) -> list[Event]:
-        """Return the events of a session after number `after`, oldest first, without `end`.
+    def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
+        """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
 
         newest : apply corrections to finals
-        limit : return no more than these; 0: PAGE_EVENTS
         """
         found: list[Event] = []
         while not found:
-            values = {"session": session, "after": after, "newest": newest, "limit": limit or PAGE_EVENTS}
+            values = {"session": session, "after": after, "newest": newest, "limit": PAGE_EVENTS}
             with self.opened() as connection:
                 rows = connection.execute(_EVENTS, values).fetchall()
                 if not rows:
@@ -493,15 +492,15 @@ class History:
 @contextlib.contextmanager
 def open_history(settings: ServerSettings) -> Iterator[History | None]:
     """Write the history that the settings name, for a block; yield None if they name none. Raises ConfigError."""
+    audio = settings.history_audio != "none"
     if not settings.history:
-        if settings.history_audio != "none":
+        if audio:
             raise ConfigError(
                 f"server.history_audio is {settings.history_audio}, and there is no history to keep audio in:"
                 " add --history auto, or leave it out"
             )
         yield None
         return
-    audio = settings.history_audio != "none"
     history = History(history_path(settings.history)).start(
         days=settings.history_days, megabytes=settings.history_mb, audio=audio
     )

@@ -4,14 +4,14 @@ A piece ends with each final, after PIECE_SAMPLES, and before audio that is miss
 of the program loses the newest piece only, and audio is deleted with its text.
 """
 
+import contextlib
 import logging
 import shutil
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,70 +77,47 @@ class AudioKeeper:
     """Writes audio into a history, in a thread. Sessions never wait for it; what cannot be written is lost."""
 
     def __init__(self, history: "History") -> None:
-        # Why audio is not kept at present; empty while it is.
-        self.failing = ""
         self._history = history
-        # Guards the fields below, and notifies the thread of changes.
-        self._changed = threading.Condition()
-        self._work: deque[Callable[[], None]] = deque()
-        self._n_waiting = 0  # samples in `_work`
-        self._sessions: set[str] = set()  # that have audio and are not over
+        self._thread = ThreadPoolExecutor(1, "keep audio")
         self._closed = False
+        # Why audio is not kept at present; empty while it is.
+        self._failing = ""
+        # Samples that wait for the thread, and their lock.
+        self._n_waiting = 0
+        self._counting = threading.Lock()
         # Used by the thread: the newest piece of each session.
         self._open: dict[str, _Piece] = {}
-        self._thread = threading.Thread(target=self._run, name="keep audio", daemon=True)
-        self._thread.start()
 
     def take(self, session: str, position: int, samples: Float32Array) -> None:
         """Keep audio, 16 kHz mono, shape (n,), which begins at a position of a session."""
-        packed = (np.clip(samples, -1.0, 1.0) * 32767).astype(np.int16)
-        with self._changed:
-            if self._closed:
-                return
-            self._sessions.add(session)
-            if self._n_waiting + len(packed) > MAX_WAITING_SAMPLES:
-                self._fail(f"the disk is too slow, {MAX_WAITING_SAMPLES // SAMPLE_RATE} s wait for it")
-                return
-            self._n_waiting += len(packed)
-            self._work.append(partial(self._add, session, position, packed, time.time()))
-            self._changed.notify()
+        with self._counting:
+            fits = self._n_waiting + len(samples) <= MAX_WAITING_SAMPLES
+            self._n_waiting += len(samples) if fits else 0
+        if fits:
+            packed = (np.clip(samples, -1.0, 1.0) * 32767).astype(np.int16)
+            self._do(self._add, session, position, packed, time.time())
+        else:
+            self._fail(f"the disk is too slow, {MAX_WAITING_SAMPLES // SAMPLE_RATE} s wait for it")
 
     def note(self, event: Event) -> None:
         """Note what was published of a session: a piece ends with each final, and what a client cleared is dropped."""
-        session = event.session
-        with self._changed:
-            if session not in self._sessions:
-                return
-            if isinstance(event, Gap) and event.reason == "cleared":
-                start, end = round(event.start * SAMPLE_RATE), round(event.end * SAMPLE_RATE)
-                self._work.append(partial(self._drop, session, start, end))
-            elif isinstance(event, Final | End):
-                self._work.append(partial(self._store, session))
-            if isinstance(event, End):
-                self._sessions.discard(session)
-            self._changed.notify()
+        if isinstance(event, Gap) and event.reason == "cleared":
+            self._do(self._drop, event.session, round(event.start * SAMPLE_RATE), round(event.end * SAMPLE_RATE))
+        elif isinstance(event, Final | End):
+            self._do(self._store, event.session)
 
     def close(self) -> None:
-        """Write what there is. Harmless the second time."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join()
+        """Write what there is, until that fails. Harmless the second time."""
+        self._closed = True
+        self._do(self._store_all)
+        self._thread.shutdown()
 
-    def _run(self) -> None:
-        """Thread: write audio until the history is closed."""
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._work or self._closed)
-                if not self._work:
-                    break
-                work = self._work.popleft()
-            work()
-        for session in list(self._open):
-            self._store(session)
+    def _do(self, work: Callable[..., None], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it is closed
+            self._thread.submit(work, *arguments)
 
     def _add(self, session: str, position: int, samples: Int16Array, at: float) -> None:
-        with self._changed:
+        with self._counting:
             self._n_waiting -= len(samples)
         piece = self._open.get(session)
         if piece is not None and (piece.end != position or position - piece.start >= PIECE_SAMPLES):
@@ -150,6 +127,10 @@ class AudioKeeper:
             piece = self._open[session] = _Piece(position, at, position)
         piece.blocks.append(samples)
         piece.end += len(samples)
+
+    def _store_all(self) -> None:
+        for session in list(self._open):
+            self._store(session)
 
     def _store(self, session: str) -> None:
         """Write the newest piece of a session."""
@@ -167,10 +148,13 @@ class AudioKeeper:
             self._history.change(_INSERT, row)
         except Exception as error:  # noqa: BLE001 - audio that comes later may be written
             self._fail(one_line(error))
+            if self._closed:  # the daemon's end does not wait for each of many pieces
+                self._open.clear()
+                self._thread.shutdown(wait=False, cancel_futures=True)
         else:
-            if self.failing:
+            if self._failing and self._n_waiting <= MAX_WAITING_SAMPLES // 2:
                 logger.warning("audio is kept again")
-            self.failing = ""
+                self._failing = ""
 
     def _drop(self, session: str, start: int, end: int) -> None:
         """Forget audio, and with it the rest of the pieces that it is in."""
@@ -184,20 +168,27 @@ class AudioKeeper:
             logger.warning("audio that was cleared could not be deleted from the history: %s", one_line(error))
 
     def _fail(self, reason: str) -> None:
-        if not self.failing:
+        if not self._failing:
             logger.warning(
                 "audio is no longer kept (%s): captions go on, and audio is kept again when it can be", reason
             )
-        self.failing = reason
+        self._failing = reason
 
 
-def find_spans(history: "History", session: str) -> list[tuple[int, int]]:
-    """Return where audio of a session is kept without a hole, in samples, oldest first. Raises HistoryError."""
+def find_spans(
+    history: "History", session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
+) -> list[tuple[int, int]]:
+    """Return where a session's audio is kept, oldest first, of pieces that have some between two positions.
+
+    max_hole : longest hole in a span, in samples, as all positions
+
+    Raises HistoryError.
+    """
     spans: list[tuple[int, int]] = []
-    for _, start, end in _find_pieces(history, session):
-        if spans and start <= spans[-1][1]:
-            start, end = spans[-1][0], max(end, spans.pop()[1])
-        spans.append((start, end))
+    for _, first, last in _find_pieces(history, session, start, end):
+        if spans and first - spans[-1][1] <= max_hole:
+            first, last = spans[-1][0], max(last, spans.pop()[1])
+        spans.append((first, last))
     return spans
 
 
@@ -217,7 +208,7 @@ def read(history: "History", session: str, start: int, end: int) -> Iterator[Flo
     yield np.zeros(end - start, dtype=np.float32)
 
 
-def _find_pieces(history: "History", session: str, start: int = 0, end: int = 2**62) -> list[tuple[int, int, int]]:
+def _find_pieces(history: "History", session: str, start: int, end: int) -> list[tuple[int, int, int]]:
     """Return number, start and end of the pieces that have audio between two positions, oldest first."""
     with history.opened() as connection:
         if connection.execute(_TABLE).fetchone() is None:  # an earlier version wrote the file

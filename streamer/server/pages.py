@@ -99,8 +99,8 @@ class Pages:
                 return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
             getattr(own, command)()
         history = self._services.history
-        audio = history is not None and history.audio is not None and not history.audio.failing
-        state = {"paused": own is not None and own.paused, "kept": history is not None, "audio": audio}
+        kept = {"kept": history is not None, "audio": history is not None and history.audio is not None}
+        state = {"paused": own is not None and own.paused, **kept}
         return respond_json(HTTPStatus.OK, state)
 
 

@@ -89,10 +89,8 @@ class Transcripts:
         if session is None:
             return _unknown(name)
         if not dot:
-            spans = [
-                [start / SAMPLE_RATE, end / SAMPLE_RATE] for start, end in history_audio.find_spans(history, session.id)
-            ]
-            return respond_json(HTTPStatus.OK, _described(session) | ({"audio": spans} if spans else {}))
+            spans = np.array(history_audio.find_spans(history, session.id)) / SAMPLE_RATE
+            return respond_json(HTTPStatus.OK, _described(session) | ({"audio": spans.tolist()} if len(spans) else {}))
         if format not in CONTENT_TYPES:
             known = ", ".join(CONTENT_TYPES)
             text = f"format {format!r:.20} is unknown: expected one of {known}; `streamer history export` writes others"
@@ -127,14 +125,14 @@ def _sound(history: History, request: Request) -> Response:
         return _unknown(request.path_params["name"])
     name = request.path_params["line"]
     number = re.fullmatch(r"([0-9]{1,15})\.wav", name)
-    found = history.events(session.id, int(number[1]) - 1, limit=1) if number is not None else []
+    found = history.events(session.id, int(number[1]) - 1) if number is not None else []
     if number is None or not found or found[0].seq != int(number[1]) or not isinstance(found[0], Final | Gap):
         text = f"line {name!r:.40} is not in the session: expected SEQ.wav, with the `seq` of a final or a gap"
         return respond_error(HTTPStatus.NOT_FOUND, text)
     start_s = min(max(0.0, found[0].start - MARGIN_S), MAX_START_S)
     end_s = min(found[0].end + MARGIN_S, start_s + MAX_CLIP_S)
     start, end = round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE)
-    if not any(first < end and last > start for first, last in history_audio.find_spans(history, session.id)):
+    if not history_audio.find_spans(history, session.id, start, end):
         text = "no audio of this line is kept: it was deleted, or not to be kept (server.history_audio)"
         return respond_error(HTTPStatus.NOT_FOUND, text)
     samples = np.concatenate(list(history_audio.read(history, session.id, start, end)))

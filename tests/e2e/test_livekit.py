@@ -127,6 +127,15 @@ async def test_a_whole_buffer_is_recognized(daemon: Daemon) -> None:
         await STT(daemon.url, token="wrong").recognize(audio())
 
 
+async def test_audio_that_cannot_be_is_one_line(daemon: Daemon) -> None:
+    plugin, frame = STT(daemon.url, token=TOKEN), rtc.AudioFrame(bytes(40), 2_000, 1, 20)
+    with pytest.raises(APIConnectionError, match="sample rate is 2000"):
+        await plugin.recognize(frame)
+    async with plugin.stream() as stream:
+        with pytest.raises(APIConnectionError, match="sample rate is 2000"):
+            await said(stream, [frame])
+
+
 async def test_a_connection_that_breaks_loses_nothing(daemon: Daemon) -> None:
     async with cutting(int(daemon.url.rstrip("/").rpartition(":")[2])) as proxy:
         plugin = STT(f"127.0.0.1:{proxy.port}", token=TOKEN)

@@ -18,7 +18,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Gap, from_json
 from streamer.outputs.subtitles import open_writer
 from streamer.server import history as history_module
-from streamer.server import transcripts
+from streamer.server import history_audio, transcripts
 from streamer.server.history import History, KeptSession
 from streamer.server.history_audio import find_spans
 from tests.builders import ready
@@ -153,6 +153,17 @@ async def test_a_line_is_played_and_no_more(heard: History) -> None:
         assert (await client.get("/v1/sessions/s0/6.wav")).status_code == 404  # a gap of 90 s
         await client.delete("/v1/sessions/s0")
         assert (await client.get("/v1/sessions/s0/2.wav")).status_code == 404
+
+
+async def test_kept_lines_can_be_played_while_no_more_are_kept(
+    heard: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_audio, "MAX_WAITING_SAMPLES", 0)
+    heard.audio_keeper("s0")(160_000, np.zeros(1600, np.float32))
+    assert "audio is no longer kept" in caplog.text
+    async with asking(heard) as client:
+        assert (await client.get("/v1/input")).json()["audio"] is True  # then the page has marks
+        assert (await client.get("/v1/sessions/s0/2.wav")).status_code == 200
 
 
 @pytest.mark.parametrize(

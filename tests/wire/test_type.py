@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
-from streamer.client.connection import parse_address
+from streamer.client.connection import DaemonAddress, parse_address
 from streamer.client.control import command
+from streamer.commands import type as module
 from streamer.errors import PeerError
 from streamer.events import Flushed
+from streamer.outputs.dictation import Dictation
 from streamer.server.tls import certificate_path, fingerprint_of
 from streamer.settings.table import ServerSettings
 from tests.daemon import Outcome, environment
@@ -195,3 +197,47 @@ async def test_a_command_goes_over_tls_and_unix_sockets_too(tmp_path: Path, monk
             await command(parse_address(f"wss://{place}"), "flush")
     with pytest.raises(PeerError, match="does not answer"):
         await command(parse_address(f"unix://{tmp_path / 'nothing'}"), "flush")
+
+
+async def test_two_toggles_count_while_a_daemon_takes_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going_on, sent = asyncio.Event(), list[bool]()
+
+    async def slow(address: DaemonAddress, name: str) -> None:
+        sent.append(switch.on)
+        await going_on.wait()
+
+    async def write(text: str) -> None:
+        raise AssertionError(text)
+
+    monkeypatch.setattr(module, "command", slow)
+    dictation = Dictation(finals=True)
+    switch = module._Switch(parse_address("localhost"), dictation, write)
+    async with module._toggles(tmp_path / "port", switch):
+        answers = [await asyncio.to_thread(module._toggled, tmp_path / "port") for _ in range(3)]
+        going_on.set()
+        await until(lambda: len(sent) == 3)
+    assert answers == ["begins", "ends", "begins"]
+    text = [dictation.handle(event) for event in (FLUSHED, final(1, "One."), FLUSHED, final(2, "No."), FLUSHED)]
+    assert [*text, dictation.handle(final(3, "Two."))] == ["", "One.", " ", "", "", "Two."]
+
+
+async def test_a_held_key_types_from_its_press_to_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SPACING_S", 0.0)
+    held, done = iter([False, True, True, False, True]), asyncio.Event()
+
+    def is_down() -> bool:
+        state = next(held, None)
+        if state is None:
+            done.set()
+        return state is not False
+
+    async with serving() as server:
+        dictation = Dictation(finals=True)
+        switch = module._Switch(parse_address(server.url), dictation, lambda text: asyncio.sleep(0))
+        following = asyncio.create_task(switch.follow(is_down))
+        await within(done.wait())
+        following.cancel()
+        assert server.own.commands == ["flush"] * 3
+        assert switch.on
+    said = [event for n in range(3) for event in (FLUSHED, final(n, f"{n}."))]
+    assert "".join(dictation.handle(event) for event in said) == "0. 2."

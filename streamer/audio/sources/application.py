@@ -36,8 +36,10 @@ PATIENCE_SAMPLES = SAMPLE_RATE // 4  # how much audio of one stream waits for th
 PAUSE_S = 0.5  # streams that give no audio for this time are paused: silence
 
 # Without the property, WirePlumber connects a recorder whose stream ended to another source, such as the microphone.
-_RECORD = f"parec --raw --format=float32le --rate={SAMPLE_RATE} --channels=1 --latency-msec=50".split()
-_ONLY = "--property=node.dont-reconnect=true"
+_RECORD = (
+    f"parec --raw --format=float32le --rate={SAMPLE_RATE} --channels=1 --latency-msec=50"
+    " --property=node.dont-reconnect=true"
+).split()
 
 
 class PlaybackStream(msgspec.Struct, frozen=True):
@@ -94,6 +96,8 @@ class Application(ThreadedSource):
         # `pactl subscribe`, None while no sound server answers, and what records, by the number of its stream.
         self._reports: _Tool | None = None
         self._recorders: dict[int, _Tool] = {}
+        # Streams whose recorders have ended without audio since the streams were listed.
+        self._refused: set[int] = set()
         self._selector = selectors.DefaultSelector()
 
         # When the streams were listed, and are listed next, on the monotonic clock.
@@ -137,11 +141,15 @@ class Application(ThreadedSource):
         for index in self._recorders.keys() - own:
             self._recorders[index].kill()
         for index in set(own) - self._recorders.keys():
-            recorder = self._recorders[index] = _Tool(*_RECORD, _ONLY, f"--monitor-stream={index}")
+            recorder = self._recorders[index] = _Tool(*_RECORD, f"--monitor-stream={index}")
             self._selector.register(recorder.output, selectors.EVENT_READ, recorder)
         if not self._recorders:
             remedy = f"captions begin when it plays; playing now: {describe_applications(streams)}"
             self._begin_outage("plays nothing", remedy, callbacks)
+        elif self._recorders.keys() <= self._refused:
+            remedy = f"it is tried every second; parec --monitor-stream={min(self._refused)} says more"
+            self._begin_outage("cannot be recorded", remedy, callbacks)
+        self._refused.clear()
 
     def _read(self) -> bool:
         """Take what recorders and reports wrote; wait for it a little. Return whether anything came."""
@@ -156,6 +164,7 @@ class Application(ThreadedSource):
                     self._list_at_s = min(self._list_at_s, self._listed_s + LOOK_S)
             elif data:
                 recorder.waiting += data
+                recorder.heard = True
             else:
                 recorder.ended = True
                 self._selector.unregister(key.fileobj)
@@ -181,6 +190,8 @@ class Application(ThreadedSource):
         for index, recorder in self._recorders.copy().items():
             if recorder.ended and not recorder.n_samples:
                 self._recorders.pop(index).close()
+                if not recorder.heard:
+                    self._refused.add(index)
 
     def _close(self) -> None:
         """End the other processes."""
@@ -214,8 +225,8 @@ class _Tool:
         self.output, self.kill = self._process.stdout, self._process.kill
         self.waiting = bytearray()
 
-        # Whether nothing further comes.
-        self.ended = False
+        # Whether any audio came, and whether nothing further comes.
+        self.heard = self.ended = False
 
     @property
     def n_samples(self) -> int:

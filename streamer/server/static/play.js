@@ -3,20 +3,22 @@
 import { ask } from "./client.js";
 
 export class Player {
-  #sound = new Audio();
-  #entry = null; // that is being played
+  #sound = null; // that is being fetched or played
+  #entry = null; // whose it is
 
   // `show` is given an entry whose `playing` or `silent` has changed, `fail` what went wrong.
   constructor({ url, token, show, fail }) {
     Object.assign(this, { url, token, show, fail });
-    this.#sound.onended = () => this.stop();
   }
 
-  // Play an entry, or stop where it is being played.
+  // Play an entry, or stop it if it is being played.
   async toggle(entry) {
     const again = entry === this.#entry;
     this.stop();
     if (again) return;
+    const sound = new Audio(); // of its own: an earlier one may still wait for an answer
+    sound.onended = () => this.stop();
+    this.#sound = sound;
     this.#entry = entry;
     entry.playing = true;
     this.show(entry);
@@ -25,22 +27,22 @@ export class Player {
       entry.silent = response.status === 404;
       if (!response.ok) throw new Error((await response.json()).error);
       const audio = await response.blob();
-      if (this.#entry !== entry) return; // another was chosen meanwhile
-      this.#sound.src = URL.createObjectURL(audio);
-      await this.#sound.play();
+      if (this.#sound !== sound) return;
+      sound.src = URL.createObjectURL(audio);
+      await sound.play();
     } catch (error) {
-      if (this.#entry !== entry) return;
+      if (this.#sound !== sound) return;
       this.stop();
       this.fail(`This line cannot be played: ${error.message}`);
     }
   }
 
   stop() {
+    if (!this.#sound) return;
     const entry = this.#entry;
-    this.#entry = null;
     this.#sound.pause();
     URL.revokeObjectURL(this.#sound.src);
-    if (!entry) return;
+    this.#sound = this.#entry = null;
     entry.playing = false;
     this.show(entry);
   }

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
-from streamer.arrays import Int16Array
+from streamer.arrays import Float32Array, Int16Array
 from streamer.audio import opus
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.resample import Resampler
 from tests.daemon import SAMPLE
 
 
@@ -32,6 +33,21 @@ def test_speech_comes_back_in_its_place(n_samples: int) -> None:
 def test_an_hour_takes_no_more_than_the_documents_say() -> None:
     assert len(opus.encode(speech(10 * SAMPLE_RATE))) * 360 <= 11e6
     assert len(opus.encode(np.zeros(10 * SAMPLE_RATE, dtype=np.int16))) * 360 <= 3e6
+
+
+def test_no_more_is_decoded_than_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = opus.encode(speech(10 * SAMPLE_RATE))
+    n_blocks = 0
+
+    class Counted(Resampler):
+        def process(self, samples: Float32Array) -> Float32Array:
+            nonlocal n_blocks
+            n_blocks += 1
+            return super().process(samples)
+
+    monkeypatch.setattr(opus, "Resampler", Counted)
+    assert opus.decode(data, SAMPLE_RATE // 10).any()
+    assert n_blocks < 50  # of 20 ms; the file has 500
 
 
 def test_what_is_cut_is_silent_to_its_end_and_what_is_no_audio_is_refused() -> None:

@@ -62,6 +62,11 @@ def test_what_reads_otherwise_is_printed_twice(path: Path, run_here: Callable[..
     assert lines[2].startswith("00:00:20 + The Commission")
 
 
+def test_sessions_with_audio_are_marked_in_the_list(path: Path, run_here: Callable[..., Outcome]) -> None:
+    listed = run_here("history", "list", "--history", path)
+    assert "  00:00:04  mic" in listed.stdout
+
+
 def test_what_cannot_be_done_is_one_line(path: Path, tmp_path: Path, run_here: Callable[..., Outcome]) -> None:
     missing = run_here("history", "redo", "last", "--model", tmp_path / "no", "--history", path)
     assert missing.exit_code == 2

@@ -68,6 +68,8 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     talker.write(400)
     talker.runner.write_gap(320, "device")
     talker.write(160)
+    talker.runner.close()
+    talker.write(80)
     assert kept == [(0, 1600), (2400, 400), (3120, 160)]
 
 

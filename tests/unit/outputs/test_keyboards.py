@@ -1,13 +1,13 @@
 """What types on a desktop: tools that stand-ins play, and the X server where Xvfb is installed."""
 
 import ctypes
+import gc
 import io
 import os
 import shutil
 import struct
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.outputs import keyboards
-from streamer.outputs.keyboards import Typist, desktop, find_clipboard, find_keyboards, watched
+from streamer.outputs.keyboards import Typist, desktop, find_clipboard, find_keyboards, grabbed
 from streamer.outputs.windows import inputs_of
 from streamer.outputs.x11 import X11
 from tests.stand_ins import StandIns
@@ -118,14 +118,31 @@ def test_nothing_is_typed_into_a_locked_screen(tools: StandIns, monkeypatch: pyt
     assert notices == ["text goes to the terminal, not to the window: the screen is locked"]
 
 
+def test_whether_the_screen_is_locked_is_not_looked_up_for_each_piece(
+    tools: StandIns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tools.add("wtype")
+    tools.add("loginctl")
+    monkeypatch.setattr(keyboards, "LOCK_S", 10 * WAIT_S)
+    made, _ = typist([])
+    for _ in range(3):
+        made.type("x")
+    assert tools.arguments("loginctl") == ["show-session --property=LockedHint --value -- auto"]
+    monkeypatch.setattr(keyboards, "LOCK_S", 0.0)
+    made, _ = typist([])
+    for _ in range(2):
+        made.type("x")
+    assert len(tools.arguments("loginctl")) == 3
+
+
 def test_a_machine_without_a_desktop_or_tools_is_one_line(tools: StandIns) -> None:
     with pytest.raises(StreamerError, match="no desktop is here"):
         desktop()
     assert find_keyboards("wayland") == []
     assert find_clipboard("wayland") is None
-    with pytest.raises(UsageError, match="bind `streamer type --toggle` to it"), watched("wayland", "F9", print):
+    with pytest.raises(UsageError, match="bind `streamer type --toggle` to it"), grabbed("wayland", "F9"):
         pass
-    with pytest.raises(UsageError, match="'Control_L' is no key to be held"), watched("x11", "Control_L", print):
+    with pytest.raises(UsageError, match="'Control_L' is no key to be held"), grabbed("x11", "Control_L"):
         pass
 
 
@@ -193,6 +210,18 @@ def test_all_characters_arrive_on_each_layout(x_server: None, tmp_path: Path, la
         terminal.process.kill()
 
 
+def test_caps_lock_changes_no_letter_and_stays_on(x_server: None, tmp_path: Path) -> None:
+    terminal, keyboard = XTerm(tmp_path), X11()
+    try:
+        assert xdotool("key", "Caps_Lock") == 0
+        keyboard.type("aB ж")
+        keyboard.type(" é")
+        assert xdotool("key", "c") == 0
+        assert terminal.read() == "aB ж éC"
+    finally:
+        terminal.process.kill()
+
+
 def test_without_a_focused_window_or_with_a_modifier_nothing_is_typed(
     x_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,21 +282,29 @@ def focus_nothing() -> None:
 
 
 def test_a_held_key_is_ours_and_text_typed_meanwhile_arrives(x_server: None, tmp_path: Path) -> None:
-    terminal, changes, changed = XTerm(tmp_path), list[bool](), threading.Event()
-
-    def note(is_down: bool) -> None:
-        changes.append(is_down)
-        changed.set()
-
+    terminal = XTerm(tmp_path)
     try:
-        with watched("x11", "F9", note):
-            with pytest.raises(UsageError, match="another program has the key F9"), watched("x11", "F9", note):
+        with grabbed("x11", "F9") as is_down:
+            with pytest.raises(UsageError, match="another program has the key F9"), grabbed("x11", "F9"):
                 pass
             assert xdotool("keydown", "F9") == 0
-            wait_until(lambda: changes == [True])
+            wait_until(is_down)
             X11().type("while it is held")
             assert xdotool("keyup", "F9") == 0
-            wait_until(lambda: changes == [True, False])
+            wait_until(lambda: not is_down())
             assert terminal.read() == "while it is held"  # and nothing of F9 itself
     finally:
         terminal.process.kill()
+
+
+def test_a_refusal_is_that_of_its_connection(x_server: None) -> None:
+    f9, first, second = keyboards.KEYS["x11"]["F9"], X11(), X11()
+    assert first.grab(f9)
+    X11()  # its error handler goes with it
+    gc.collect()
+    assert [second.grab(f9), first.grab(f9)] == [False, True]
+
+
+def test_a_key_that_the_layout_lacks_is_one_line(x_server: None) -> None:
+    with pytest.raises(UsageError, match="layout has no such key"), grabbed("x11", "F24"):
+        pass

@@ -18,7 +18,7 @@ from streamer.arrays import Float32Array, FloatArray
 from streamer.audio import opus
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
-from streamer.errors import ConfigError
+from streamer.errors import ConfigError, HistoryError
 from streamer.events import Gap
 from streamer.server import history as history_module
 from streamer.server import history_audio as module
@@ -220,7 +220,7 @@ def test_a_disk_that_is_nearly_full_ends_audio_and_no_text(
         for i in range(3):
             speaker.sing(2.0).log.append(final(i + 2, "more"))
             wait_published(speaker.log)
-        wait_until(lambda: bool(history.audio and history.audio.failing))
+        wait_until(lambda: bool(caplog.records))
         speaker.log.append(final(9, "still kept"))
         wait_published(speaker.log)
         history.audio.note(speaker.log.append(final(10, "and this")))
@@ -228,8 +228,7 @@ def test_a_disk_that_is_nearly_full_ends_audio_and_no_text(
     assert "audio is no longer kept" in line
     assert "100 MB are free" in line
     speaker.say("room again")
-    assert history.audio.failing == ""
-    assert "again" in caplog.records[-1].message
+    wait_until(lambda: caplog.records[-1].message == "audio is kept again")
     assert len(history.events("s1", 0)) == 8
     assert heard(history, 0.0) == 400
 
@@ -239,14 +238,43 @@ def test_a_disk_that_takes_too_long_loses_audio_and_holds_up_nothing(
 ) -> None:
     monkeypatch.setattr(module, "MAX_WAITING_SAMPLES", 4 * S)
     speaker = Speaker(history)
-    with history._changing:
-        speaker.sing(3.0).log.append(final(2, "one"))
+    for i in range(3):
+        with history._changing:
+            speaker.sing(3.0 if i == 0 else 0.5).log.append(final(i + 2, "one"))
+            wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
+            speaker.sing(20.0 if i == 0 else 5.0)
         wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
-        speaker.sing(60.0)
-    assert [record.message for record in caplog.records if "the disk is too slow" in record.message]
-    wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
     speaker.say("two")
-    assert [heard(history, second) for second in (1.0, 5.0, 20.0, 64.0)] == [500, 900, 0, 6800]
+    assert [heard(history, second) for second in (1.0, 5.0, 20.0, 36.0)] == [500, 900, 0, 4000]
+    history.close()
+    slow, again = (record.message for record in caplog.records)
+    assert "the disk is too slow" in slow
+    assert again == "audio is kept again"
+
+
+def test_a_file_that_another_program_locks_holds_up_the_end_once(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed: list[object] = []
+
+    def fail(statement: str, values: object) -> None:
+        failed.append(values)
+        closing_down.wait(WAIT_S)
+        raise HistoryError("locked")
+
+    closing_down = threading.Event()
+    monkeypatch.setattr(history, "change", fail)
+    speaker = Speaker(history)
+    for i in range(20):
+        speaker.sing(0.5).log.append(final(2 + i, "more"))
+    wait_until(lambda: bool(failed))
+    assert history.audio is not None
+    end = threading.Thread(target=history.audio.close)
+    end.start()
+    wait_until(lambda: history.audio is not None and history.audio._closed)
+    closing_down.set()
+    end.join()
+    assert len(failed) == 1
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ from streamer.agents import live as module
 from streamer.agents.live import LiveStream
 from streamer.client.connection import STREAM_PATH, parse_address
 from streamer.errors import PeerError, ProtocolError
-from streamer.events import Error, Event
+from streamer.events import Error, Event, Final
 from tests.daemon import free_port
 from tests.waiting import until
-from tests.wire.support import heard, serving, within
+from tests.wire.support import final, heard, serving, within
 
 TONE = (np.sin(np.arange(48_000) / 10) * 9000).astype("<i2")
 
@@ -90,11 +90,13 @@ async def test_what_waits_is_bounded_and_said_once(
     monkeypatch.setattr(module, "MAX_WAITING", 10)
     async with serving() as running:
         stream = opened(running.port, [])
+        stream.change({"language": "de"})
         for number in range(30):
             stream.audio(np.full(160, number, "<i2").tobytes(), 16_000, 1)
         stream.finish()
         await within(collected(stream))
         audio = np.frombuffer(bytes(running.streams.opened[0].audio), "<i2")
+        assert running.streams.opened[0].commands[0] == ("set", 0)  # a change is not dropped
     assert sorted(set(audio.tolist())) == list(range(21, 30))
     assert len([record for record in caplog.records if "are dropped" in record.message]) == 1
 
@@ -104,13 +106,18 @@ async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
         stream = opened(running.port, [])
         events = asyncio.create_task(collected(stream))
         first = await running.streams.first()
+        stream.audio(TONE.tobytes(), 16_000, 1)
+        await heard(first, len(TONE) * 2)
         first.report(Error(code="idle", message="nothing was sent", fatal=True))
         first.log.close()
         await until(lambda: len(running.streams.opened) == 2)
         stream.audio(TONE.tobytes(), 16_000, 1)
         stream.finish()
-        await within(events)
+        *_, said, _ = await within(events)
         assert running.streams.opened[1].audio == TONE.tobytes()
+        assert isinstance(said, Final)
+        alone = final(1, "96000 bytes")
+        assert (said.start, said.end) == (alone.start + 3.0, alone.end + 3.0)  # in the times of all the audio
 
 
 async def test_a_wrong_token_and_an_absent_daemon_are_one_line() -> None:

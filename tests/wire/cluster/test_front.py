@@ -113,11 +113,13 @@ def test_a_first_try_needs_no_nats(tmp_path: Path) -> None:
     assert "a worker joins with: streamer worker --nats nats://127.0.0.1:" in log.read_text(encoding="utf-8")
 
 
-def test_a_gateway_keeps_no_history(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["history: kept.sqlite", "history_audio: all"])
+def test_a_gateway_keeps_no_history(tmp_path: Path, setting: str) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("server: {history: kept.sqlite}\n", encoding="utf-8")
+    config.write_text(f"server: {{{setting}}}\n", encoding="utf-8")
     command = [sys.executable, "-m", "streamer", "gateway", "--config", str(config)]
     done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
     assert done.returncode == 2
+    assert f"server.{setting.partition(':')[0]} is set" in done.stderr
     assert "a gateway keeps no history: leave it out" in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -147,6 +147,23 @@ def test_a_sound_server_that_goes_away_and_comes_back(sound: StandIn) -> None:
     assert "'music' failed (the sound server went away): expected audio" in str(recorder.errors[0])
 
 
+def test_a_stream_that_cannot_be_recorded_is_one_line(sound: StandIn) -> None:
+    parec = sound.directory / "parec"
+    refusal = '\ntest -e "$SOUND/allowed" || exit 1\n'
+    parec.write_text(parec.read_text(encoding="utf-8").replace("\n", refusal, 1), encoding="utf-8")
+    sound.play(1, "Music")
+    with capturing("music") as recorder:
+        sound.connect()
+        wait_until(lambda: bool(recorder.errors))
+        (sound.directory / "allowed").touch()
+        write(sound.recorded(1), 0.5)
+        wait_until(lambda: recorder.order[-1] == "audio")
+    assert [str(error) for error in recorder.errors] == [
+        "application 'music' cannot be recorded: expected audio; it is tried every second;"
+        " parec --monitor-stream=1 says more"
+    ]
+
+
 @pytest.mark.parametrize(
     "text",
     [
