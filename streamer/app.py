@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import secrets
@@ -44,7 +43,6 @@ from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
-from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.shipped import limits
@@ -228,8 +226,6 @@ class Daemon:
             enrichment.unload()
             self._recordings.unload()
             if model.unload():
-                gc.collect()
-                give_back_mapped()
                 n_after = psutil.Process().memory_info().rss
                 logger.info(
                     "%s left memory after %g s without a session: %.0f MB instead of %.0f",

@@ -132,14 +132,14 @@ class TruncatedAudioError(StreamerError):
 class InferenceError(StreamerError):
     code: ClassVar[str] = "device"
 
-    # Whether the device is not to be tried again: it gave no answer, or computes nonsense.
-    hopeless = False
-
-    def __init__(self, message: str, stage: str = "decoder") -> None:
+    def __init__(self, message: str, stage: str = "decoder", *, hopeless: bool = False) -> None:
         super().__init__(message)
 
         # Stage whose device it was.
         self.stage = stage
+
+        # Whether the device is not to be tried again: it gave no answer, or computes nonsense.
+        self.hopeless = hopeless
 
 
 class LostDeviceError(InferenceError):

@@ -367,6 +367,6 @@ class Engine(Generic[Encoded]):
 
     def _remove(self, runner: SessionRunner) -> None:
         with self._lock:
+            self._empty_since_s = self._clock()  # first: `idle_s` takes no lock
             self._runners = tuple(other for other in self._runners if other is not runner)
-            self._empty_since_s = self._clock()
         self._encoding.wake()

@@ -89,7 +89,7 @@ class WhisperDecoder:
             options,
             language=language,
             task=request.task,
-            prompt=self._prompt(request, initial),
+            prompt=self._prompt(request, initial, decoder.capacity),
             begins_with=request.prefix,
             # A guess that has to be checked token by token saves nothing.
             draft=request.draft if decoder.block_tokens > 1 else (),
@@ -149,12 +149,12 @@ class WhisperDecoder:
         initial = tuple(text_tokens(initial_prompt(prompt, hotwords, self._model), tokenizer))
         return initial, dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
 
-    def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
+    def _prompt(self, request: Request, initial: tuple[int, ...], capacity: int) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""
         said = tuple(self._model.tokenizer.encode(request.prompt)) if request.prompt else ()
         if self._carried:
             # Decoding keeps the newest part of a prompt that is too long.
-            room = self._model.runtime.decoder.capacity // 2 - 1 - len(initial)
+            room = capacity // 2 - 1 - len(initial)
             return (*initial, *said[max(0, len(said) - room) :])
         return (*initial, *said) if said or request.first else ()
 

@@ -2,22 +2,24 @@
 
 import contextlib
 import functools
+import gc
 import logging
 import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 from weakref import ReferenceType, WeakSet, ref
 
-from streamer.arrays import FloatArray
 from streamer.errors import ConfigError, InferenceError, LostDeviceError, ModelError, StreamerError
+from streamer.outside import one_line
 from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
+from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.checks import check_decoder, check_freshness, run_stages
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import (
@@ -65,37 +67,32 @@ INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
-    def __init__(self, source: ModelSource, compilation: Compilation, verdicts: Verdicts, n_beams: int) -> None:
-        """Take a model that was read and its graphs, which `start` compiles.
-
-        verdicts : on its devices, which also hold when it is started again
-        n_beams : that captions follow if the settings do not say otherwise
-        """
+    def __init__(self, parts: "_Parts") -> None:
+        """Take what was read of a model, whose graphs `start` compiles."""
+        source = parts.source
         self.name = source.name
         # What it is published as, such as openai/whisper-base.en; empty if that is not known.
         self.origin = source.origin
         self.tokenizer = source.tokenizer
         self.generation = source.generation
-        self.n_beams = n_beams
+        self.n_beams = parts.n_beams
+        # Without graphs while it is unloaded.
         self.runtime: Runtime
-        # What its weights are, and why; and whether all graphs were found compiled.
-        self.weights = ""
+        self.weights = parts.weights
+        # Whether all graphs were found compiled.
         self.from_cache = False
         # The adapter of windows of less than 30 s.
         self.adapter = source.adapter.path if source.adapter else None
         # Whether it is being started again, after a device failed or it was unloaded, which may take minutes.
         self.recovering = False
-        # Missing while it is unloaded, as is `_verdicts`. `_again` reads them again; None: it cannot be unloaded.
-        self._source = source
-        self._compilation = compilation
-        self._verdicts = verdicts
-        self._again: Callable[[], _Read] | None = None
+        # What `runtime` was made of; None while it is unloaded. `_read_again` returns it again, and what to move to;
+        # None: it cannot be unloaded.
+        self._parts: _Parts | None = None
+        self._read_again: Callable[[], tuple[_Parts, _Parts | None]] | None = None
         self._forks: WeakSet[_Fork] = WeakSet()
         # Whether it is to move to other devices, see `move_to`.
         self._moving = False
         self._before: Callable[[], None] = no_op
-        # A runtime, and what it computed when it was first tried out.
-        self._computed: tuple[ReferenceType[Runtime], dict[str, FloatArray]] | None = None
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.RLock()
@@ -130,24 +127,26 @@ class WhisperModel:
             warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
-    def start(self) -> None:
-        """Compile the graphs and try them out, on the next device if one fails.
+    def start(self, parts: "_Parts") -> None:
+        """Compile graphs and try them out, on the next device if one fails; compute with them from then on.
 
-        Raises ModelError or InferenceError if they pass all checks on no device.
+        A computation that has begun ends with the graphs that it began with, and frees them then.
+
+        Raises ModelError or InferenceError if they pass all checks on no device; then all stays as it is.
         """
-        self.runtime = _checked_runtime(self._source, self._compilation, self._verdicts)
+        runtime = _checked_runtime(parts)
+        with self._lock:
+            runtime.call_before(self._before)
+            self._parts, self.runtime = parts, runtime
 
-    def move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
-        """Compile for other devices in a thread of its own; compute there as soon as these graphs pass all checks.
-
-        Until then, and if they do not, it stays as it is. The process does not wait for the thread when it ends.
-        """
+    def move_to(self, parts: "_Parts") -> None:
+        """Start with other devices in a thread, which the end of the process does not wait for."""
         self._moving = True
-        threading.Thread(target=self._move_to, args=(compilation, verdicts), name="compile", daemon=True).start()
+        threading.Thread(target=self._move_to, args=(parts,), name="compile", daemon=True).start()
 
     def watch(self) -> None:
         """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
-        if self._compilation.others_may_come:
+        if self.runtime.compilation.others_may_come:
             threading.Thread(target=_watch, args=(ref(self),), name="watch", daemon=True).start()
 
     @property
@@ -162,14 +161,23 @@ class WhisperModel:
     def unload(self) -> bool:
         """Free its graphs and those of its forks, if it can be loaded again; return whether any were freed.
 
-        A computation that has begun ends with the graphs that it began with. `wake` loads the model again.
+        It does not wait for a load. `wake` loads the model again.
         """
-        with self._lock:
-            if not self.loaded or self._moving or self._again is None:
+        if self._read_again is None or not self._lock.acquire(blocking=False):
+            return False
+        try:
+            if not self.loaded or self._moving:
                 return False
+            self._parts = None
             for model in (self, *self._forks):
-                model._free()
+                model.runtime = model.runtime.without_graphs()
+            self.tokenizer.pack()
+            # Not while this model is loaded: addresses of what is mapped may be used anew meanwhile.
+            gc.collect()
+            give_back_mapped()
             return True
+        finally:
+            self._lock.release()
 
     def wake(self) -> Runtime:
         """Return the present runtime; load the model again if it is unloaded.
@@ -180,12 +188,9 @@ class WhisperModel:
         if runtime.stages:
             return runtime
         with self._lock:
-            if not self.loaded and self._again is not None:
-                self.recovering = True
-                try:
-                    self._load(self._again())
-                finally:
-                    self.recovering = False
+            if not self.loaded and self._read_again is not None:
+                with self._loading():
+                    self._load(*self._read_again())
             return self.runtime
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
@@ -207,14 +212,10 @@ class WhisperModel:
         Windows that `failed` has encoded stay good. Raises InferenceError if no device is left.
         """
         with self._lock:
-            if self.runtime is not failed:
-                return  # another thread has started it again
-            self.recovering = True
-            try:
-                self._restart(error)
-                self.runtime.call_before(self._before)
-            finally:
-                self.recovering = False
+            parts = self._parts
+            if self.runtime is failed and parts is not None:  # else another thread has started it again
+                with self._loading():
+                    self._restart(parts, error)
 
     def call_before(self, before: Callable[[], None]) -> None:
         """Have something called before each run of a graph from now on; what it raises ends the computation."""
@@ -229,85 +230,88 @@ class WhisperModel:
         """
         return _Fork(self, windows_s, n_beams)
 
-    def _move_to(self, compilation: Compilation, verdicts: Verdicts) -> None:
+    @contextlib.contextmanager
+    def _loading(self) -> Iterator[None]:
+        self.recovering = True
+        try:
+            yield
+        finally:
+            self.recovering = False
+
+    def _move_to(self, parts: "_Parts") -> None:
         begin = time.monotonic()
         try:
-            runtime = _checked_runtime(self._source, compilation, verdicts)
-        except StreamerError as error:
+            self.start(parts)
+        except Exception as error:  # a compiler may raise anything, and the model works as it is
+            devices = " and ".join({*self.runtime.devices.values()})
+            unexpected = None if isinstance(error, StreamerError) else error
+            logger.warning("%s; %s stays on %s", one_line(error), self.name, devices, exc_info=unexpected)
+        else:
+            where, took_s = _where(self.runtime), time.monotonic() - begin
+            logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
+        finally:
             self._moving = False
-            logger.warning("%s; %s stays on %s", error, self.name, " and ".join({*self.runtime.devices.values()}))
-            return
-        with self._lock:
-            runtime.call_before(self._before)
-            # A computation that has begun ends with the runtime that it began with, and frees that one then.
-            self._compilation, self._verdicts, self.runtime = compilation, verdicts, runtime
-            self._moving = False
-        where, took_s = _where(runtime, compilation.plans), time.monotonic() - begin
-        logger.info("%s runs on %s from now on, compiled in %.0f s", self.name, where, took_s)
 
     def try_out(self) -> None:
-        """Give up a device that computes something else from speech than when it was first tried out."""
-        sample, runtime, known = speech(), self.runtime, self._computed
-        if sample is None or {stage.device for stage in runtime.stages} <= {"CPU"}:
-            return
+        """Give up a device that computes something else from speech than when it was first tried out, or hangs."""
+        sample = speech()
+        with self._lock:
+            runtime = self.runtime
+            if sample is None or {stage.device for stage in runtime.stages} <= {"CPU"}:
+                return
+            beside = runtime.another()
         mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
-        token = self.tokenizer.special.start_of_transcript
-        found = self.fork(runtime.windows_s).run(lambda used: run_stages(used, mel, token))
-        if known is None or known[0]() is not runtime:
-            self._computed = ref(runtime), found
+        try:
+            found = run_stages(beside, mel, self.tokenizer.special.start_of_transcript)
+        except InferenceError as error:
+            self.recover(runtime, error)
             return
-        for stage, expected in known[1].items():
-            distance = distance_of(expected, found[stage])
-            if runtime.devices[stage] != "CPU" and not distance <= TOLERANCE:
-                error = InferenceError(
-                    f"{runtime.devices[stage]} computes the {stage} wrongly by now: in speech it differs from what it"
-                    f" computed before by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`",
-                    stage,
+        runtime.tried = runtime.tried or found
+        for stage, expected in runtime.tried.items():
+            distance, device = distance_of(expected, found[stage]), runtime.devices[stage]
+            if device != "CPU" and not distance <= TOLERANCE:
+                text = (
+                    f"{device} computes the {stage} wrongly by now: in speech it differs from what it computed before"
+                    f" by {distance:.2g}, expected at most {TOLERANCE}; see `streamer doctor`"
                 )
-                error.hopeless = True
-                self.recover(runtime, error)
+                self.recover(runtime, InferenceError(text, stage, hopeless=True))
                 return
 
-    def _load(self, read: "_Read") -> None:
-        begin, source = time.monotonic(), read.source
+    def _load(self, parts: "_Parts", later: "_Parts | None") -> None:
+        begin, source = time.monotonic(), parts.source
         if source.graphs.dims != self.dims or source.tokenizer.n_vocab != self.tokenizer.n_vocab:
             raise ModelError(
                 f"{source.path} is another model than the one that was unloaded: expected {self.name} as it was;"
                 " start the daemon again to use the new one"
             )
-        self._source, self._compilation, self._verdicts = source, read.compilation, read.verdicts
-        self.start()
-        self.runtime.call_before(self._before)
-        if read.later is not None:
-            self.move_to(*read.later)
+        # Sessions have the tokenizer that there was: one is enough.
+        self.start(replace(parts, source=replace(source, tokenizer=self.tokenizer)))
+        if later is not None:
+            self.move_to(later)
         logger.info("%s is loaded again, in %.1f s", self.name, time.monotonic() - begin)
 
-    def _free(self) -> None:
-        self.runtime, self._computed = self.runtime.without_graphs(), None
-        self.tokenizer.pack()
-        for name in ("_source", "_compilation", "_verdicts"):
-            vars(self).pop(name, None)
-
-    def _restart(self, error: InferenceError) -> None:
-        now_s = time.monotonic()
+    def _restart(self, parts: "_Parts", error: InferenceError) -> None:
+        compilation, now_s = parts.compilation, time.monotonic()
         lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
         self._failed_s[error.stage] = now_s
         logger.warning("%s; starting the model again, nothing is lost", error)
-        self._compilation.renew(available_devices())
+        compilation.renew(available_devices())
         if lately or error.hopeless:
-            stages = self._compilation.sharing(error.stage) if error.hopeless else [error.stage]
-            self._verdicts.forget(stages)
+            stages = compilation.sharing(error.stage) if error.hopeless else [error.stage]
+            parts.verdicts.forget(stages)
             with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
-                self._compilation.reject(dict.fromkeys(stages, error))
-        self.start()
+                compilation.reject(dict.fromkeys(stages, error))
+        self.start(parts)
         devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
         logger.warning("the model is back on %s", devices)
 
 
 def _watch(watched: ReferenceType[WhisperModel]) -> None:
     while (model := watched()) is not None:
-        with contextlib.suppress(StreamerError):  # no device is left, as the log says; it may come back
+        try:
             model.try_out()
+        except Exception as error:  # noqa: BLE001 - a driver may raise anything, and may work again later
+            logger.warning("the devices of %s could not be tried out: %s", model.name, one_line(error))
         del model
         time.sleep(WATCH_EVERY_S)
 
@@ -318,40 +322,40 @@ class _Fork(WhisperModel):
     def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
         with parent._lock:
             parent.wake()
-            super().__init__(parent._source, parent._compilation, parent._verdicts, parent.n_beams)
+            assert parent._parts is not None, "it is loaded"
+            super().__init__(parent._parts)
             self._parent = parent
             self._windows_s = windows_s
-            self.start()
-            compilation = self._compilation
+            self._follow()
+            compilation = self.runtime.compilation
             most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
             self.n_beams = min(max(n_beams, parent.n_beams), most)
             parent._forks.add(self)
 
-    def start(self) -> None:
-        """Make a runtime of the present graphs."""
-        with self._parent._lock:
-            # Whose graphs these are.
-            self._runs_beside, self._compilation = self._parent.wake(), self._parent._compilation
-            mask = self._runs_beside.decoder.mask
-            self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
-
     def wake(self) -> Runtime:
         """Return a runtime of the parent's present graphs (see `WhisperModel.wake`)."""
         runtime = self.runtime
-        if self._parent.wake() is self._runs_beside:
+        if self._parent.wake() is self._runs_beside():
             return runtime
-        with self._lock, self._parent._lock:
-            self.start()
-            self.runtime.call_before(self._before)
+        with self._lock:
+            self._follow()
             return self.runtime
 
-    def _free(self) -> None:
-        super()._free()
-        self._runs_beside = self.runtime
+    def recover(self, failed: Runtime, error: InferenceError) -> None:
+        """Have the parent start anew (see `WhisperModel.recover`)."""
+        with self._lock:
+            if self.runtime is failed:
+                if (beside := self._runs_beside()) is not None:
+                    self._parent.recover(beside, error)
+                self._follow()
 
-    def _restart(self, error: InferenceError) -> None:
-        self._parent.recover(self._runs_beside, error)
-        self.start()
+    def _follow(self) -> None:
+        """Make a runtime of the parent's present graphs."""
+        with self._parent._lock:
+            beside = self._parent.wake()
+            self._runs_beside = ref(beside)
+            self.runtime = beside.another(self._windows_s)
+            self.runtime.call_before(self._before)
 
 
 @functools.cache  # said once, however many sessions and recordings ask for it
@@ -415,41 +419,39 @@ def load_model(
     """
     options = options or LoadOptions()
     begin = time.monotonic()
-    read = _read_for(name, options, on_download, on_compiled)
-    compilation, why = read.compilation, read.weights
+    parts, later = _read_for(name, options, on_download, on_compiled)
+    compilation = parts.compilation
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    model = WhisperModel(read.source, compilation, read.verdicts, read.n_beams)
-    model.weights = why
-    model._again = lambda: _read_for(name, options)
-    model.start()
+    model = WhisperModel(parts)
+    model._read_again = lambda: _read_for(name, options)
+    model.start(parts)
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
-    devices = _where(model.runtime, compilation.plans)
-    lengths = ", ".join(map(str, model.runtime.windows_s))
+    where, lengths = _where(model.runtime), ", ".join(map(str, model.runtime.windows_s))
+    adapter, took_s = " with an adapter" if model.adapter else "", time.monotonic() - begin
     logger.info(
         "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
-        *(model.name, devices, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
+        *(model.name, where, model.weights, lengths, adapter, took_s),
     )
-    if read.later is not None:
-        model.move_to(*read.later)
+    if later is not None:
+        model.move_to(later)
     return model
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
-    """A model that was read; nothing of it is compiled."""
+class _Parts:
+    """A model that was read, and its graphs for some devices."""
 
     source: ModelSource
     compilation: Compilation
     verdicts: Verdicts
 
-    # How many beams captions follow; what its weights are, and why.
+    # How many beams captions follow if the settings do not say otherwise.
     n_beams: int
-    weights: str
 
-    # What it moves to when that is compiled.
-    later: tuple[Compilation, Verdicts] | None
+    # What its weights are, and why.
+    weights: str
 
 
 def _read_for(
@@ -457,8 +459,8 @@ def _read_for(
     options: LoadOptions,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
-) -> _Read:
-    """Read a model for the devices that the options name."""
+) -> tuple[_Parts, _Parts | None]:
+    """Read a model for the devices that the options name; return it, and what it is to move to."""
     plans = plan_stages(options.devices, available_devices())
     if options.at_once:
         plans = with_last_resorts(plans, available_devices())
@@ -468,14 +470,18 @@ def _read_for(
     source, why = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     n_beams = _n_beams(source, options.n_beams, live=options.live)
     windows_s = window_lengths(source, plans, options.windows_s)
-    wanted = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
-    on_wanted = _verdicts(source, wanted)
-    if not options.at_once or not any(plans[stage].is_for_npu for stage in on_wanted.unjudged()):
-        return _Read(source, wanted, on_wanted, n_beams, why, None)
-    wanted.check_properties()
-    compilation = _compilation(source, until_npu(plans), n_beams, windows_s, cache, on_compiled)
-    wanted.go_beside(compilation)
-    return _Read(source, compilation, _verdicts(source, compilation), n_beams, why, (wanted, on_wanted))
+
+    def parts(plans: Mapping[str, StagePlan]) -> _Parts:
+        compilation = _compilation(source, plans, n_beams, windows_s, cache, on_compiled)
+        return _Parts(source, compilation, _verdicts(source, compilation), n_beams, why)
+
+    wanted = parts(plans)
+    if not options.at_once or not any(plans[stage].is_for_npu for stage in wanted.verdicts.unjudged()):
+        return wanted, None
+    wanted.compilation.check_properties()
+    at_first = parts(until_npu(plans))
+    wanted.compilation.go_beside(at_first.compilation)
+    return at_first, wanted
 
 
 def verify_model(
@@ -587,26 +593,26 @@ def _verdicts(source: ModelSource, compilation: Compilation) -> Verdicts:
     return Verdicts(compilation, f"{source.origin} {source.weights}".strip(), files)
 
 
-def _checked_runtime(source: ModelSource, compilation: Compilation, verdicts: Verdicts) -> Runtime:
+def _checked_runtime(parts: _Parts) -> Runtime:
     """Compile graphs and try them out, on the next device if one fails. Raises what `WhisperModel.start` does."""
+    compilation = parts.compilation
     while True:
-        while refused := verdicts.refused():
+        while refused := parts.verdicts.refused():
             compilation.reject(refused)
         compilation.compile()
-        runtime, wrong = _try_out(source, compilation, verdicts)
+        runtime, wrong = _try_out(parts)
         if runtime is not None:
             compilation.give_back()
             return runtime
         compilation.reject(wrong)
 
 
-def _try_out(
-    source: ModelSource, compilation: Compilation, verdicts: Verdicts
-) -> tuple[Runtime | None, dict[str, InferenceError]]:
+def _try_out(parts: _Parts) -> tuple[Runtime | None, dict[str, InferenceError]]:
     """Start compiled graphs and check them. Returns None, and errors by stage, if devices are not to be used.
 
     Raises ModelError if the model is to blame.
     """
+    source, compilation, verdicts = parts.source, parts.compilation, parts.verdicts
     unjudged = verdicts.unjudged()
     checks: list[Check] = []
     try:
@@ -678,14 +684,14 @@ def _device_checks(
         decoder = runtime.decoder_of(runtime.window(window_s))
         yield from check_decoder(decoder, token, str(Sizes("decoder", window_s)))
     if everywhere or any(device != "CPU" for device in compilation.devices.values()):
-        fresh = Runtime(compilation, runtime.decoder.mask, n_buffers=1)
+        fresh = runtime.another()
         for window_s in reversed(runtime.windows_s):
             yield from check_freshness(runtime, fresh, token, window_s)
 
 
-def _where(runtime: Runtime, plans: Mapping[str, StagePlan]) -> str:
+def _where(runtime: Runtime) -> str:
     """Return the devices of the stages and why they were chosen; one if it is the same for all."""
-    available = available_devices()
+    available, plans = available_devices(), runtime.compilation.plans
     reasons = {stage: f"{device} ({plans[stage].why(device, available)})" for stage, device in runtime.devices.items()}
     if len(set(reasons.values())) == 1:
         return reasons["encoder"]

@@ -10,6 +10,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -32,7 +33,7 @@ from streamer.whisper import model as model_module
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S
+from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S, Stage
 from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tests.daemon import CACHE_VARIABLE, WAIT_S, environment
@@ -143,7 +144,7 @@ def test_a_compiler_that_fails_leaves_the_model_on_the_cpu(
 ) -> None:
     caplog.set_level(logging.INFO)
     model = load(tmp_path, device)
-    graphs = {*model._compilation.compiled.values()}
+    graphs = {*model.runtime.compilation.compiled.values()}
     compiler.fails = True
     compiler.go_on()
     wait_until(lambda: "from now on" in caplog.text)
@@ -152,7 +153,7 @@ def test_a_compiler_that_fails_leaves_the_model_on_the_cpu(
     assert warning.endswith("; trying CPU for encoder, cross_kv, decoder")
     assert f"nano.en runs on CPU ({device}: NPU does not work, no GPU here) from now on" in caplog.text
     assert model.run(lambda runtime: runtime.devices) == CPU
-    assert {*model._compilation.compiled.values()} == graphs, "compiled twice"
+    assert {*model.runtime.compilation.compiled.values()} == graphs, "compiled twice"
 
 
 def test_a_stage_that_the_npu_computes_wrongly_stays_on_the_cpu(
@@ -169,19 +170,25 @@ def test_a_stage_that_the_npu_computes_wrongly_stays_on_the_cpu(
     assert load(tmp_path).runtime.devices == {**NPU, "decoder": "CPU"}
 
 
+@pytest.mark.parametrize("error", [InferenceError("it gives nonsense", "decoder"), RuntimeError("it gives nonsense")])
 def test_a_model_that_works_nowhere_else_stays_as_it_is(
-    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    compiler: Compiler,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    error: Exception,
 ) -> None:
     model = load(tmp_path)
     before = model.runtime
 
     def fail(runtime: Runtime) -> None:
-        raise InferenceError("it gives nonsense", "decoder")
+        raise error
 
     monkeypatch.setattr(Runtime, "warm_up", fail)
     compiler.go_on()
     wait_until(lambda: "it gives nonsense; nano.en stays on CPU" in caplog.text)
     assert model.runtime is before
+    wait_until(model.unload)
 
 
 def test_a_gpu_computes_until_the_npu_can(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,17 +315,49 @@ def test_a_device_that_begins_to_compute_nonsense_is_given_up(
     assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
 
 
-def test_what_the_daemon_loads_is_watched(tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_captions_go_on_while_a_device_hangs_that_is_tried_out(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+    mel = log_mel(read(SPEECH), 80).astype(np.float32)
+    hung: list[int] = []
+    devices: list[dict[str, str]] = []
+
+    def hang(seconds: float) -> None:
+        hung.append(threading.get_ident())
+        if len(hung) == 1:
+            with ThreadPoolExecutor(1) as captions:
+                captions.submit(WhisperEncoder(model).encode, mel, 0, 4 * SAMPLE_RATE).result(WAIT_S)
+            devices.append(model.runtime.devices)
+
+    stand_in_npu.npu_hangs(monkeypatch, "encoder", 0, hang)
+    model.try_out()
+    assert len(set(hung)) == 2, "captions do not need the device"
+    assert devices == [CPU]
+    assert model.runtime.devices == CPU
+
+
+def test_what_the_daemon_loads_is_watched(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(stage: Stage, *arguments: object) -> None:
+        raise RuntimeError("the driver is gone")
+
+    others = {*threading.enumerate()}
     monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.01)
     compiler.go_on()
     models = [load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path)))]
     monkeypatch.setattr(loading, "load_model", lambda *arguments, **keywords: models[0])
-    loading.load(load_settings(None, {}, {}).model, at_once=True)
-    wait_until(lambda: models[0]._computed is not None)
+    with monkeypatch.context() as patched:
+        patched.setattr(Stage, "__init__", fail)
+        loading.load(load_settings(None, {}, {}).model, at_once=True)
+        wait_until(lambda: "the devices of nano.en could not be tried out: the driver is gone" in caplog.text)
+    wait_until(lambda: bool(models[0].runtime.tried))
     stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
     wait_until(lambda: models[0].runtime.devices == CPU)
     models.clear()
-    wait_until(lambda: "watch" not in {thread.name for thread in threading.enumerate()})
+    wait_until(lambda: "watch" not in {thread.name for thread in {*threading.enumerate()} - others})
 
 
 class TickingClock(Clock):

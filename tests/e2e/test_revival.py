@@ -115,7 +115,7 @@ def test_a_device_that_fails_again_is_given_up_for_the_next(
     break_device: Break,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    compilation = model._compilation
+    compilation = model.runtime.compilation
     for stage, plan in compilation.plans.items():
         # The only device that there surely is, twice.
         compilation.plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)

@@ -40,7 +40,7 @@ class Runtime:
         Raises ModelError if a graph lacks a port.
         """
         self.dims = compilation.graphs.dims
-        self._compilation = compilation
+        self.compilation = compilation
         # Device of each stage, as in the `ready` event.
         self.devices = compilation.devices
         # Lengths of the windows that were asked for, in seconds, the shortest first; the last is 30.
@@ -59,6 +59,8 @@ class Runtime:
             self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()
+        # What its stages computed when it was first tried out (see `WhisperModel.try_out`).
+        self.tried: dict[str, FloatArray] = {}
         self._encoder = self._stage("encoder", self.windows_s[-1])
         cross_kv = self._stage("cross_kv", self.windows_s[-1])
         names = key_values(self.dims.n_text_layer, "encoder")
@@ -72,9 +74,13 @@ class Runtime:
     def without_graphs(self) -> "Runtime":
         """Return what is known of it without graphs and buffers: dimensions, devices and lengths of windows."""
         bare = copy.copy(self)
-        bare.stages = []
-        del bare.decoder, bare._compilation, bare._encoder, bare._buffers
+        bare.stages, bare.tried = [], {}
+        del bare.decoder, bare.compilation, bare._encoder, bare._buffers
         return bare
+
+    def another(self, windows_s: Sequence[int] | None = None) -> "Runtime":
+        """Return a runtime of the same graphs, with room for one window, for windows of these lengths; None: of all."""
+        return Runtime(self.compilation, self.decoder.mask, n_buffers=1, windows_s=windows_s)
 
     @property
     def last_hidden_state(self) -> FloatArray:
@@ -129,7 +135,7 @@ class Runtime:
         window_s = mel.shape[1] // FRAMES_PER_SECOND
         if window_s not in self._known_lengths_s:
             # Runs of a new size read weights again that they have copies of.
-            self._compilation.give_back()
+            self.compilation.give_back()
             self._known_lengths_s.add(window_s)
         window = self.window(window_s, row)
         self._encoder, cross_kv = self._stage("encoder", window_s), self._stage("cross_kv", window_s)

@@ -109,7 +109,8 @@ def test_a_model_that_is_started_again_is_not_compared_again(
     model, warned = load()
     assert (model.runtime.devices, warned) == (ON_NPU, [])
     core.compiled_for.clear()
-    model.start()
+    assert model._parts is not None
+    model.start(model._parts)
     assert "CPU" not in core.compiled_for
 
 

@@ -14,10 +14,13 @@ import pytest
 
 from streamer.audio.mel import log_mel
 from streamer.engine.window import Request
-from streamer.errors import ModelError
+from streamer.errors import InferenceError, ModelError
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.result import Hypothesis
+from tests.daemon import WAIT_S
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
@@ -46,7 +49,7 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     fork = model.fork()
     expected = text(model), text(fork)
     lengths, devices = model.runtime.windows_s, model.runtime.devices
-    parts = (model.runtime, model.runtime.decoder, model._compilation, fork.runtime)
+    parts = (model.runtime, model.runtime.decoder, model.runtime.compilation, fork.runtime)
     left = [weakref.ref(part) for part in parts]
     del parts
     assert model.unload()
@@ -63,14 +66,40 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     assert calls, "what is called before each run is not forgotten"
     assert model.state == "loaded"
     assert caplog.text.count("is loaded again") == 1
+    assert model._parts is not None
+    assert model._parts.source.tokenizer is model.tokenizer, "there are two"
 
 
 def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) -> None:
     expected = text(model)
     encoded = WhisperEncoder(model).encode(MEL, 0)
-    model.run(lambda runtime: model.unload())
-    words = WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST).words
-    assert "".join(word.text for word in words) == expected
+    decoder = WhisperDecoder(model, DecodingSettings(carry_initial_prompt=True))
+
+    def decode(runtime: Runtime) -> Hypothesis:
+        assert model.unload()
+        return decoder._decode(runtime.decoder_of(encoded), REQUEST)
+
+    assert "".join(word.text for word in model.run(decode).words) == expected
+    assert model.state == "unloaded"
+
+
+def test_it_is_not_waited_for_a_load(model: WhisperModel) -> None:
+    with model._lock, ThreadPoolExecutor(1) as pool:
+        assert not pool.submit(model.unload).result(WAIT_S)
+    assert model.loaded
+
+
+def test_nothing_is_kept_of_a_load_that_fails(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(runtime: Runtime) -> None:
+        raise InferenceError("it is too warm", "decoder")
+
+    model.unload()
+    with monkeypatch.context() as patched:
+        patched.setattr(Runtime, "warm_up", fail)
+        with pytest.raises(InferenceError, match="too warm"):
+            model.wake()
+    assert (model.state, model._parts) == ("unloaded", None)
+    assert model.wake().stages
 
 
 def test_threads_that_need_it_at_once_load_it_once(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
