@@ -95,10 +95,10 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 
 
 @contextlib.asynccontextmanager
-async def daemon_at_work() -> AsyncIterator[tuple[Daemon, int]]:
+async def daemon_at_work(source: str = str(SAMPLE)) -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
     port = free_port()
-    settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=str(SAMPLE)))
+    settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=source))
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:
