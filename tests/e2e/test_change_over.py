@@ -216,6 +216,7 @@ async def test_the_daemon_says_in_healthz_on_which_device_it_is(
     tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
+    monkeypatch.setattr(WhisperModel, "watch", lambda model: None)  # it would run graphs in the middle of other tests
     async with daemon_at_work("none") as (_, port):
         _, health = await asyncio.to_thread(healthz, port)
         assert health["device"] == CPU
