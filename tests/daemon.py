@@ -230,6 +230,17 @@ def running(
         yield daemon
 
 
+@contextlib.contextmanager
+def serving_with(token: str, environ: Mapping[str, str] | None = None) -> Iterator[Daemon]:
+    """Run a daemon for clients with a token, which it must not show; it must end without a traceback."""
+    with running("--input", "none", environ={"STREAMER_SERVER_TOKEN": token, **(environ or {})}) as daemon:
+        yield daemon
+        outcome = daemon.stop()
+        assert outcome.exit_code == 0, outcome.stderr
+        assert "Traceback" not in outcome.stderr, outcome.stderr
+        assert token not in outcome.stderr
+
+
 @dataclass
 class Received:
     """What a client received over one connection."""

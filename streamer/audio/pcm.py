@@ -1,8 +1,8 @@
-"""Raw PCM from a client or a pipe to 16 kHz mono samples."""
+"""Raw PCM from a client or a pipe to 16 kHz mono samples, and samples to 16-bit integers."""
 
 import numpy as np
 
-from streamer.arrays import Float32Array
+from streamer.arrays import Float32Array, Int16Array
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.resample import Resampler
 from streamer.errors import ProtocolError
@@ -11,6 +11,12 @@ BYTES_PER_SAMPLE: dict[str, int] = {"s16le": 2, "f32le": 4}
 
 # Frames converted at a time, so that a huge chunk needs no huge intermediate arrays.
 BLOCK_FRAMES = 65_536
+
+
+def to_int16(samples: Float32Array) -> Int16Array:
+    """Return samples of -1 to 1, shape (n,), as 16-bit integers; what is beyond is clipped."""
+    packed: Int16Array = (np.clip(samples, -1.0, 1.0) * 32767).astype(np.int16)
+    return packed
 
 
 class PcmDecoder:

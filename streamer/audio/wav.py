@@ -10,10 +10,9 @@ import struct
 import wave
 from dataclasses import dataclass
 
-import numpy as np
-
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import to_int16
 
 FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 
@@ -57,7 +56,7 @@ def wav(samples: Float32Array) -> bytes:
     file = io.BytesIO()
     with wave.open(file, "wb") as to:
         to.setparams((1, 2, SAMPLE_RATE, 0, "NONE", ""))
-        to.writeframes((np.clip(samples, -1.0, 1.0) * 32767).astype("<i2").tobytes())
+        to.writeframes(to_int16(samples).astype("<i2").tobytes())
     return file.getvalue()
 
 

@@ -192,7 +192,7 @@ class Reconnection:
         self._on_notice = on_notice
         self._wait_s = wait_s
         self._delay_s = FIRST_DELAY_S
-        # Whether there ever was a connection; since when there is none (monotonic), which a notice has reported.
+        # Whether it was ever connected; when it was lost (monotonic), as reported, None while it is connected.
         self._known = False
         self._away_since_s: float | None = None
 

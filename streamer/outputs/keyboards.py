@@ -105,7 +105,7 @@ _COPYING = {
 
 
 def desktop() -> str:
-    """Return which desktop this is: windows, macos, wayland or x11. Raises StreamerError if there is none."""
+    """Return which desktop this is: windows, macos, wayland or x11. Raises StreamerError without a desktop."""
     if sys.platform in ("win32", "darwin"):
         return "windows" if sys.platform == "win32" else "macos"
     for name, variable in (("wayland", "WAYLAND_DISPLAY"), ("x11", "DISPLAY")):

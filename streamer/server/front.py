@@ -155,7 +155,7 @@ class Server:
         return self._context.limits.n_open
 
     def close_listeners(self) -> None:
-        """Accept no more connections; clients wait at sockets that were passed."""
+        """Stop accepting connections; clients wait at sockets that were passed."""
         for listener in self._listeners:
             listener.close()
         if self._unix is not None:

@@ -19,6 +19,7 @@ import numpy as np
 from streamer.arrays import Float32Array, Int16Array
 from streamer.audio import opus
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import to_int16
 from streamer.errors import HistoryError
 from streamer.events import End, Event, Final, Gap
 from streamer.outside import one_line
@@ -94,8 +95,7 @@ class AudioKeeper:
             fits = self._n_waiting + len(samples) <= MAX_WAITING_SAMPLES
             self._n_waiting += len(samples) if fits else 0
         if fits:
-            packed = (np.clip(samples, -1.0, 1.0) * 32767).astype(np.int16)
-            self._do(self._add, session, position, packed, time.time())
+            self._do(self._add, session, position, to_int16(samples), time.time())
         else:
             self._fail(f"the disk is too slow, {MAX_WAITING_SAMPLES // SAMPLE_RATE} s wait for it")
 

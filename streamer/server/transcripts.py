@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 MAX_LIMIT = 200
 MAX_THREADS = 2  # that read or delete, for any number of requests
 CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
-MAX_CLIP_S = 60.0  # of a line's audio; no line is so long
+MAX_CLIP_S = 60.0  # of a line's audio that is sent; of a longer gap, its beginning
 MAX_START_S = 1e9
 MARGIN_S = 0.1  # around it: words' times are about as exact
 

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -36,12 +35,13 @@ from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S, Stage
 from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
-from tests.daemon import CACHE_VARIABLE, WAIT_S, environment
+from tests.daemon import CACHE_VARIABLE, environment
 from tests.e2e.test_failures import daemon_at_work, healthz
 from tests.fakes import Clock
 from tests.promises import check_promises
 from tests.unit.whisper import stand_in_npu
 from tests.unit.whisper.support import NANO, SPEECH, read
+from tests.waiting import WAIT_S, wait_until
 
 CPU, NPU = (dict.fromkeys(("encoder", "cross_kv", "decoder"), device) for device in ("CPU", "NPU"))
 
@@ -79,13 +79,6 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
 def load(cache_dir: Path, device: str = "NPU", **options: object) -> WhisperModel:
     devices = DeviceSettings(device, properties=options.pop("properties", ()))  # type: ignore[arg-type]
     return load_model(str(NANO), LoadOptions(devices, cache_dir=str(cache_dir), at_once=True, **options))  # type: ignore[arg-type]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not holds():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
 
 
 def wait_for_npu(model: WhisperModel) -> None:

@@ -21,7 +21,7 @@ from websockets.exceptions import InvalidStatus
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from tests.daemon import WAIT_S, Daemon, pause_after, pcm16, recording, running, sample_text
+from tests.daemon import WAIT_S, Daemon, pause_after, pcm16, recording, sample_text, serving_with
 from tests.wer import wer
 
 KEY = "a-key-of-forty-characters-as-deepgram-has"
@@ -35,12 +35,8 @@ MAX_WER = 0.4
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    with running("--input", "none", environ={"STREAMER_SERVER_TOKEN": KEY}) as daemon:
+    with serving_with(KEY) as daemon:
         yield daemon
-        outcome = daemon.stop()
-        assert outcome.exit_code == 0, outcome.stderr
-        assert "Traceback" not in outcome.stderr, outcome.stderr
-        assert KEY not in outcome.stderr
 
 
 def client_of(daemon: Daemon, key: str = KEY) -> DeepgramClient:

@@ -22,8 +22,8 @@ from tests.daemon import (
     pause_after,
     pcm16,
     recording,
-    running,
     sample_text,
+    serving_with,
 )
 from tests.waiting import until
 from tests.wer import wer
@@ -44,11 +44,8 @@ Kind = stt.SpeechEventType
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    with running("--input", "none", environ={"STREAMER_SERVER_TOKEN": TOKEN}) as daemon:
+    with serving_with(TOKEN) as daemon:
         yield daemon
-        outcome = daemon.stop()
-        assert outcome.exit_code == 0, outcome.stderr
-        assert "Traceback" not in outcome.stderr, outcome.stderr
 
 
 def audio(*, rate: int = SAMPLE_RATE, channels: int = 1) -> list[Any]:
@@ -64,6 +61,14 @@ def errors_of(plugin: STT) -> list[Any]:
     errors: list[Any] = []
     plugin.on("error", errors.append)
     return errors
+
+
+async def begin(stream: Any, frames: list[Any]) -> None:  # noqa: ANN401 - SpeechStream
+    """Push frames, and wait until speech has begun."""
+    for frame in frames:
+        stream.push_frame(frame)
+    async with asyncio.timeout(WAIT_S):
+        assert (await anext(stream)).type == Kind.START_OF_SPEECH
 
 
 async def said(stream: Any, frames: list[Any]) -> list[Any]:  # noqa: ANN401 - SpeechStream
@@ -142,10 +147,7 @@ async def test_a_connection_that_breaks_loses_nothing(daemon: Daemon) -> None:
         errors = errors_of(plugin)
         frames = audio()
         async with plugin.stream() as stream:
-            for frame in frames[:100]:
-                stream.push_frame(frame)
-            async with asyncio.timeout(WAIT_S):
-                assert (await anext(stream)).type == Kind.START_OF_SPEECH
+            await begin(stream, frames[:100])
             proxy.cut()
             events = await said(stream, frames[100:])
     assert wer(sample_text(end_s=SAID_S), text_of(events)) < MAX_WER
@@ -171,10 +173,7 @@ async def test_options_change_in_open_streams_and_errors_are_reported(daemon: Da
     errors = errors_of(plugin)
     frames = audio()
     async with plugin.stream() as stream:
-        for frame in frames[:100]:
-            stream.push_frame(frame)
-        async with asyncio.timeout(WAIT_S):
-            assert (await anext(stream)).type == Kind.START_OF_SPEECH
+        await begin(stream, frames[:100])
         # nano.en knows English only: the daemon's answer shows what it was asked.
         plugin.update_options(language="de-AT")
         events = await said(stream, frames[100:])
@@ -184,10 +183,7 @@ async def test_options_change_in_open_streams_and_errors_are_reported(daemon: Da
 
 async def test_a_stream_that_is_closed_in_mid_turn_gives_its_session_up(daemon: Daemon) -> None:
     async with STT(daemon.url, token=TOKEN).stream() as stream:
-        for frame in audio()[:150]:
-            stream.push_frame(frame)
-        async with asyncio.timeout(WAIT_S):
-            assert (await anext(stream)).type == Kind.START_OF_SPEECH
+        await begin(stream, audio()[:150])
         assert daemon.metric("streamer_sessions", TOKEN) == 1
     await until(lambda: daemon.metric("streamer_sessions", TOKEN) == 0)
 

@@ -14,7 +14,7 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from tests.cutting import cutting
-from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Daemon, pause_after, pcm16, recording, running, sample_text
+from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Daemon, pause_after, pcm16, recording, sample_text, serving_with
 from tests.waiting import until
 from tests.wer import wer
 
@@ -39,13 +39,8 @@ SAID_S = pause_after(2)
 
 @pytest.fixture(scope="module")
 def daemon() -> Iterator[Daemon]:
-    with running(
-        "--input", "none", environ={"STREAMER_SERVER_TOKEN": TOKEN, "STREAMER_SERVER_RESUME_S": "2"}
-    ) as daemon:
+    with serving_with(TOKEN, {"STREAMER_SERVER_RESUME_S": "2"}) as daemon:
         yield daemon
-        outcome = daemon.stop()
-        assert outcome.exit_code == 0, outcome.stderr
-        assert "Traceback" not in outcome.stderr, outcome.stderr
 
 
 class Seen(FrameProcessor):

@@ -164,7 +164,7 @@ class Application(ThreadedSource):
                     self._list_at_s = min(self._list_at_s, self._listed_s + LOOK_S)
             elif data:
                 recorder.waiting += data
-                recorder.heard = True
+                recorder.delivered = True
             else:
                 recorder.ended = True
                 self._selector.unregister(key.fileobj)
@@ -190,7 +190,7 @@ class Application(ThreadedSource):
         for index, recorder in self._recorders.copy().items():
             if recorder.ended and not recorder.n_samples:
                 self._recorders.pop(index).close()
-                if not recorder.heard:
+                if not recorder.delivered:
                     self._refused.add(index)
 
     def _close(self) -> None:
@@ -226,7 +226,7 @@ class _Tool:
         self.waiting = bytearray()
 
         # Whether any audio came, and whether nothing further comes.
-        self.heard = self.ended = False
+        self.delivered = self.ended = False
 
     @property
     def n_samples(self) -> int:

@@ -188,7 +188,7 @@ async function command(name) {
     if (response.ok) {
       paused = answer.paused;
       const live = microphone === null && aside === null;
-      $("kept").hidden = !answer.kept || !live; // what this browser hears or sends is not kept
+      $("kept").hidden = !answer.kept || !live; // audio of this browser's microphone or file is not kept
       $("kept-audio").hidden = !answer.audio;
       if (live && view.plays() !== Boolean(answer.audio)) {
         view.plays = () => Boolean(answer.audio);

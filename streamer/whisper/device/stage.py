@@ -15,7 +15,8 @@ from streamer.whisper.ir import first_line
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
 HANGS_AFTER_S = 30.0
 
-# Once a graph has run, it has hung after so many times as long, but not before: live audio that waits for 30 s is lost.
+# A graph that has run counts as hung after this multiple of its longest run, and after 5 s at the earliest: live audio
+# that waits for 30 s is lost.
 TIMES_LONGER, HANGS_NOT_BEFORE_S = 10, 5.0
 
 # Requests that never came back, with their tensors. To destroy one would wait for it.

@@ -88,6 +88,15 @@ async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
             await asks.request("streamer.worker.b", Leave(session="s", epoch=0), Opened, timeout_s=0.1)
 
 
+async def cancelled_with_its_answer(bus: Bus, asking: asyncio.Task[Any]) -> bool:
+    """Cancel a task at the moment when NATS answers it; return whether that ended it."""
+    await asyncio.sleep(0)
+    (answer,) = bus._client._resp_map.values()
+    answer.add_done_callback(lambda _: asking.cancel())
+    await asyncio.wait({asking})
+    return asking.cancelled()
+
+
 @pytest.mark.parametrize("subject", ["streamer.worker.b", "streamer.worker.absent"])
 async def test_a_request_that_is_cancelled_as_its_answer_comes_is_cancelled(nats: str, subject: str) -> None:
     async def handle(data: bytes, reply: Reply) -> None:
@@ -96,21 +105,13 @@ async def test_a_request_that_is_cancelled_as_its_answer_comes_is_cancelled(nats
     async with bus_on(nats) as bus:
         await bus.subscribe("streamer.worker.b", handle)
         asking = asyncio.create_task(bus.request(subject, Leave(session="s", epoch=1), Refused, timeout_s=WAIT_S))
-        await asyncio.sleep(0)
-        (answer,) = bus._client._resp_map.values()
-        answer.add_done_callback(lambda _: asking.cancel())
-        await asyncio.wait({asking})
-    assert asking.cancelled()
+        assert await cancelled_with_its_answer(bus, asking)
 
 
 async def test_what_waits_for_jetstream_is_cancelled_as_its_answer_comes(nats: str) -> None:
     async with bus_on(nats) as bus:
         asking = asyncio.create_task(bus.patiently(bus.jetstream.account_info, "JetStream"))
-        await asyncio.sleep(0)
-        (answer,) = bus._client._resp_map.values()
-        answer.add_done_callback(lambda _: asking.cancel())
-        await asyncio.wait({asking})
-    assert asking.cancelled()
+        assert await cancelled_with_its_answer(bus, asking)
 
 
 async def test_publishing_is_cancelled_while_it_waits_for_the_line(nats: str) -> None:
