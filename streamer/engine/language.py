@@ -20,6 +20,9 @@ LONGEST_S = 8.0
 # If a window is this long and its language less probable, the speaker has probably changed to another one.
 DOUBT_S, DOUBT_PROBABILITY = 2.0, 0.2
 
+# Least probability of a language that is tried if there are no words in the likeliest.
+OTHER_PROBABILITY = 0.05
+
 
 def choose_language(probabilities: Mapping[str, float], n_samples: int, known: Sequence[str]) -> tuple[str, bool]:
     """Return the language to decode a window in, and whether it is sure.
@@ -52,6 +55,13 @@ def language_outside(probabilities: Mapping[str, float], n_samples: int, allowed
     found = max(probabilities, key=probabilities.__getitem__)
     sure = n_samples >= LONG_S * SAMPLE_RATE and probabilities[found] >= NEW_PROBABILITY
     return found if sure and found not in allowed else ""
+
+
+def next_likely(probabilities: Mapping[str, float], language: str) -> str:
+    """Return the likeliest of the other languages; empty if none is likely."""
+    others = {other: probability for other, probability in probabilities.items() if other != language}
+    found = max(others, key=others.__getitem__, default="")
+    return found if others.get(found, 0.0) >= OTHER_PROBABILITY else ""
 
 
 def is_doubtful(probability: float, n_samples: int) -> bool:

@@ -10,6 +10,7 @@ from typing import Self
 import msgspec
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.engine.coverage import DetectedSpeech, Spans
 from streamer.engine.gate import PAUSE_SAMPLES
 from streamer.engine.settings import SessionSettings
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Utterance, Window, down_to_frame
@@ -32,6 +33,7 @@ class ScheduleState(msgspec.Struct, frozen=True, array_like=True):
     last_speech: int = 0
     cost: int = 0
     window_start: int = 0
+    speech: Spans = ()
 
     @classmethod
     def at(cls, position: int) -> Self:
@@ -51,6 +53,8 @@ class WindowSchedule:
         self._utterances = [replace(utterance) for utterance in state.utterances]
         # End of the audio that was received, and of the newest speech in it.
         self.received, self.last_speech = state.received, state.last_speech
+        # What the detector has found since the newest final or gap.
+        self.speech = DetectedSpeech(state.speech)
         # Start of the next window, rounded down to a mel frame.
         self.window_start = state.window_start
         # What the last pass cost, in samples of real time.
@@ -62,7 +66,8 @@ class WindowSchedule:
             replace(utterance, issued_end=min(utterance.issued_end, utterance.decoded_end) if utterance.open else 0)
             for utterance in self._utterances
         )
-        return ScheduleState(utterances, self.received, self.last_speech, self.cost, self.window_start)
+        speech = self.speech.spans
+        return ScheduleState(utterances, self.received, self.last_speech, self.cost, self.window_start, speech)
 
     @property
     def current(self) -> Utterance | None:
@@ -79,8 +84,13 @@ class WindowSchedule:
         utterance = self.current
         return None if utterance is None else max(utterance.decoded_end, utterance.start)
 
-    def advance(self, received: int, last_speech: int) -> None:
-        """Note that audio was received up to a position, with speech up to another."""
+    def advance(self, received: int, last_speech: int, *, detected: bool = False) -> None:
+        """Note that audio was received up to a position, with speech up to another.
+
+        detected : whether the detector finds speech in what is new
+        """
+        if detected:
+            self.speech.add(self.received, received)
         self.received, self.last_speech = received, last_speech
 
     def begin(self, position: int, *, after_gap: bool) -> Utterance:

@@ -14,7 +14,7 @@ from streamer.engine.settings import SessionSettings
 from streamer.engine.state import NEW, Loss, SessionState
 from streamer.engine.transcript import INVENTED_SAMPLES, SessionTranscript, Verdict
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window, down_to_frame, up_to_frame
-from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, Turn, seconds
+from streamer.events import Event, Flushed, Gap, GapReason, Speech, Turn, seconds
 from streamer.whisper.result import Hypothesis
 
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
@@ -135,7 +135,8 @@ class Session:
         self._received_s = now_s
         self._missing = False
         boundary = self._gate.feed(self._schedule.received, end, probability)
-        self._schedule.advance(end, self._gate.last_speech)
+        detected = probability >= self.settings.gate.threshold
+        self._schedule.advance(end, self._gate.last_speech, detected=detected)
         events = [*self._publish_losses(), *self._cross(boundary)]
         if not self._gate.open and self._is_final(end - self._gate.last_speech):
             events += self._end_utterance()
@@ -316,7 +317,7 @@ class Session:
         self._retry_s = retry_s
         request = self._transcript.request(window, retry_s=retry_s if utterance.complete_at(window.end) else 0.0)
         if request is None:
-            utterance.repeat()
+            utterance.issued_end = 0  # a later window is decoded instead
         return request
 
     def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
@@ -337,28 +338,24 @@ class Session:
             may_repeat=complete and (first_cut_short or (not request.retry_s and self._may_repeat(utterance))),
         )
         events = self.recovered()  # not if the hypothesis could not be applied
-        repeat = verdict is Verdict.REPEAT
+        again = verdict is Verdict.REPEAT
         match verdict:
             case Verdict.DROP_CONTEXT:
                 transcript.drop_context()
-                repeat = complete or window.pause  # no later window would mend it
+                again = complete or window.pause  # no later window would mend it
             case Verdict.RESUME:
                 events += self._resume_after_stable(utterance, window)
-                repeat = schedule.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
-                if repeat:
-                    utterance.decoded_end = schedule.window_start
-        if repeat:
-            utterance.repeat()
+                again = schedule.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
+        if again and utterance.again(schedule.window_start if verdict is Verdict.RESUME else None):
             return events
         utterance.decoded_end = max(utterance.decoded_end, window.end)
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
         decided = trusted and not transcript.undecided
         reaches_back = (complete or decided) and transcript.reach_back()
         if complete:
-            if not reaches_back:
-                return [*events, *self._close()]
-            utterance.repeat()  # it was too short for its language to be sure
-            return events
+            if reaches_back and utterance.again():  # it was too short for its language to be sure
+                return events
+            return [*events, *self._conclude(utterance)]
         if decided and not reaches_back:
             transcript.commit(window)
         if not schedule.ends_in_next(utterance):
@@ -370,15 +367,29 @@ class Session:
 
     def _move_on(self, utterance: Utterance, window: Window) -> list[Event]:
         """Make the beginning of long speech final, and keep the next window short enough."""
-        final = self._transcript.cut(window, self._pauses)
-        if final is None and self._transcript.stuck:
-            return self._resume_after_stable(utterance, window)
+        events = self._published(self._transcript.cut(window, self._pauses))
+        full = self._schedule.is_full(window.end)  # it is not decoded once more by itself
+        if not events and (self._transcript.stuck or (full and self._transcript.n_stuck)):
+            start = self._schedule.window_start
+            events = self._resume_after_stable(utterance, window)
+            if not full or self._schedule.window_start > start or utterance.again(start):
+                return events
         self._transcript.move_on(window)
-        return self._published(final)
+        return events
 
     def _resume_after_stable(self, utterance: Utterance, window: Window) -> list[Event]:
         end = window.end if utterance.open else min(window.end, utterance.end)
-        return self._published(self._transcript.resume_after_stable(end))
+        return self._published(self._transcript.skip_hole(end) or self._transcript.resume_after_stable(end))
+
+    def _conclude(self, utterance: Utterance) -> list[Event]:
+        """Make an utterance final, all windows of which were decoded, or have speech without words decoded again."""
+        again = self._transcript.look_again(utterance.end)
+        if again is None:
+            return self._close()
+        events = self._published(again)
+        if utterance.again(self._schedule.window_start):
+            return events
+        return [*events, *self._close()]
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
@@ -418,14 +429,15 @@ class Session:
         current = newest is self._schedule.current
         newest = self._schedule.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
         if newest.complete_at(newest.decoded_end):
-            if self._transcript.tail.reliable or not self._may_repeat(newest):
+            doubtful = not self._transcript.tail.reliable and self._may_repeat(newest)
+            lacks_words = self._transcript.first_hole(newest.end) is not None
+            if not ((doubtful or lacks_words) and newest.again()):
                 return self._close()
-            newest.repeat()
         return []
 
     def _may_repeat(self, utterance: Utterance) -> bool:
-        """Return whether the last window of an utterance may be decoded once more."""
-        return self._retry_s > 0 and not utterance.repeated
+        """Return whether there is time to decode the last window of an utterance once more."""
+        return self._retry_s > 0 and not utterance.n_again
 
     def _end_speech(self) -> list[Event]:
         events = self._close_gate()
@@ -453,11 +465,11 @@ class Session:
         events += self._published(self._transcript.abandon(end))
         return end
 
-    def _published(self, final: Final | None) -> list[Event]:
-        if final is None:
-            return []
-        self._published_until = self._transcript.segment_start
-        return [final]
+    def _published(self, events: list[Event]) -> list[Event]:
+        if events:
+            self._published_until = self._transcript.segment_start
+            self._schedule.speech.drop_before(self._published_until)
+        return events
 
     def _remove_all(self) -> None:
         while self._schedule.current is not None:

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.agreement import Partners, agree
+from streamer.engine.coverage import Hole
 from streamer.engine.schedule import WindowSchedule
 from streamer.engine.settings import SessionSettings
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Request, Window, down_to_frame
@@ -29,7 +30,7 @@ from streamer.engine.words import (
     pause_before,
     placed,
 )
-from streamer.events import Final, Partial, seconds
+from streamer.events import Event, Final, Gap, Partial, seconds
 from streamer.whisper.result import Hypothesis, TimedWord, has_words, is_mark
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not become stable, and are shown only
@@ -47,11 +48,8 @@ SENTENCE_PROBABILITY = 0.7
 # Words that begin nearer than this to the end of the audio are hallucinated: no word is that short.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
 
-# After this much speech without a new word the decoder is taken to skip it, led by wrong stable words.
-MAX_SKIPPED_SAMPLES = 3 * SAMPLE_RATE
-
-# Passes in a row without a new word, as the decoder repeats itself or skips speech, after which the next window begins
-# after the stable words. One is no reason: the next pass has more audio and often gets over it.
+# Passes in a row in which the decoder repeats itself or skips speech, after which the next window begins after the
+# stable words. One is no reason: the next pass has more audio and often gets over it.
 MAX_STUCK_PASSES = 2
 
 FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unstable
@@ -61,6 +59,9 @@ MIN_UNDECIDED_SAMPLES = SAMPLE_RATE
 
 # Stable tokens with which a window moves on, however short it is: half of the decoder's context is for text.
 MAX_STABLE_TOKENS = 200
+
+# Least seconds for further attempts at the text of speech that has no words, whatever else waits.
+HOLE_RETRY_S = 2.0
 
 # Text of earlier finals for the prompt, in characters; the decoder trims it to its context.
 PROMPT_CHARACTERS = 1_000
@@ -81,7 +82,7 @@ class Verdict(Enum):
     # Decode the window once more, with time for further attempts.
     REPEAT = auto()
 
-    # The decoder repeated itself, or skipped speech: decode the audio after the stable words on its own.
+    # The decoder repeated itself: decode the audio after the stable words on its own.
     RESUME = auto()
 
 
@@ -124,6 +125,10 @@ class Tail:
     loops: bool = False
     foreign: bool = False
 
+    # Whether it was decoded without any text before it, and the next likely language of its window.
+    alone: bool = False
+    other_language: str = ""
+
     def kept(self, start: int, end: int) -> Self:
         """Return it with some of its words only."""
         words = self.words[start:end]
@@ -163,6 +168,16 @@ class TranscriptState:
     said: str = ""
     anything_said: bool = False
 
+    # Number of the first word that may be in a prompt, since a loop or a hole.
+    first_in_prompt: int = 0
+
+    # Where speech without words was decoded again last, how often, and the language that was chosen for that; what
+    # comes after the stable words by the hypothesis before, which counts unless the next has more words.
+    hole_start: int = -1
+    n_tries: int = 0
+    trying: str = ""
+    before: Tail | None = None
+
     # The newest partial, its unstable words, and the number of stable words then, which belong to its segment.
     published: Partial | None = None
     shown: tuple[str, ...] = ()
@@ -192,6 +207,7 @@ class SessionTranscript(TranscriptState):
         words = self.stable.between(self.stable.first, self.n_final)
         self.segment_start, self.stable, self.tail = start, replace(self.stable, words=words), Tail()
         self.trusted, self.partners, self.n_stuck, self.language = (), (), 0, ""
+        self.hole_start, self.n_tries, self.trying, self.before = -1, 0, "", None
         self.published, self.shown, self.n_published = None, (), self.n_final
         place: tuple[int, int] | None = None
         if reach and self.first_word < self.n_final and start - words[-1].end_samples <= MAX_SILENCE_SAMPLES:
@@ -228,18 +244,19 @@ class SessionTranscript(TranscriptState):
         if crowded or window.first_word < self.stable.first:
             return None
         conditioned = self.settings.condition_on_previous_text and not self.undecided
+        automatic = self.settings.language == "auto"
         return Request(
             prefix=prefix,
             prompt=self._said_before(window.first_word) if conditioned else "",
-            language=self.settings.language if self.settings.language != "auto" else self.language or "auto",
+            language=self.trying or (self.settings.language if not automatic else self.language or "auto"),
             languages=self.settings.languages,
             known_languages=self.known_languages,
-            chosen=self.settings.language == "auto",
+            chosen=automatic and not self.trying,
             task=self.settings.task,
             n_samples=window.end - window.start,
             first=not self.anything_said,
             draft=tuple(token for word in self.tail.words for token in word.tokens),
-            retry_s=retry_s,
+            retry_s=max(retry_s, HOLE_RETRY_S) if self.n_tries else retry_s,
             options=self.settings.options,
         )
 
@@ -269,14 +286,8 @@ class SessionTranscript(TranscriptState):
         if repeats and repeated.stop == len(words):
             del words[repeated.start :]
         went_on = repeats and repeated.start < len(words)
-        silent = all(is_mark(word.text) for word in words)
-        skips = bool(known) and silent and window.end - known[-1].end_samples >= MAX_SKIPPED_SAMPLES
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
-        is_stuck = skips or foreign or (repeats and repeated.start == 0)
-        newest = window.start == self.schedule.window_start
-        self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
-
         loops = hypothesis.looped or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
         improbable = bool(words) and hypothesis.avg_logprob < self.settings.logprob_threshold
         self.tail = Tail(
@@ -289,7 +300,18 @@ class SessionTranscript(TranscriptState):
             reliable=silence or not (loops or improbable),
             loops=loops,
             foreign=foreign,
+            alone=not (request.prefix or request.prompt),
+            other_language=hypothesis.other_language,
         )
+        if self.before is not None and complete:
+            self._choose_tail(window.end)
+        self.trying = ""
+        hole = self.first_hole(window.end)
+        # Words may still come at the end of a window; alone, nothing else can be tried for them.
+        skips = hole is not None and not (self.tail.alone and hole.index == self.tail.n_new)
+        newest = window.start == self.schedule.window_start
+        is_stuck = skips or foreign or (repeats and repeated.start == 0)
+        self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
         trusted = not (silence or loops or foreign)
         if trusted and words and self.undecided and hypothesis.language_sure:
             self._decide(hypothesis.language)
@@ -300,7 +322,7 @@ class SessionTranscript(TranscriptState):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT
-        if (went_on and (complete or (window.pause and trusted))) or (complete and (skips or foreign)):
+        if (went_on and (complete or (window.pause and trusted))) or (complete and foreign):
             return Verdict.RESUME
         return Verdict.TRUST if trusted else Verdict.DISTRUST
 
@@ -320,7 +342,7 @@ class SessionTranscript(TranscriptState):
 
     def commit(self, window: Window) -> None:
         """Let words of the newest hypothesis, that of a window, become stable."""
-        new = list(self.tail.words[: self.tail.n_new])
+        new = list(self.tail.words[: self._n_before_hole(window.end)])
         # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
         while new and is_mark(new[-1].text):
             new.pop()
@@ -346,41 +368,120 @@ class SessionTranscript(TranscriptState):
         (self.first_word, self.schedule.window_start), self.earlier = self.earlier, None
         return True
 
-    def resume_after_stable(self, end: int) -> Final | None:
+    def first_hole(self, end: int) -> Hole | None:
+        """Return the first speech up to a position that no word covers, behind the stable words; None if there is none.
+
+        Its `index` counts the new words before it.
+        """
+        return next(self._holes(self.tail, end), None)
+
+    def _holes(self, tail: Tail, end: int) -> Iterator[Hole]:
+        words = self._open_words
+        for hole in self.schedule.speech.holes((*words, *tail.words[: tail.n_new]), self.segment_start, end):
+            if hole.index >= len(words):
+                yield replace(hole, index=hole.index - len(words))
+
+    def _n_before_hole(self, end: int) -> int:
+        """Return how many new words no hole precedes: those after it wait until it is filled, or is a gap."""
+        hole = self.first_hole(end)
+        return self.tail.n_new if hole is None else hole.index
+
+    def look_again(self, end: int) -> list[Event] | None:
+        """Prepare to decode speech without words once more: alone, then in the next likely language.
+
+        end : of an utterance that has ended
+
+        Returns what to publish of the words before it; None if there is no such speech, or nothing left to try.
+        """
+        hole, tail = self.first_hole(end), self.tail
+        if hole is None:
+            return None
+        if hole.start >= self.hole_start + SAMPLE_RATE:  # another one
+            self.hole_start, self.n_tries = hole.start, 0
+        events: list[Event] = []
+        if self.n_tries == 0 and not (tail.alone and tail.reliable):
+            trusted = tail.reliable and not tail.foreign
+            start = (
+                hole.start if trusted else max([self.segment_start, *(w.end_samples for w in self._open_words[-1:])])
+            )
+            self._make_stable(hole.index if trusted else 0)
+            if self._open_words:
+                events = self._publish(self.stable.end, start)
+            self.before = self.tail if trusted else None
+            self.drop_context()
+            self.first_word = self.stable.end
+            self.schedule.move_on(start)
+            self.n_tries = 1
+        elif self.n_tries <= 1 and self.settings.language == "auto" and tail.other_language:
+            self.trying, self.before, self.n_tries = tail.other_language, tail, 2
+        else:
+            return None
+        return events
+
+    def _choose_tail(self, end: int) -> None:
+        """Keep the tail from before unless the newest, of the same speech, leaves less of it without words."""
+        before, newest = self.before, self.tail
+        assert before is not None
+        missing, still_missing = (
+            sum(hole.end - hole.start for hole in self._holes(tail, end)) for tail in (before, newest)
+        )
+        if not newest.reliable or missing <= still_missing:
+            # What can be tried next depends on how the newest was decoded.
+            self.tail = replace(before, alone=newest.alone, other_language=newest.other_language)
+        elif self.trying:
+            self.language = self.trying
+        self.before = None
+
+    def skip_hole(self, end: int) -> list[Event]:
+        """Give up speech that has no words although it was decoded alone: go on with the words after it."""
+        hole = self.first_hole(end)
+        if hole is None or not self.tail.alone or hole.index == self.tail.n_new:
+            return []
+        self._make_stable(hole.index)
+        events = self._publish(self.stable.end, hole.end)
+        self.first_word, self.n_stuck, self.partners = self.stable.end, 0, ()
+        self.schedule.move_on(hole.end)
+        return events
+
+    def resume_after_stable(self, end: int) -> list[Event]:
         """Let new words become stable, and the next window begin after them, without known words to be repeated.
 
         end : end of speech in the newest window
 
         Returns a final of the stable words that were open, if any.
         """
+        hole = self.first_hole(end)
         if self.tail.foreign:
             self.language = ""
         else:
-            self._make_stable(self.tail.n_new)
+            self._make_stable(self.tail.n_new if hole is None else hole.index)
+        if hole is not None:  # what was said before may be the reason
+            self.said, self.first_in_prompt = "", self.stable.end
         # The end of a repeated word is uncertain; the decoder attended as far as this for it.
         reached = [max(word.end_samples, word.attended_samples) for word in self.stable.words[-1:]]
         position = min(max([self.segment_start, *reached]), end)
         self.tail, self.n_stuck = self.tail.kept(0, 0), 0
         self.partners, self.earlier = (), None
-        final = self._publish(self.stable.end, position) if self._open_words else None
+        events = self._publish(self.stable.end, position) if self._open_words else []
         self.first_word = self.stable.end
         self.schedule.move_on(position)
-        return final
+        return events
 
     def drop_context(self) -> None:
-        """Let the next window begin with the open segment, without earlier text."""
+        """Let the next window begin with the open segment, and without a prompt of what was said until now."""
         self._drop_before(self.n_final)
         self.said, self.first_word, self.earlier = "", max(self.first_word, self.n_final), None
+        self.first_in_prompt = self.stable.end
         self.schedule.move_on(self.segment_start)
 
-    def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
-        """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
+    def cut(self, window: Window, pauses: Sequence[int]) -> list[Event]:
+        """Make whole sentences before a pause final, and the beginning of long speech; nothing if it is not time yet.
 
         pauses : positions of silences in the current speech
         """
         place = self._find_cut(window.end - self.segment_start, pauses)
         if place is None:
-            return None
+            return []
         n_final, position = place
         return self._publish(n_final, min(max(position, self.segment_start), window.end))
 
@@ -398,7 +499,7 @@ class SessionTranscript(TranscriptState):
         place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
         if place is None and self.schedule.is_full(window.end):
             limit = window.end - FORCED_MARGIN_SAMPLES
-            new = self.tail.words[: self.tail.n_new]
+            new = self.tail.words[: self._n_before_hole(window.end)]
             self._make_stable(_count_while(new, lambda word: word.end_samples <= limit))
             self.partners = ()
             behind = self.tail.words[0].start_samples if self.tail.words else limit
@@ -434,21 +535,22 @@ class SessionTranscript(TranscriptState):
         self.published = partial
         return partial
 
-    def close(self, end: int) -> Final:
+    def close(self, end: int) -> list[Event]:
         """Make the newest hypothesis final up to a position, as far as it can be relied on."""
         if not self.tail.reliable:
             self.tail = self._likely_tail()
         self._make_stable(len(self.tail.words))
-        final = self._publish(self.stable.end, end)
-        if not (final.text and self.tail.reliable):
+        events = self._publish(self.stable.end, end)
+        last = events[-1]
+        if not (isinstance(last, Final) and last.text and self.tail.reliable):
             self.first_word = self.stable.end  # no context for what follows
-        return final
+        return events
 
-    def abandon(self, end: int) -> Final | None:
-        """Make known words final, up to a position after which speech is lost; None if there is nothing to publish."""
+    def abandon(self, end: int) -> list[Event]:
+        """Make known words final, up to a position after which speech is lost; nothing without words and audio."""
         self._make_stable(self.tail.n_new)
         self.first_word = self.stable.end  # no window reaches back over the gap
-        return self._publish(self.stable.end, end) if self._open_words or end > self.segment_start else None
+        return self._publish(self.stable.end, end) if self._open_words or end > self.segment_start else []
 
     def clear(self) -> None:
         """Forget what is not final. If a partial showed the segment, its number is not used again."""
@@ -593,10 +695,28 @@ class SessionTranscript(TranscriptState):
 
     def _said_before(self, number: int) -> str:
         """Return the text before a word for a prompt."""
-        words = self.stable.between(self.stable.first, number)
+        words = self.stable.between(max(self.stable.first, self.first_in_prompt), number)
         return (self.said + "".join(word.text for word in words))[-PROMPT_CHARACTERS:]
 
-    def _publish(self, n_final: int, end: int) -> Final:
+    def _publish(self, n_final: int, end: int) -> list[Event]:
+        """Make all stable words before a number final, up to a position.
+
+        Speech without words is a gap, before, between or after finals; it cannot be between words of a stable prefix.
+        """
+        events: list[Event] = []
+        first = self.n_final
+        for hole in self.schedule.speech.holes(self.stable.between(first, n_final), self.segment_start, end):
+            if (number := first + hole.index) < self.n_published:
+                continue
+            if number > self.n_final or self.published is not None:
+                events.append(self._final(number, hole.start))
+            start, self.segment_start = self.segment_start, end if number == n_final else hole.end
+            events.append(Gap(start=seconds(start), end=seconds(self.segment_start), reason="unclear"))
+        if self.segment_start < end or self.n_final < n_final or not events:
+            events.append(self._final(n_final, end))
+        return events
+
+    def _final(self, n_final: int, end: int) -> Final:
         """Make all stable words before a number final, as a segment that ends at a position."""
         if self.tail.continues and n_final == self.stable.end:
             # It continues a word that becomes final: too late.

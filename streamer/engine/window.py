@@ -8,6 +8,9 @@ from streamer.settings.table import DecodingSettings
 
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech after a longer silence gets a window of its own
 
+# How often the windows of an utterance are decoded again: this often, and once more for each second of it.
+MAX_AGAIN = 4
+
 
 def down_to_frame(position: int) -> int:
     """Round a position down to a mel frame, at which windows begin."""
@@ -34,9 +37,8 @@ class Utterance:
     # Whether it continues speech that was given up: its first window is due at once, whatever the pace.
     overdue: bool = False
 
-    # Whether a window was issued a second time because its text was unreliable; and again because attempts at a better
-    # one were cut short.
-    repeated: bool = False
+    # How often a window was decoded again, for whatever reason; whether attempts at a better text were cut short.
+    n_again: int = 0
     cut_short: bool = False
 
     # End of the newest window that was issued, and of the newest that was decoded; 0 before the first.
@@ -47,9 +49,17 @@ class Utterance:
         """Return whether a window up to a position contains all words of the utterance."""
         return not self.open and end >= self.words_end
 
-    def repeat(self) -> None:
-        """Make the newest window due once more."""
-        self.issued_end, self.repeated = 0, True
+    def again(self, decoded_end: int | None = None) -> bool:
+        """Make the newest window due once more. Returns False if that was done too often: then what is known counts.
+
+        decoded_end : where decoded audio ends, if it no longer counts up to the end of that window
+        """
+        length = (self.issued_end if self.open else self.end) - self.start
+        if self.n_again >= MAX_AGAIN + length // SAMPLE_RATE:
+            return False
+        self.n_again += 1
+        self.issued_end, self.decoded_end = 0, self.decoded_end if decoded_end is None else decoded_end
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

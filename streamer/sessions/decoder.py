@@ -10,7 +10,7 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
-from streamer.engine.language import choose_language, is_doubtful, language_outside, only_among
+from streamer.engine.language import choose_language, is_doubtful, language_outside, next_likely, only_among
 from streamer.engine.window import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
@@ -82,7 +82,7 @@ class WhisperDecoder:
 
     def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
-        language, sure, outside = self._language(decoder, request)
+        language, sure, outside, other = self._language(decoder, request)
         own = request.options or self._own
         initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
         options = dataclasses.replace(
@@ -120,16 +120,24 @@ class WhisperDecoder:
         hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
         return dataclasses.replace(
-            hypothesis, language_sure=sure, language_outside=outside, cut_short=cut_short, n_calls=n_calls
+            hypothesis,
+            language_sure=sure,
+            language_outside=outside,
+            other_language=other,
+            cut_short=cut_short,
+            n_calls=n_calls,
         )
 
-    def _language(self, decoder: Decoder, request: Request) -> tuple[str, bool, str]:
-        """Return the language to decode in, whether it is sure, and a spoken language that is not allowed, or ''."""
+    def _language(self, decoder: Decoder, request: Request) -> tuple[str, bool, str, str]:
+        """Return the language to decode in, and whether it is sure; a spoken one that is not allowed; the next likely.
+
+        The last two are empty if there is none.
+        """
         allowed = request.languages or tuple(self._model.tokenizer.languages)
         if request.language == "auto" and len(allowed) == 1:
-            return allowed[0], True, ""
+            return allowed[0], True, "", ""
         if request.language != "auto" and not request.chosen:
-            return request.language, True, ""
+            return request.language, True, "", ""
         _, probabilities = detect_language(decoder, self._model.tokenizer)
         outside = language_outside(probabilities, request.n_samples, allowed)
         probabilities = only_among(probabilities, allowed)
@@ -138,7 +146,7 @@ class WhisperDecoder:
         else:
             language = request.language
             sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
-        return language, sure, outside
+        return language, sure, outside, next_likely(probabilities, language)
 
     def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> tuple[tuple[int, ...], WindowOptions]:
         """Return the tokens of the initial prompt, and how to decode the windows of a session."""

@@ -89,6 +89,9 @@ class Hypothesis:
     # A language that is spoken, as far as the audio shows, and that the session does not allow; empty: none.
     language_outside: str = ""
 
+    # The language that is spoken otherwise, if that is likely; empty: none.
+    other_language: str = ""
+
     # That the text was decoded at; above 0 its tokens were drawn.
     temperature: float = 0.0
 

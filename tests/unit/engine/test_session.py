@@ -1016,12 +1016,14 @@ def speaking(settings: SessionSettings = SETTINGS) -> Session:
     return session
 
 
-def hear(session: Session, until_s: float, probability: float = 0.9) -> list[Event]:
+def hear(session: Session, until_s: float, probability: float | None = None) -> list[Event]:
+    """Let audio come. By default it is speech of which nobody would miss words: clear only until it has begun."""
     events: list[Event] = []
     position = session._schedule.received
     while position < until_s * SAMPLE_RATE:
         position += CHUNK_SAMPLES
-        events += session.advance(position, probability, position / SAMPLE_RATE)
+        found = (0.4 if session._gate.open else 0.9) if probability is None else probability
+        events += session.advance(position, found, position / SAMPLE_RATE)
     return events
 
 
