@@ -18,6 +18,10 @@ from streamer.events import (
     Turn,
     Word,
 )
+from tools.benchmarks.unsaid import Span, unsaid
+
+# Most detected speech in a row, in seconds, that may be in no word and in no gap.
+UNSAID_S = 1.6
 
 # Times are rounded to the millisecond, each by itself.
 ROUNDING_S = 0.0015
@@ -39,6 +43,9 @@ class Promises:
     # Stretches of speech, the last open while its end is None.
     speech: list[tuple[float, float | None]] = field(default_factory=list)
     partials: int = 0
+
+    # Where speech was detected, in seconds, as far as that is known.
+    detected: list[Span] = field(default_factory=list)
 
     # Number of the segment that is open, and the newest partial of it.
     segment: int = 1
@@ -104,6 +111,14 @@ class Promises:
             assert reached_s >= end_s - ROUNDING_S, (
                 f"speech from {start_s} s to {end_s} s: from {reached_s} s on it lies in no final and no gap"
             )
+        assert not self.unsaid, f"{self.unsaid}: speech was detected that is in no word and in no gap"
+
+    @property
+    def unsaid(self) -> list[tuple[float, float, float]]:
+        """Where speech was detected that is in no word and in no gap: start, end, and seconds of speech."""
+        words = [(word.start, word.end) for final in self.finals for word in final.words]
+        gaps = [(gap.start, gap.end) for gap in self.gaps]
+        return [] if self.wordless else unsaid(self.detected, [*words, *gaps], UNSAID_S)
 
     def _take_speech(self, event: Speech) -> None:
         since_s, until_s = self.speech[-1] if self.speech else (0.0, 0.0)

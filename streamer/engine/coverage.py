@@ -8,7 +8,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.result import TimedWord, is_mark
 
 # Speech without a word that is a hole: people say two to five words a second. Of a text without any word, less.
-HOLE_SAMPLES = 2 * SAMPLE_RATE
+HOLE_SAMPLES = 3 * SAMPLE_RATE // 2
 EMPTY_SAMPLES = SAMPLE_RATE
 
 # What a word covers at most, and more for each of its digits: beside skipped speech Whisper stretches it over that.

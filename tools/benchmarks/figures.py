@@ -13,6 +13,7 @@ from tools.benchmarks.emission import Emission, emissions, in_words, place, visi
 from tools.benchmarks.recordings import SpokenWord
 from tools.benchmarks.text import Errors, Normaliser, align, errors
 from tools.benchmarks.timeline import Timeline
+from tools.benchmarks.unsaid import Span, unsaid
 
 # Speech after a silence this long is a new utterance.
 PAUSE_S = 1.0
@@ -56,6 +57,9 @@ class Figures:
     # Words of the reference whose times are known.
     n_said: int = 0
 
+    # Detected speech in no word and in no gap; None if the times of words are unknown.
+    unsaid_s: float | None = None
+
     gap_s: float = 0.0
     cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
@@ -91,6 +95,7 @@ class Figures:
             "decoder_calls_per_audio_s": _ratio(self.decoder_calls, self.audio_s),
             "peak_rss_mb": self.peak_rss_mb,
             "gap_s": self.gap_s,
+            "unsaid_s": self.unsaid_s,
         }
 
 
@@ -101,12 +106,14 @@ def measure(
     normalise: Normaliser,
     *,
     offline_text: str | None = None,
+    speech: Sequence[Span] = (),
 ) -> Figures:
     """Compute the figures of one recording.
 
     text : everything that is said
     words : the same in words, if their times are known
     offline_text : the same model's transcript of the whole recording
+    speech : where the detector finds some
 
     Erased words for each final word are the normalised erasure of Arivazhagan et al. 2020,
     https://arxiv.org/abs/2004.03643.
@@ -128,6 +135,8 @@ def measure(
         encoder_calls=timeline.encoder_calls,
         decoder_calls=timeline.decoder_calls,
     )
+    if timeline.words is not None:
+        figures.unsaid_s = sum(speech_s for _, _, speech_s in unsaid(speech, [*timeline.words, *timeline.gaps]))
     if spoken := normalise(text).split():
         written = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
         corrected = written if timeline.corrected is None else timeline.corrected

@@ -13,6 +13,7 @@ class Recorder:
     def __init__(self) -> None:
         self._revisions: list[Revision] = []
         self._gaps: list[tuple[float, float]] = []
+        self._words: list[tuple[float, float]] = []
 
         # Words of all finals so far, as they are displayed.
         self._final_words: tuple[str, ...] = ()
@@ -31,6 +32,7 @@ class Recorder:
                 self._revisions.append(Revision(wall_s, words, n_stable))
             case Final():
                 self._corrected[event.seq] = event.text
+                self._words += [(word.start, word.end) for word in event.words]
                 self._final_words = (*self._final_words, *event.text.split())
                 self._revisions.append(Revision(wall_s, self._final_words, len(self._final_words)))
             case Correction():
@@ -39,7 +41,8 @@ class Recorder:
     def timeline(self, system: str, recording: str, audio_s: float, **cost: Any) -> Timeline:  # noqa: ANN401
         """Return the timeline of a recording of `audio_s` seconds, with its cost as `Timeline` has it."""
         corrected = " ".join(self._corrected.values())
-        return Timeline(system, recording, audio_s, self._revisions, gaps=self._gaps, corrected=corrected, **cost)
+        more = {"corrected": corrected, "gaps": self._gaps, "words": self._words, **cost}
+        return Timeline(system, recording, audio_s, self._revisions, **more)
 
 
 def _n_whole(text: str, n_characters: int) -> int:

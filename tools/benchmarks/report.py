@@ -57,6 +57,7 @@ SECTIONS = {
         Row("decoder calls for each s", "decoder_calls_per_audio_s", 1),
         Row("peak memory, MB", "peak_rss_mb", 0),
         Row("audio announced as lost, s", "gap_s"),
+        Row("speech in no word and no gap, s", "unsaid_s"),
     ),
 }
 

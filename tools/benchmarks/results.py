@@ -5,6 +5,7 @@ FOLDER/offline/RECORDING.txt             the offline decoder's transcript
 FOLDER/failures.json                     systems and recordings that have no timeline, and why
 """
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from tools.benchmarks.recordings import Recording
 from tools.benchmarks.report import as_json, print_figures
 from tools.benchmarks.text import Normaliser
 from tools.benchmarks.timeline import Timeline
+from tools.benchmarks.unsaid import detect_speech
 
 OURS = "streamer"
 
@@ -105,10 +107,16 @@ def compute(folder: Folder, recordings: Sequence[Recording], normalise: Normalis
     """Compute the figures of the timelines of some recordings. Raises UsageError if there are none."""
     normalise = normalise or EnglishTextNormalizer()
     results = Results(recordings={recording.name: recording for recording in recordings}, failures=folder.failures())
+    speech = functools.cache(lambda name: detect_speech(results.recordings[name].samples()))
     for timeline in folder.timelines():
         if recording := results.recordings.get(timeline.recording):
             results.figures.setdefault(timeline.system, {})[recording.name] = measure(
-                timeline, recording.text, recording.words, normalise, offline_text=folder.offline(recording.name)
+                timeline,
+                recording.text,
+                recording.words,
+                normalise,
+                offline_text=folder.offline(recording.name),
+                speech=speech(recording.name) if timeline.words is not None else (),
             )
     if not results.figures:
         names = ", ".join(sorted(results.recordings)) or "none"

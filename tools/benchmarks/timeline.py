@@ -41,6 +41,9 @@ class Timeline:
     # (start, end) of audio that was announced as lost, in seconds.
     gaps: list[tuple[float, float]] = field(default_factory=list)
 
+    # (start, end) of each word of the finals, in seconds; None if they are unknown.
+    words: list[tuple[float, float]] | None = None
+
     def to_json(self) -> str:
         """Write it as one JSON object."""
         return msgspec.json.encode(self).decode()

@@ -152,6 +152,9 @@ class Talker:
         events, self._n_checked = self.events[self._n_checked :], len(self.events)
         self.promises.take(events)
         if all_told:
+            head = self.runner.ring.head
+            spans = [(word.start, min(word.end, head)) for word in self.words if word.start < head]
+            self.promises.detected = [(start / SAMPLE_RATE, end / SAMPLE_RATE) for start, end in spans]
             self.promises.check_all_told()
 
     def audio(self, n_samples: int) -> Float32Array:

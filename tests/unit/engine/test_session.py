@@ -73,6 +73,8 @@ class Conversation:
                 self._lose(end)
             else:
                 talks = self.speaker.talks(self.position, end)
+                if talks:
+                    self.promises.detected.append((self.position / SAMPLE_RATE, end / SAMPLE_RATE))
                 self.promises.take(self.session.advance(end, 0.9 if talks else 0.05, self.clock.now_s))
             self.position = end
             self._work()

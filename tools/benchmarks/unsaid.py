@@ -1,0 +1,44 @@
+"""Detected speech that a transcript leaves out without saying so: it is in no word and in no gap."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.settings.table import SpeechSettings
+
+Span = tuple[float, float]  # start and end in seconds
+
+# Less between two words is a pause that the detector did not see, or a word whose times are not exact.
+LEAST_S = 1.0
+
+
+def detect_speech(samples: Float32Array) -> list[Span]:
+    """Return where the detector finds speech in 16 kHz mono samples, shape (n,)."""
+    chunk_s = CHUNK_SAMPLES / SAMPLE_RATE
+    probabilities = SpeechDetector().process(samples[: len(samples) // CHUNK_SAMPLES * CHUNK_SAMPLES])
+    threshold = SpeechSettings().threshold
+    return [(i * chunk_s, (i + 1) * chunk_s) for i, found in enumerate(probabilities) if found >= threshold]
+
+
+def unsaid(
+    speech: Sequence[Span], covered: Sequence[Span], least_s: float = LEAST_S
+) -> list[tuple[float, float, float]]:
+    """Return where there are `least_s` seconds of speech or more between words and gaps.
+
+    speech : in order
+    covered : words and gaps, in any order
+
+    Returns start and end of the speech in each such place, and how many seconds of it there are.
+    """
+    reached: list[Span] = [(0.0, 0.0)]
+    for start, end in sorted(covered):
+        reached.append((start, max(end, reached[-1][1])))
+    found = []
+    for (_, begin), (end, _) in pairwise([*reached, (float("inf"), float("inf"))]):
+        inside = [(max(start, begin), min(stop, end)) for start, stop in speech if start < end and stop > begin]
+        speech_s = sum(stop - start for start, stop in inside)
+        if speech_s >= least_s:
+            found.append((inside[0][0], inside[-1][1], speech_s))
+    return found
