@@ -76,7 +76,7 @@ class Passages:
                     self._speaking = event.state == "start"
                     if self._speaking:
                         self._timer.cancel()
-                case Gap():
+                case Gap(reason=reason) if reason != "unclear":  # of such speech more may be understood
                     self.close()
                     self._finals, self._n_known = [], 0
                 case Final(words=(_, *_), task=""):

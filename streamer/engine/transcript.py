@@ -31,6 +31,7 @@ from streamer.engine.words import (
     placed,
 )
 from streamer.events import Event, Final, Gap, Partial, seconds
+from streamer.whisper.plausible import can_be_spoken
 from streamer.whisper.result import Hypothesis, TimedWord, has_words, is_mark
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not become stable, and are shown only
@@ -47,6 +48,12 @@ SENTENCE_PROBABILITY = 0.7
 
 # Words that begin nearer than this to the end of the audio are hallucinated: no word is that short.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
+
+# Words that stand in the prompt already may be said again, but so many in a row are rather copied from it.
+MIN_COPIED_WORDS = 5
+
+# Time that words get beyond what is known of it, before they count as too many to be spoken.
+SPARE_SAMPLES = SAMPLE_RATE // 2
 
 # Passes in a row in which the decoder repeats itself or skips speech, after which the next window begins after the
 # stable words. One is no reason: the next pass has more audio and often gets over it.
@@ -76,7 +83,7 @@ class Verdict(Enum):
     # Silence or a loop: no word of it becomes stable.
     DISTRUST = auto()
 
-    # A loop after earlier text, which may have caused it: from now on, decode without that text.
+    # A loop, or a copy, of earlier text, which may have caused it: from now on, decode without that text.
     DROP_CONTEXT = auto()
 
     # Decode the window once more, with time for further attempts.
@@ -288,7 +295,15 @@ class SessionTranscript(TranscriptState):
         went_on = repeats and repeated.start < len(words)
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
-        loops = hypothesis.looped or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
+        text = "".join(word.text for word in words)
+        # The last stable word may be timed late.
+        spoken_from = max([self.segment_start, *(word.start_samples for word in known[-1:])]) - SPARE_SAMPLES
+        loops = (
+            hypothesis.looped
+            or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
+            or not can_be_spoken(text, window.end - spoken_from)
+        )
+        copies = len(words) >= MIN_COPIED_WORDS and text.strip() in request.prompt
         improbable = bool(words) and hypothesis.avg_logprob < self.settings.logprob_threshold
         self.tail = Tail(
             tuple(words),
@@ -318,7 +333,7 @@ class SessionTranscript(TranscriptState):
         if not trusted:
             self.partners = ()
         # Windows begin at mel frames: one that begins within a frame before the segment has no earlier text.
-        if loops and (request.prompt or window.start < down_to_frame(self.segment_start)):
+        if copies or (loops and (request.prompt or window.start < down_to_frame(self.segment_start))):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT
@@ -399,7 +414,8 @@ class SessionTranscript(TranscriptState):
         if hole.start >= self.hole_start + SAMPLE_RATE:  # another one
             self.hole_start, self.n_tries = hole.start, 0
         events: list[Event] = []
-        if self.n_tries == 0 and not (tail.alone and tail.reliable):
+        begins = hole.index == 0 and not self._open_words
+        if self.n_tries == 0 and not (begins and tail.alone and tail.reliable):
             trusted = tail.reliable and not tail.foreign
             start = (
                 hole.start if trusted else max([self.segment_start, *(w.end_samples for w in self._open_words[-1:])])
@@ -438,7 +454,9 @@ class SessionTranscript(TranscriptState):
         if hole is None or not self.tail.alone or hole.index == self.tail.n_new:
             return []
         self._make_stable(hole.index)
-        events = self._publish(self.stable.end, hole.end)
+        events: list[Event] = (
+            [self._gap(hole.end)] if not self._open_words else self._publish(self.stable.end, hole.end)
+        )
         self.first_word, self.n_stuck, self.partners = self.stable.end, 0, ()
         self.schedule.move_on(hole.end)
         return events
@@ -547,10 +565,11 @@ class SessionTranscript(TranscriptState):
         return events
 
     def abandon(self, end: int) -> list[Event]:
-        """Make known words final, up to a position after which speech is lost; nothing without words and audio."""
+        """Make known words final, up to a position after which speech is lost; nothing if nothing was decoded."""
         self._make_stable(self.tail.n_new)
         self.first_word = self.stable.end  # no window reaches back over the gap
-        return self._publish(self.stable.end, end) if self._open_words or end > self.segment_start else []
+        decoded = self._open_words or end > self.segment_start or self.published is not None
+        return self._publish(self.stable.end, end) if decoded else []
 
     def clear(self) -> None:
         """Forget what is not final. If a partial showed the segment, its number is not used again."""
@@ -708,13 +727,19 @@ class SessionTranscript(TranscriptState):
         for hole in self.schedule.speech.holes(self.stable.between(first, n_final), self.segment_start, end):
             if (number := first + hole.index) < self.n_published:
                 continue
-            if number > self.n_final or self.published is not None:
+            is_last = number == n_final
+            if number > self.n_final or (is_last and self.published is not None):
                 events.append(self._final(number, hole.start))
-            start, self.segment_start = self.segment_start, end if number == n_final else hole.end
-            events.append(Gap(start=seconds(start), end=seconds(self.segment_start), reason="unclear"))
+            events.append(self._gap(end if is_last else hole.end))
         if self.segment_start < end or self.n_final < n_final or not events:
             events.append(self._final(n_final, end))
         return events
+
+    def _gap(self, end: int) -> Gap:
+        """Give up speech without words, up to a position at which the segment begins then."""
+        gap = Gap(start=seconds(self.segment_start), end=seconds(end), reason="unclear")
+        self.segment_start = end
+        return gap
 
     def _final(self, n_final: int, end: int) -> Final:
         """Make all stable words before a number final, as a segment that ends at a position."""

@@ -20,6 +20,7 @@ const GAP_REASONS = {
   device: "the audio device was away",
   paused: "captions were paused",
   cleared: "what was said was dropped",
+  unclear: "what was said is unclear",
 };
 
 export class Transcript {

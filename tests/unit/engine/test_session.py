@@ -1010,6 +1010,161 @@ def test_a_language_that_was_set_stays() -> None:
     assert not request_of(session, window_at(session, 3.0)).chosen
 
 
+CLEAR = 0.9  # probability of speech of which words are missed
+
+
+def test_speech_without_words_is_decoded_once_more_without_what_was_said_before_and_then_a_gap() -> None:
+    session = speaking()
+    take(session, window_at(session, 2.0), [(" so", 0.5, 0.8), (" far.", 0.8, 1.2)])
+    hear(session, 5.0, 0.0)
+    take(session, due(session, 5.0), [(" so", 0.5, 0.8), (" far.", 0.8, 1.2)])
+    hear(session, 9.0, CLEAR)
+    hear(session, 11.0, 0.0)
+    window = due(session, 11.0)
+    assert window.last
+    assert request_of(session, window).prefix, "it reaches back to what was said before"
+    assert take(session, window, [(" so", 0.5, 0.8), (" far.", 0.8, 1.2)]) == []
+    again = due(session, 11.0)
+    request = session.request(again)
+    assert request is not None
+    assert (request.prefix, request.prompt) == ((), "")
+    assert request.retry_s > 0, "however busy the machine is"
+    gap = only(Gap, take(session, again, []))
+    assert (gap.reason, gap.end) == ("unclear", seconds_of_end(session))
+    assert session._schedule.current is None
+
+
+def test_a_second_try_that_finds_the_words_makes_them_final() -> None:
+    session = speaking(settings_of(language="auto"))
+    take(session, window_at(session, 2.0), [(" eins", 0.5, 0.8), (" zwei.", 0.8, 1.2)], language="de")
+    hear(session, 6.0, CLEAR)
+    hear(session, 8.0, 0.0)
+    words: list[Said] = [(" eins", 0.5, 0.8), (" zwei.", 0.8, 1.2)]
+    final = only(Final, take(session, due(session, 8.0), words, language="de"))
+    assert (final.text, final.end) == ("eins zwei.", 1.2)
+    again = due(session, 8.0)
+    assert again.start == round(1.2 * SAMPLE_RATE)
+    rest = only(
+        Final, take(session, again, [(" drei", 1.0, 1.5), (" vier", 2.0, 3.0), (" acht", 3.1, 4.4)], language="de")
+    )
+    assert (rest.text, rest.start, rest.end) == ("drei vier acht", 1.2, seconds_of_end(session))
+
+
+def test_speech_without_words_is_decoded_in_the_next_likely_language() -> None:
+    session = speaking(AUTO)
+    hear(session, 5.0, CLEAR)
+    hear(session, 7.0, 0.0)
+    assert take(session, due(session, 7.0), [], language="cy", other_language="de") == []
+    again = due(session, 7.0)
+    request = request_of(session, again)
+    assert (request.language, request.chosen) == ("de", False)
+    final = only(Final, take(session, again, [(f" w{i}", i + 0.2, i + 0.8) for i in range(5)], language="de"))
+    assert (final.text, final.language) == ("w0 w1 w2 w3 w4", "de")
+
+
+def test_what_was_known_stays_if_another_try_finds_less() -> None:
+    session = speaking(AUTO)
+    hear(session, 8.0, CLEAR)
+    hear(session, 10.0, 0.0)
+    known: list[Said] = [
+        (" eins", 0.3, 0.8),
+        (" zwei", 3.5, 4.0),
+        (" drei", 4.5, 5.0),
+        (" vier", 5.6, 6.2),
+        (" acht", 7.0, 7.8),
+    ]
+    first = only(Final, take(session, due(session, 10.0), known, language="de", other_language="cy", avg_logprob=-0.3))
+    assert first.text == "eins"
+    assert take(session, due(session, 10.0), [(" Unsinn", 6.0, 6.9)], language="de", other_language="cy") == []
+    gap, rest = take(session, due(session, 10.0), [], language="cy")
+    assert isinstance(gap, Gap)
+    assert isinstance(rest, Final)
+    assert (gap.start, gap.end, rest.start) == (first.end, 3.5, 3.5)
+    assert (rest.text, rest.language) == ("zwei drei vier acht", "de")
+
+
+def test_words_behind_speech_without_words_wait_until_it_is_filled_or_a_gap() -> None:
+    session = speaking(settings_of(policy="alignatt"))
+    hear(session, 4.0, CLEAR)
+    words: list[Said] = [(" now", 0.3, 0.8), (" then", 3.0, 3.4), (" more", 3.4, 3.6)]
+    assert shown(take(session, due(session, 4.0), words)) == ("now then more", len("now"))
+    hear(session, 5.0, CLEAR)
+    final = only(Final, take(session, due(session, 5.0), [*words, (" said", 4.0, 4.5)]))
+    assert final.text == "now", "the second pass in a row: what follows is decoded alone"
+    hear(session, 6.0, CLEAR)
+    begin_s = 0.8
+    rest = [(" then", 3.0 - begin_s, 3.4 - begin_s), (" more", 3.4 - begin_s, 3.6 - begin_s), (" said", 3.8, 4.0)]
+    assert shown(take(session, due(session, 6.0), rest)) == ("then more said", 0)
+    hear(session, 7.0, CLEAR)
+    gap, *_, partial = take(session, due(session, 7.0), [*rest, (" here", 4.8, 5.4)])
+    assert isinstance(gap, Gap)
+    assert (gap.start, gap.end, gap.reason) == (final.end, 3.0, "unclear")
+    assert isinstance(partial, Partial)
+    assert partial.text == "then more said here"
+    hear(session, 8.0, CLEAR)
+    partial = last(
+        Partial, take(session, due(session, 8.0), [(" then", 0.0, 0.4), (" more", 0.4, 0.6), (" said", 1.6, 1.8)])
+    )
+    assert partial.text[: partial.stable] == "then more said"
+
+
+@pytest.mark.parametrize("n_speaking_on", [0, 30])
+def test_a_loop_that_stays_ends_with_what_was_known(n_speaking_on: int) -> None:
+    """Its window begins within the open segment, whose words before the window are its prompt."""
+    session = speaking(settings_of(trim_after_s=60.0, window_s=8.0, policy="alignatt"))
+    said: list[tuple[str, float, float]] = []
+    for i in range(20):
+        said.append((f" w{i}", 0.5 * i + 0.1, 0.5 * i + 0.5))
+        hear(session, 0.5 * i + 1.0)
+        if session.next_window_due():
+            window = due(session, 0.0)
+            begin = window.start / SAMPLE_RATE
+            heard = [(text, a - begin, b - begin) for text, a, b in said if a >= begin]
+            take(session, window, heard)
+    assert request_of(session, window_at(session, 11.2)).prompt
+    hear(session, 11.7 + n_speaking_on)
+    session.finish(session.position)
+    events: list[Event] = []
+    n_passes = 0
+    while not session.finished:
+        events += take(session, due(session, 60.0), LOOP, looped=True)
+        n_passes += 1
+        assert n_passes < 20, "it is decoded again and again"
+    assert any(isinstance(event, Final) and "w19" in event.text for event in events)
+
+
+def test_more_words_than_can_be_spoken_are_no_text() -> None:
+    session = speaking()
+    words = [(f" w{i}", 0.1 + i / 50, 0.1 + (i + 1) / 50) for i in range(40)]
+    take(session, window_at(session, 1.5), words)
+    hear(session, 4.0, 0.0)
+    assert said(take(session, due(session, 4.0), words)) == ""
+
+
+def test_a_copy_of_the_prompt_is_decoded_without_it() -> None:
+    session = speaking()
+    sentence: list[Said] = [
+        (f" {word}", 0.2 * i, 0.2 * i + 0.2) for i, word in enumerate(["we", "do", "not", "know", "that", "yet."])
+    ]
+    take(session, window_at(session, 2.0), sentence)
+    hear(session, 8.0, 0.0)
+    take(session, due(session, 8.0), sentence)
+    hear(session, 14.0, 0.0)
+    hear(session, 16.0)
+    hear(session, 18.0, 0.0)
+    window = due(session, 18.0)
+    assert request_of(session, window).prompt
+    assert take(session, window, sentence) == []
+    again = due(session, 18.0)
+    assert not request_of(session, again).prompt
+    assert said(take(session, again, sentence)) == "we do not know that yet."
+
+
+def seconds_of_end(session: Session) -> float:
+    """Return where the newest final or gap ends."""
+    return session._published_until / SAMPLE_RATE
+
+
 def speaking(settings: SessionSettings = SETTINGS) -> Session:
     """Return a session in which speech has just begun, at sample 0."""
     session = Session(settings)
