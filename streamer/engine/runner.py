@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
@@ -150,7 +150,11 @@ class SessionRunner:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
         if not (self.paused or self.over):
-            self.input.keep(self.ring.head, samples)
+            try:
+                self.input.keep(self.ring.head, samples)
+            except Exception:
+                self.logger.exception("audio of the session is no longer kept")
+                self.input = replace(self.input, keep=no_audio)
         self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:

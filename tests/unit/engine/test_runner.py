@@ -14,6 +14,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
 from streamer.engine.session import STALL_S, Session
 from streamer.engine.transcript import MAX_STABLE_TOKENS
@@ -71,6 +72,36 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     talker.runner.close()
     talker.write(80)
     assert kept == [(0, 1600), (2400, 400), (3120, 160)]
+
+
+def fails(*args: object) -> bool:
+    raise RuntimeError("can't start new thread")
+
+
+def test_no_audio_is_lost_if_it_cannot_be_kept() -> None:
+    talker = talking(words_at(0.5, 1.0), keep=fails)
+    talker.finish(3.0)
+    assert (talker.texts, talker.gaps, talker.errors) == (["w0 w1"], [], [])
+
+
+# What follows a session and fails.
+
+
+def test_a_turn_that_cannot_be_judged_costs_no_word() -> None:
+    gate = msgspec.structs.replace(SETTINGS.gate, turns=True)
+    talker = talking(words_at(0.5, 1.0, 4.0), settings=settings_of(gate=gate), on_turn=fails)
+    talker.finish(6.0)
+    assert (talker.texts, talker.gaps, talker.errors) == (["w0 w1", "w2"], [], [])
+
+
+def test_an_engine_forgets_a_session_whose_end_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    talker = talking(words_at(0.5))
+    monkeypatch.setattr(talker.runner._publisher, "_output", SessionOutput(on_event=talker.take, on_finished=fails))
+    talker.speak_until(2.0)
+    talker.runner.end()
+    talker.machine.work()
+    assert talker.texts == ["w0"]
+    assert talker.machine.engine.n_sessions == 0
 
 
 # What does not come.
