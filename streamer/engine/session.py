@@ -20,6 +20,9 @@ from streamer.whisper.result import Hypothesis
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
 STALL_S = 2.0
 
+# Flushes that wait for one answer each; those behind them have one.
+MAX_FLUSHES = 100
+
 # Speech detected this soon after audio begins, or resumes after a gap, begins with it: the detector misses the first
 # sounds while its state is cold.
 BEGIN_SAMPLES = SAMPLE_RATE // 2
@@ -174,8 +177,8 @@ class Session:
 
     def flush(self) -> list[Event]:
         """End speech here: all of it becomes final, and then `flushed` is published."""
-        if self._schedule.received not in self._flushes:
-            self._flushes.append(self._schedule.received)
+        del self._flushes[MAX_FLUSHES:]
+        self._flushes.append(self._schedule.received)
         return self._end_speech()
 
     def pause(self) -> list[Event]:

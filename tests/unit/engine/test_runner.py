@@ -13,10 +13,11 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.engine.inbox import MAX_WAITING
 from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
-from streamer.engine.session import STALL_S, Session
+from streamer.engine.session import MAX_FLUSHES, STALL_S, Session
 from streamer.engine.transcript import MAX_STABLE_TOKENS
 from streamer.engine.window import Request
 from streamer.errors import InferenceError
@@ -247,6 +248,34 @@ def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
     assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_each_of_several_flushes_at_once_has_its_answer(decoded: bool) -> None:
+    talker = talking(words_at(0.5, 1.0, 5.0))
+    talker.speak_until(2.0)
+    for _ in range(2):
+        talker.runner.flush()
+        if decoded:
+            talker.machine.work()
+    talker.runner.flush()
+    talker.finish(6.0)
+    flushed = [event.time for event in talker.of(Flushed) if isinstance(event, Flushed)]
+    assert flushed == [2.0, 2.0, 2.0]
+
+
+def test_a_flood_of_flushes_has_a_bounded_number_of_answers() -> None:
+    talker = talking(words_at(0.5, 1.0, 5.0))
+    talker.machine.clock.advance(2.0)
+    talker.write(2 * SAMPLE_RATE)
+    for _ in range(10):
+        for _ in range(1000):
+            talker.runner.flush()
+        while talker.runner.listen(talker.machine.clock()):  # its window is not decoded
+            pass
+    assert len(talker.runner._session.state.flushes) == MAX_FLUSHES + 1
+    talker.finish(6.0)
+    assert len(talker.of(Flushed)) == MAX_FLUSHES + 1
+
+
 def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:
     talker = talking(words_at(5.0))
     talker.runner.flush(1)
@@ -341,7 +370,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
         for command in (runner.flush, runner.pause, runner.resume, runner.clear):
             command()
         runner.change(SETTINGS)
-    assert len(runner._inbox) == 5
+    assert len(runner._inbox) == MAX_WAITING + 5
     # The last of each, in their order.
     runner.pause()
     runner.end()
@@ -358,7 +387,7 @@ def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
         talker.write(1)
         talker.runner.flush()
         talker.runner.pause()
-    assert len(talker.runner._inbox) <= 2 * 11
+    assert len(talker.runner._inbox) <= MAX_WAITING + 2 * 11
 
 
 def test_commands_from_many_threads_lose_nothing() -> None:
