@@ -236,9 +236,11 @@ class Session:
         self._outage = True
         return self.lose(end, "device")
 
-    def restart(self, start: int) -> None:
-        """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
-        current = self._schedule.current
+    def restart(self, start: int, known: SessionState | None = None) -> list[Event]:
+        """Go on from a position after this session failed. What it has not published is lost, until `recovered`.
+
+        known : the state before audio was given up, if that failed: nothing of it was published
+        """
         self._gate = SpeechGate(self.settings.gate, GateState(last_speech=start, floor=start))
         self._schedule = self._transcript.schedule = WindowSchedule(self.settings, ScheduleState.at(start))
         self._transcript.clear()
@@ -246,8 +248,12 @@ class Session:
         self._missing, self._after_gap, self._pauses = False, True, []
         self._retry_s, self._received_s = 0.0, None
         self._outage = True
-        if current is not None:  # `give_up` failed
-            self._add_loss(max(self._published_until, current.start), start, "device")
+        if known is None:
+            return []
+        for first in known.schedule.utterances[:1]:
+            self._add_loss(max(known.published_until, first.start), start, "device")
+        end = SpeechGate(self.settings.gate, known.gate).close(known.received)
+        return [] if end is None else [Speech(state="end", time=seconds(end.position))]
 
     def recovered(self) -> list[Event]:
         """Publish what was lost while windows failed: one has succeeded."""

@@ -573,6 +573,7 @@ def test_a_session_that_fails_at_its_end_is_cut_short_all_the_same(monkeypatch: 
     monkeypatch.setattr(Session, "lose", lambda *args: 1 / 0)
     talker.runner.cut_short("overload")
     assert talker.runner.over
+    talker.check()
 
 
 def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_same(
@@ -586,6 +587,34 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
     assert talker.runner.over
     assert talker.n_finished == 1
     talker.check()
+
+
+@pytest.mark.parametrize("step", ["fail", "give_up", "_close_gate", "request"])
+@pytest.mark.parametrize("n_windows", [1, MAX_FAILURES + 1])
+def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
+    step: str, n_windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`_close_gate` is in the middle of that: what was known is final by then, and not published."""
+    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(60))))
+    talker.speak_until(2.0)
+    assert talker.of(Partial)
+    n_failed = 0
+
+    def fail(window: FakeEncoded, request: Request) -> Hypothesis:
+        nonlocal n_failed
+        n_failed += 1
+        return broken(window, request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, step, lambda *args, **options: 1 / 0)
+        talker.machine.decoder.answer = fail
+        while n_failed < n_windows and talker.runner.position < 20 * SAMPLE_RATE:
+            talker.speak_until(talker.runner.position / SAMPLE_RATE + 0.2)
+    talker.machine.decoder.answer = talker.machine.decoder.hear
+    talker.finish(32.0)
+    assert len(talker.errors) == 1
+    assert talker.gaps
+    assert talker.texts[-1].endswith("w59")
 
 
 def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(
