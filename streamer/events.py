@@ -278,7 +278,7 @@ class Gap(Event, frozen=True, kw_only=True):
 class Flushed(Event, frozen=True, kw_only=True):
     """Answer to `flush`: every moment of speech before `time` is now in a final or in a gap.
 
-    It comes for each `flush`, also if nothing was said. Those within 32 ms of audio have one answer.
+    It comes for each `flush`, also if nothing was said. If 100 wait for their answers, those behind them have one.
     """
 
     # Position of the `flush` in the audio, in seconds.

@@ -31,7 +31,7 @@ from streamer.outputs.keyboards import (
 )
 from streamer.settings.table import Settings
 
-SPACING_S = 0.1  # between two commands: those within 32 ms have one answer
+RETRY_S = 0.1  # between attempts to reach a process that is to begin or end typing
 TOGGLE_S = 5.0  # in which a process answers that is to begin or end typing
 
 
@@ -100,7 +100,6 @@ class _Switch:
             except PeerError as error:
                 notice(f"typing may begin and end some words too early: {error}")
                 await self._write(self._dictation.settle())
-            await asyncio.sleep(SPACING_S)
 
     async def follow(self, is_down: Callable[[], bool]) -> None:
         """Begin when a key is pressed, end when it is released."""
@@ -174,5 +173,5 @@ def _toggled(port_file: Path) -> str:
                 answer = connection.recv(16).decode("ascii").strip()
                 if answer in ("begins", "ends"):
                     return answer
-        time.sleep(SPACING_S)
+        time.sleep(RETRY_S)
     raise PeerError("`streamer type` does not answer: end it, and start it again")

@@ -132,17 +132,20 @@ class FinalsOfSession:
         log.subscribe(self._take)
 
     def _put(self, work: Work) -> None:
-        self._corrections.correcting.put(self, work)
+        """Have quick work done, unless the client has left by then."""
+        self._corrections.correcting.put(self, lambda: self._log.closed or work())
 
     def _put_slow(self, work: Work) -> None:
-        self._corrections.waiting.put(self, work)
+        """Have slow work done, unless the client has left by then."""
+        self._corrections.waiting.put(self, lambda: self._log.closed or work())
 
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all finals so far are corrected, or given up."""
         if self._passages is not None:
             self._passages.close()
         end = once(then, self._corrections.deadline_s)
-        self._put(lambda: self._put_slow(lambda: self._put(end)))
+        quick, slow = self._corrections.correcting, self._corrections.waiting
+        quick.put(self, lambda: slow.put(self, lambda: quick.put(self, end)))
 
     def relabel(self, numbers: Iterable[int]) -> None:
         """Publish finals once more, with the words that they have by now, if speakers are others than published."""
@@ -171,7 +174,8 @@ class FinalsOfSession:
 
     def _correct_slowly(self, final: Final, draft: Draft, until_s: float, by: str = "") -> None:
         corrections = self._corrections
-        if not corrections.in_time("slow correction", until_s):
+        # A client may have left while the passage was transcribed, or another of its finals corrected.
+        if self._log.closed or not corrections.in_time("slow correction", until_s):
             return
         words, others = corrections.correct(corrections.slow, draft, until_s)
         if by := ",".join(filter(None, (by, others))):
@@ -216,7 +220,7 @@ class FinalsOfSession:
 
     def _revise(self, final: Final, words: tuple[Word, ...], by: str) -> None:
         words = tuple(self.label(word) for word in words)
-        if not by or self._log.closed or _said(words) == _said(self._words(final)):
+        if not by or _said(words) == _said(self._words(final)):
             return
         if final.seq in self._published:
             self._published[final.seq] = final, words

@@ -1,5 +1,6 @@
 """Spells terms as the glossary says: in texts before they are published, and in finals if that was too late."""
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
@@ -13,6 +14,8 @@ from streamer.correct.glossary import read_terms
 from streamer.correct.terms import IsUsual, Replacement, TermIndex, rewritten
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Word
+
+logger = logging.getLogger(__name__)
 
 _Text = TypeVar("_Text", bound=Partial | Final)
 
@@ -80,40 +83,50 @@ class Spelling:
         self._replaced: list[tuple[Replacement, str]] = []
 
     def label(self, event: Event) -> Event:
-        """Return a text with its terms; any other event as it is."""
-        if isinstance(event, Partial) or (isinstance(event, Final) and not event.task):
-            return self.spelled(event)
-        return event
+        """Return a text with its terms; any other event as it is.
 
-    def spelled(self, event: _Text) -> _Text:
-        """Return a text with its terms."""
+        If that fails, the text has the terms that were published as stable, and no others.
+        """
+        if not isinstance(event, Partial | Final) or (isinstance(event, Final) and event.task):
+            return event
+        try:
+            return self.spelled(event)
+        except Exception:
+            logger.exception("the terms of a %s event could not be found", event.type)
+            return self.spelled(event, find=False)
+
+    def spelled(self, event: _Text, *, find: bool = True) -> _Text:
+        """Return a text with its terms; without `find` only with those of its stable prefix."""
         if event.segment != self._segment:
             self._segment, self._n_stable, self._replaced = event.segment, 0, []
         if isinstance(event, Final):
             self._language = event.language
         words = event.words
         n_stable = max(self._n_stable, sum(1 for _ in takewhile(lambda word: word.stable, words)))
-        index = self._glossary.index(self._language)
-        new = [
-            each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
-            for each in index.replacements(words[self._n_stable :])
-        ]
-        # A term is stable when all of its words are.
-        n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
-        if isinstance(event, Partial):
-            begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))
-            n_stable = next(begun, n_stable)
+        new: list[Replacement] = []
+        if find:
+            index = self._glossary.index(self._language)
+            new = [
+                each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
+                for each in index.replacements(words[self._n_stable :])
+            ]
+            # A term is stable when all of its words are.
+            n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
+            if isinstance(event, Partial):
+                begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))
+                n_stable = next(begun, n_stable)
         old = [_written_on(each, last, words) for each, last in self._replaced]
+        if old or new or any(word.stable != (i < n_stable) for i, word in enumerate(words)):
+            marked = [msgspec.structs.replace(word, stable=i < n_stable) for i, word in enumerate(words)]
+            spelled = rewritten(marked, [*old, *new])
+            event = msgspec.structs.replace(event, words=tuple(spelled), text=text_of(spelled))
+            if isinstance(event, Partial):
+                stable = len(text_of([word for word in spelled if word.stable]))
+                event = msgspec.structs.replace(event, stable=stable)
+        # Not before: if something fails, nothing of this is published.
         self._replaced += [(each, words[each.end - 1].word) for each in new if each.end <= n_stable]
         self._n_stable = n_stable
-        if not (old or new) and all(word.stable == (i < n_stable) for i, word in enumerate(words)):
-            return event
-        marked = [msgspec.structs.replace(word, stable=i < n_stable) for i, word in enumerate(words)]
-        spelled = rewritten(marked, [*old, *new])
-        if isinstance(event, Partial):
-            stable = len(text_of([word for word in spelled if word.stable]))
-            return msgspec.structs.replace(event, words=tuple(spelled), text=text_of(spelled), stable=stable)
-        return msgspec.structs.replace(event, words=tuple(spelled), text=text_of(spelled))
+        return event
 
 
 def _written_on(replaced: Replacement, last: str, words: Sequence[Word]) -> Replacement:

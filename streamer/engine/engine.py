@@ -215,10 +215,11 @@ class Engine(Generic[Encoded]):
 
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
-        with self._lock:
-            self._runners += (runner,)
         host = Host(self.stats, self._clock, self._listening.wake, self._remove, lambda: self._prepared_s)
-        runner.start(host)
+        with self._lock:
+            runner.start(host)
+            if not runner.over:  # one that is closed from here on is removed, which waits for the lock
+                self._runners += (runner,)
         for worker in self._workers:  # from now on they check the time
             worker.wake()
 

@@ -198,7 +198,10 @@ class EventLog:
     def _publish_held(self) -> None:
         """Publish what is held up to the next event that is still being stored."""
         while self._held and not self._held[0].storing:
-            self._held.popleft().publish()
+            try:
+                self._held.popleft().publish()
+            except Exception:
+                self._logger.exception("a call behind the events failed")
 
     def _keep(self, event: Event) -> None:
         if not event.seq:  # a notice, see `notify`
@@ -230,7 +233,10 @@ class EventLog:
             self._dropped_until_s = max(self._dropped_until_s, time_s)
 
     def _publish(self, event: Event) -> None:
-        self._keep(event)
+        try:
+            self._keep(event)
+        except Exception:
+            self._logger.exception("a %s event is not kept for listeners to come", event.type)
         for key, listener in tuple(self._listeners.items()):
             if key not in self._listeners:  # cancelled by a listener before it
                 continue

@@ -10,6 +10,9 @@ from streamer.events import Event
 # What a command does when the audio before its position has been processed; returns events to publish.
 Apply = Callable[[], Iterable[Event] | None]
 
+# Commands that wait one by one: a client has this many only if it floods the session.
+MAX_WAITING = 100
+
 
 class Inbox:
     """Commands in the order in which they were given. Any thread may put one in; one thread takes them out."""
@@ -23,12 +26,16 @@ class Inbox:
         return len(self._commands)
 
     def put(self, name: str, position: int, apply: Apply) -> None:
-        """Add a command. It replaces one of that name in the same chunk, so that a flood of them takes no memory.
+        """Add a command.
+
+        If MAX_WAITING are waiting, it replaces one of its name that came after these in the same chunk, so that a flood
+        of them takes no memory.
 
         name : empty for a command that replaces none
         """
-        key = (name, position // CHUNK_SAMPLES) if name else object()
         with self._lock:
+            full = bool(name) and len(self._commands) >= MAX_WAITING
+            key = (name, position // CHUNK_SAMPLES) if full else object()
             self._commands[key] = position, apply
             self._commands.move_to_end(key)
 

@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from functools import partial
 from typing import TypeVar
@@ -150,7 +150,11 @@ class SessionRunner:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
         if not (self.paused or self.over):
-            self.input.keep(self.ring.head, samples)
+            try:
+                self.input.keep(self.ring.head, samples)
+            except Exception:
+                self.logger.exception("audio of the session is no longer kept")
+                self.input = replace(self.input, keep=no_audio)
         self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
@@ -200,7 +204,7 @@ class SessionRunner:
         """Make final what is known, publish the rest of the audio as a gap, and close."""
         with self._lock:
             if not self.over:
-                self._give_up(partial(self._session.cut_short, self.ring.head, reason))
+                self._cut_short(reason)
             self._leave()
 
     def judge(self, end: int, probability: float | None) -> None:
@@ -345,9 +349,10 @@ class SessionRunner:
 
     def decode(self, window: Window, decode: Callable[[Request], Hypothesis], *, retry_s: float) -> None:
         """Have a window decoded, if it is still wanted, and publish its text."""
+        request: Request | None = None
+        with self._recovering(), self._lock:
+            request = None if self.over else self._session.request(window, retry_s=retry_s)
         try:
-            with self._lock:
-                request = None if self.over else self._session.request(window, retry_s=retry_s)
             hypothesis = decode(request) if request is not None else None
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
             self.fail(window, error)
@@ -472,18 +477,20 @@ class SessionRunner:
         if first or fatal:
             self._publish([Error(code=error.code, message=str(error), fatal=fatal)])
         if fatal:
-            self._give_up(partial(session.cut_short, self.ring.head, "device"))
+            self._cut_short("device")
             self._finish()
             return
-        if window is not None:
-            self._publish(session.give_up(self.position) if outage.lasting else session.fail(window))
+        # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
+        until = self.ring.head if again and not is_file else min(self.position + CHUNK_SAMPLES, self.ring.head)
+        if window is None:
+            if self._give_up(partial(session.give_up, until), until):
+                session.restart(until)
+        elif outage.lasting:
+            self._give_up(partial(session.give_up, self.position), until)
         else:
-            # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
-            until = self.ring.head if again and not is_file else min(self.position + CHUNK_SAMPLES, self.ring.head)
-            self._give_up(partial(session.give_up, until))
-            session.restart(until)
-            if session.finished:
-                self._publish(session.recovered())
+            self._give_up(partial(session.fail, window), until)
+        if session.finished:
+            self._publish(session.recovered())
         self._note_change(now_s)
 
     def _note_success(self, *, listening: bool) -> None:
@@ -492,14 +499,26 @@ class SessionRunner:
             self._outage = Outage()
             self._publish(self._session.recovered())
 
-    def _give_up(self, give_up: Callable[[], list[Event]]) -> None:
-        """Publish what is known when a session is given up; nothing if it fails at that, too."""
+    def _cut_short(self, reason: GapReason) -> None:
+        """Make final what is known, and publish the rest of the audio as a gap."""
+        session, end = self._session, self.ring.head
+        self._give_up(partial(session.cut_short, end, reason), end)
+        self._publish(session.recovered())
+
+    def _give_up(self, give_up: Callable[[], list[Event]], until: int) -> bool:
+        """Give up audio and publish what is known of it. If the session fails at that, restart it at `until`.
+
+        Returns whether it did not fail.
+        """
+        known = self._session.state
         try:
             events = give_up()
         except Exception:
             self.logger.exception("what was known of a session that failed is lost")
-        else:
-            self._publish(events)
+            self._publish(self._session.restart(until, known))
+            return False
+        self._publish(events)
+        return True
 
     def _finish(self) -> None:
         self.over = True

@@ -20,6 +20,9 @@ from streamer.whisper.result import Hypothesis
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
 STALL_S = 2.0
 
+# Flushes that wait for one answer each; those behind them have one.
+MAX_FLUSHES = 100
+
 # Speech detected this soon after audio begins, or resumes after a gap, begins with it: the detector misses the first
 # sounds while its state is cold.
 BEGIN_SAMPLES = SAMPLE_RATE // 2
@@ -175,8 +178,8 @@ class Session:
 
     def flush(self) -> list[Event]:
         """End speech here: all of it becomes final, and then `flushed` is published."""
-        if self._schedule.received not in self._flushes:
-            self._flushes.append(self._schedule.received)
+        del self._flushes[MAX_FLUSHES:]
+        self._flushes.append(self._schedule.received)
         return self._end_speech()
 
     def pause(self) -> list[Event]:
@@ -234,9 +237,11 @@ class Session:
         self._outage = True
         return self.lose(end, "device")
 
-    def restart(self, start: int) -> None:
-        """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
-        current = self._schedule.current
+    def restart(self, start: int, known: SessionState | None = None) -> list[Event]:
+        """Go on from a position after this session failed. What it has not published is lost, until `recovered`.
+
+        known : the state before audio was given up, if that failed: nothing of it was published
+        """
         self._gate = SpeechGate(self.settings.gate, GateState(last_speech=start, floor=start))
         self._schedule = self._transcript.schedule = WindowSchedule(self.settings, ScheduleState.at(start))
         self._transcript.clear()
@@ -244,8 +249,12 @@ class Session:
         self._missing, self._after_gap, self._pauses = False, True, []
         self._retry_s, self._received_s = 0.0, None
         self._outage = True
-        if current is not None:  # `give_up` failed
-            self._add_loss(max(self._published_until, current.start), start, "device")
+        if known is None:
+            return []
+        for first in known.schedule.utterances[:1]:
+            self._add_loss(max(known.published_until, first.start), start, "device")
+        end = SpeechGate(self.settings.gate, known.gate).close(known.received)
+        return [] if end is None else [Speech(state="end", time=seconds(end.position))]
 
     def recovered(self) -> list[Event]:
         """Publish what was lost while windows failed: one has succeeded."""

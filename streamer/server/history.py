@@ -46,8 +46,9 @@ PAGE_EVENTS = 200  # read at a time: half a megabyte
 PRUNE_EVENTS = 100  # deleted at a time while the file is too large
 PRUNE_PIECES = 20  # of audio, before that
 
-# Events that are not kept: the following events replace them, or they describe one moment.
-_PASSING = (types.Resumed, types.Speech, types.Flushed, types.Partial, types.Error)
+# Events that are kept. The others are replaced by the events that follow, or they describe one moment: they are not
+# stored, and wait for no disk.
+_KEPT = (types.Ready, types.Final, types.Revision, types.Speakers, types.Translation, types.Gap, types.End)
 
 # A row is an event: the first of a session is its `ready`, the last its `end`; an `error`, code `history_lost`, stands
 # for those that retention deleted. `texts` has each final as corrected since, by the id of its row.
@@ -233,7 +234,7 @@ class History:
         """Return the function that keeps the events of a session, for `EventLog`; see KeptSession."""
 
         def keep(event: Event, publish: Callable[[], None]) -> bool:
-            if isinstance(event, _PASSING):
+            if not isinstance(event, _KEPT):
                 return False
             if self.audio is not None:
                 self.audio.note(event)

@@ -14,7 +14,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
-from streamer.correct.pipeline import Corrections
+from streamer.correct.pipeline import Corrections, FinalsOfSession
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.correct.terms import usual_words
 from streamer.engine.engine import Engine
@@ -99,20 +99,25 @@ class PostProcessor:
         """Have a turn judged; see `SessionOutput`. It waits for nothing."""
         return self._turns.ask(start, end)
 
-    def label(self, event: Event) -> Event:
-        """Return an event as it is to be published. Called under the session's lock: it does not wait."""
-        for part in (self._spelling, self._speakers):
-            try:
-                event = event if part is None else part.label(event)
-            except Exception:  # the caption is published all the same
-                logger.exception("post-processing of a %s event failed", event.type)
-        return event
+    @property
+    def labels(self) -> list[Callable[[Event], Event]]:
+        """What the events of the session are labelled with; see `SessionOutput`."""
+        return [part.label for part in (self._spelling, self._speakers) if part is not None]
 
     def finish(self, then: Callable[[], object]) -> None:
         """Note that everything is final: call `then`, once, when post-processing is done."""
         for part in (self._translated, self._finals, self._speakers):
             if part is not None:
-                then = partial(part.finish, then)
+                then = partial(_finish, part, then)
+        then()
+
+
+def _finish(part: TranslatedSession | FinalsOfSession | SpeakersOfSession, then: Callable[[], object]) -> None:
+    """Have a part finish, then go on; go on if it fails at that, too: the session's `end` waits for it."""
+    try:
+        part.finish(then)
+    except Exception:
+        logger.exception("post-processing of a session could not be finished")
         then()
 
 

@@ -69,6 +69,7 @@ def open_session(
     Raises ConfigError if the model cannot do what a client chose.
     """
     chosen = session_settings(settings, model, source.options)
+    labels: list[Callable[[Event], Event]] = []
     runner = SessionRunner(
         chosen,
         Input(
@@ -83,7 +84,7 @@ def open_session(
             on_event=log.append,
             on_finished=lambda: log.call_behind(finish),
             on_turn=lambda start, end: enriched is not None and enriched.on_turn(start, end),
-            label=lambda event: source.label(event if enriched is None else enriched.label(event)),
+            labels=labels,
             name=log.session,
         ),
         mel=LogMelStream(model.dims.n_mels),
@@ -92,6 +93,7 @@ def open_session(
     if chosen.task == "transcribe":  # translations are less probable by nature
         log.subscribe(Confidence(model, runner.logger.warning).take)
     enriched = enrichment.open(log, runner) if enrichment is not None else None
+    labels += [*(() if enriched is None else enriched.labels), source.label]
     close = on_finished or log.close
     finish = close if enriched is None else partial(enriched.finish, close)
     if source.state is None:

@@ -145,6 +145,9 @@ class SpeakersOfSession:
         """Compute a window, if there is one, and publish what follows from it."""
         if self.over:
             return
+        if self._log.closed:  # the client has left
+            self._end()
+            return
         try:
             if self._take_window():
                 self._go_on()

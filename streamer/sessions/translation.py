@@ -165,6 +165,8 @@ class TranslatedSession:
         self._translations.copying.put(self, lambda: self._copy(finals, until_s))
 
     def _copy(self, finals: list[Final], until_s: float) -> None:
+        if self._log.closed:
+            return
         samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
         if samples is None:
             self._translations.note_late()

@@ -71,6 +71,8 @@ class TurnsOfSession:
         return True
 
     def _judge(self, start: int, end: int) -> None:
+        if self._log.closed:  # the client has left
+            return
         probability = None
         try:
             start = max(start, end - WINDOW_SAMPLES)

@@ -221,8 +221,7 @@ async def test_two_toggles_count_while_a_daemon_takes_its_time(tmp_path: Path, m
     assert [*text, dictation.handle(final(3, "Two."))] == ["", "One.", " ", "", "", "Two."]
 
 
-async def test_a_held_key_types_from_its_press_to_its_release(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SPACING_S", 0.0)
+async def test_a_held_key_types_from_its_press_to_its_release() -> None:
     held, done = iter([False, True, True, False, True]), asyncio.Event()
 
     def is_down() -> bool:

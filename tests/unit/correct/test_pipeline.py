@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 import msgspec
+import numpy as np
 import pytest
 
 from streamer.correct import pipeline
@@ -14,7 +15,7 @@ from streamer.correct.corrector import Draft
 from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
 from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
-from streamer.events import Edit, Event, Final, Revision, Word
+from streamer.events import Edit, Event, Final, Gap, Revision, Word
 from tests.builders import final, words
 from tests.fakes import Clock
 
@@ -269,6 +270,62 @@ def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: p
         sessions.finish(1)
         assert sessions.done == ["a0", "b0"]
         assert sessions.corrections.health.why == {}
+
+
+class Leaving:
+    """A session whose final goes through all that corrects, and what was computed for it."""
+
+    def __init__(self, leaves_in: str) -> None:
+        """The client leaves while its session is in that step: `quick`, `again` or `slow`."""
+        self._leaves_in = leaves_in
+        self.done: list[str] = []
+        self.log = EventLog("abc", 100)
+        quick = Replacing({"a": "b"}, meanwhile=lambda: self._do("quick"))
+        slow = Replacing({"b": "c"}, "language_model", slow=True, meanwhile=lambda: self._do("slow"))
+        self.corrections = Corrections([quick, slow], deadline_s=WAIT_S, read_again=self._again)
+        self.finals = self.corrections.follow(self.log, lambda start, end: np.zeros(1, dtype=np.float32))
+
+    def say(self, *texts: str) -> None:
+        """Make texts final, and wait for all that is computed then."""
+        for n, text in enumerate(texts, start=1):
+            self.log.append(final_of(text, n))
+        self.log.append(Gap(start=9.0, end=10.0, reason="overload"))  # ends the passage
+        for worker in (self.corrections.correcting, self.corrections.waiting) * 2:
+            over = threading.Event()
+            worker.put(self.finals, over.set)
+            assert over.wait(WAIT_S)
+
+    def _again(self, passage: object, samples: object) -> tuple[Word, ...]:
+        self._do("again")
+        return words("d", step=1.0)
+
+    def _do(self, what: str) -> None:
+        self.done.append(what)
+        if what == self._leaves_in:
+            self.log.close()
+
+
+@pytest.mark.parametrize(
+    ("leaves_in", "done"),
+    [
+        ("", ["quick", "quick", "again", "slow", "slow", "quick", "quick"]),
+        ("quick", ["quick"]),
+        ("again", ["quick", "quick", "again"]),
+        ("slow", ["quick", "quick", "again", "slow"]),
+    ],
+)
+def test_nothing_more_is_computed_for_a_client_that_has_left(leaves_in: str, done: list[str]) -> None:
+    session = Leaving(leaves_in)
+    session.say("a", "a")
+    assert sorted(session.done) == sorted(done)
+    assert session.corrections.health.why == {}
+
+
+def test_a_session_that_its_client_has_left_is_finished_all_the_same() -> None:
+    session, over = Leaving("quick"), threading.Event()
+    session.say("a", "a")
+    session.finals.finish(over.set)
+    assert over.wait(WAIT_S / 2)
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

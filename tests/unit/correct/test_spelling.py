@@ -170,3 +170,42 @@ def test_terms_of_a_recording_are_those_of_the_language_of_its_text(tmp_path: Pa
     translated = msgspec.structs.replace(said, task="translate")
     assert german.spelled(translated, "transcribe") is translated
     assert german.spelled(said, "translate") is said
+
+
+@given(st.lists(st.tuples(PASS, st.booleans()), max_size=8), st.booleans())
+def test_what_was_stable_stays_though_looking_for_terms_fails(
+    glossary: Glossary, passes: list[tuple[tuple[int, str, list[str]], bool]], ends_badly: bool
+) -> None:
+    spelling, promises = Spelling(glossary, "en"), Promises()
+    indexes = glossary._indexes
+    settled: list[str] = []
+    tail: list[str] = []
+
+    def publish(event: Partial | Final, *, fails: bool) -> None:
+        glossary._indexes = {} if fails else indexes
+        try:
+            promises.take([spelling.label(event)])
+        finally:
+            glossary._indexes = indexes
+
+    for (n, more, new), fails in passes:
+        settled += tail[:n]
+        if settled:
+            settled[-1] += more
+        tail = [f" {word}" for word in new]
+        publish(partial(settled + tail, len(settled)), fails=fails)
+    publish(final(settled + tail), fails=ends_badly)
+
+
+def test_a_final_whose_terms_cannot_be_found_begins_with_what_was_stable(
+    glossary: Glossary, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spelling = Spelling(glossary, "en")
+    shown = spelling.label(partial(spaced("we use cube er netes now"), 5))
+    assert isinstance(shown, Partial)
+    assert shown.text[: shown.stable] == "we use Kubernetes"
+    monkeypatch.setattr(glossary, "_indexes", {})
+    event = spelling.label(final(spaced("we use cube er netes, now on draven hold")))
+    assert isinstance(event, Final)
+    assert event.text == "we use Kubernetes, now on draven hold"
+    assert "the terms of a final event could not be found" in caplog.text

@@ -14,7 +14,8 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
-from streamer.engine.runner import AudioKind
+from streamer.engine.host import Host
+from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.engine.window import Request, Window
 from streamer.errors import InferenceError, ModelError
 from streamer.events import Error, Event, Gap, Speech
@@ -87,6 +88,22 @@ def test_a_session_is_transcribed_and_finished(setting: Threads) -> None:
     assert setting.engine.n_sessions == 0
     assert setting.decoder.overwritten == []
     assert setting.engine.stats.windows_replaced == 0  # a recording waits for each
+
+
+def test_the_threads_see_no_session_before_it_is_ready_and_none_that_was_closed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    machine, start, seen = Machine(), SessionRunner.start, []
+
+    def close_and_start(runner: SessionRunner, host: Host) -> None:
+        seen.append(machine.engine.n_sessions)
+        runner.close()
+        start(runner, host)
+
+    monkeypatch.setattr(SessionRunner, "start", close_and_start)
+    machine.add(Talker(0, []))
+    assert seen == [0]
+    assert machine.engine.n_sessions == 0
 
 
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])

@@ -231,6 +231,29 @@ def test_a_broken_listener_harms_nobody_else(caplog: pytest.LogCaptureFixture) -
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+def test_an_event_that_cannot_be_kept_for_a_replay_is_published_all_the_same() -> None:
+    log = EventLog("s", 10)
+    seen: list[Event] = []
+    log.subscribe(seen.append)
+    log.append(final("half a character \ud800", segment=1))
+    log.append(final(segment=2))
+    assert brief(seen) == [("final", 1), ("final", 2)]
+    assert brief(log.subscribe(ignore, after=0).backlog) == [("final", 2)]
+
+
+def test_a_call_that_fails_keeps_no_event_behind_it() -> None:
+    disk = Disk()
+    log = EventLog("s", 10, disk.keep)
+    seen: list[Event] = []
+    log.subscribe(seen.append)
+    log.append(final(segment=1))
+    log.call_behind(lambda: 1 / 0)
+    log.append(partial("a", segment=2))
+    (stored,) = disk.storing
+    stored()
+    assert brief(seen) == [("final", 1), ("partial", 2)]
+
+
 def test_a_listener_may_cancel_itself_or_another() -> None:
     log = EventLog("s", 10)
     seen: list[Event] = []

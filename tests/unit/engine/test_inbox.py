@@ -1,5 +1,5 @@
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.inbox import Inbox
+from streamer.engine.inbox import MAX_WAITING, Inbox
 
 
 def taken(inbox: Inbox, position: int) -> list[object]:
@@ -26,10 +26,13 @@ def test_commands_come_out_in_order_and_at_their_positions() -> None:
     assert inbox.next_position is None
 
 
-def test_of_the_same_within_a_chunk_only_the_last_counts() -> None:
-    inbox = filled(("flush", 1), ("pause", 2), ("flush", 3), ("flush", CHUNK_SAMPLES))
-    assert taken(inbox, CHUNK_SAMPLES) == [("pause", 2), ("flush", 3), ("flush", CHUNK_SAMPLES)]
+def test_each_counts_also_of_the_same_within_a_chunk() -> None:
+    commands = [("change", 1), ("flush", 1), ("change", 2), ("flush", 2), ("flush", 2)]
+    assert taken(filled(*commands), CHUNK_SAMPLES) == commands
 
 
-def test_what_has_no_name_counts_each_time() -> None:
-    assert len(filled(("", 1), ("", 1), ("", 2))) == 3
+def test_of_a_flood_the_first_count_and_then_the_last_of_each_name_in_a_chunk() -> None:
+    first = [("flush", 1)] * MAX_WAITING
+    flood = [("flush", 1), ("pause", 2)] * 1000 + [("", 3), ("", 3), ("flush", 4), ("flush", CHUNK_SAMPLES)]
+    kept = [("pause", 2), ("", 3), ("", 3), ("flush", 4), ("flush", CHUNK_SAMPLES)]
+    assert taken(filled(*first, *flood), CHUNK_SAMPLES) == first + kept

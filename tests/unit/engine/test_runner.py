@@ -13,9 +13,11 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.engine.inbox import MAX_WAITING
 from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
+from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
-from streamer.engine.session import STALL_S, Session
+from streamer.engine.session import MAX_FLUSHES, STALL_S, Session
 from streamer.engine.transcript import MAX_STABLE_TOKENS
 from streamer.engine.window import Request
 from streamer.errors import InferenceError
@@ -71,6 +73,36 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     talker.runner.close()
     talker.write(80)
     assert kept == [(0, 1600), (2400, 400), (3120, 160)]
+
+
+def fails(*args: object) -> bool:
+    raise RuntimeError("can't start new thread")
+
+
+def test_no_audio_is_lost_if_it_cannot_be_kept() -> None:
+    talker = talking(words_at(0.5, 1.0), keep=fails)
+    talker.finish(3.0)
+    assert (talker.texts, talker.gaps, talker.errors) == (["w0 w1"], [], [])
+
+
+# What follows a session and fails.
+
+
+def test_a_turn_that_cannot_be_judged_costs_no_word() -> None:
+    gate = msgspec.structs.replace(SETTINGS.gate, turns=True)
+    talker = talking(words_at(0.5, 1.0, 4.0), settings=settings_of(gate=gate), on_turn=fails)
+    talker.finish(6.0)
+    assert (talker.texts, talker.gaps, talker.errors) == (["w0 w1", "w2"], [], [])
+
+
+def test_an_engine_forgets_a_session_whose_end_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    talker = talking(words_at(0.5))
+    monkeypatch.setattr(talker.runner._publisher, "_output", SessionOutput(on_event=talker.take, on_finished=fails))
+    talker.speak_until(2.0)
+    talker.runner.end()
+    talker.machine.work()
+    assert talker.texts == ["w0"]
+    assert talker.machine.engine.n_sessions == 0
 
 
 # What does not come.
@@ -216,6 +248,34 @@ def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
     assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
 
 
+@pytest.mark.parametrize("decoded", [False, True])
+def test_each_of_several_flushes_at_once_has_its_answer(decoded: bool) -> None:
+    talker = talking(words_at(0.5, 1.0, 5.0))
+    talker.speak_until(2.0)
+    for _ in range(2):
+        talker.runner.flush()
+        if decoded:
+            talker.machine.work()
+    talker.runner.flush()
+    talker.finish(6.0)
+    flushed = [event.time for event in talker.of(Flushed) if isinstance(event, Flushed)]
+    assert flushed == [2.0, 2.0, 2.0]
+
+
+def test_a_flood_of_flushes_has_a_bounded_number_of_answers() -> None:
+    talker = talking(words_at(0.5, 1.0, 5.0))
+    talker.machine.clock.advance(2.0)
+    talker.write(2 * SAMPLE_RATE)
+    for _ in range(10):
+        for _ in range(1000):
+            talker.runner.flush()
+        while talker.runner.listen(talker.machine.clock()):  # its window is not decoded
+            pass
+    assert len(talker.runner._session.state.flushes) == MAX_FLUSHES + 1
+    talker.finish(6.0)
+    assert len(talker.of(Flushed)) == MAX_FLUSHES + 1
+
+
 def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:
     talker = talking(words_at(5.0))
     talker.runner.flush(1)
@@ -310,7 +370,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
         for command in (runner.flush, runner.pause, runner.resume, runner.clear):
             command()
         runner.change(SETTINGS)
-    assert len(runner._inbox) == 5
+    assert len(runner._inbox) == MAX_WAITING + 5
     # The last of each, in their order.
     runner.pause()
     runner.end()
@@ -327,7 +387,7 @@ def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
         talker.write(1)
         talker.runner.flush()
         talker.runner.pause()
-    assert len(talker.runner._inbox) <= 2 * 11
+    assert len(talker.runner._inbox) <= MAX_WAITING + 2 * 11
 
 
 def test_commands_from_many_threads_lose_nothing() -> None:
@@ -513,6 +573,7 @@ def test_a_session_that_fails_at_its_end_is_cut_short_all_the_same(monkeypatch: 
     monkeypatch.setattr(Session, "lose", lambda *args: 1 / 0)
     talker.runner.cut_short("overload")
     assert talker.runner.over
+    talker.check()
 
 
 def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_same(
@@ -526,6 +587,34 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
     assert talker.runner.over
     assert talker.n_finished == 1
     talker.check()
+
+
+@pytest.mark.parametrize("step", ["fail", "give_up", "_close_gate", "request"])
+@pytest.mark.parametrize("n_windows", [1, MAX_FAILURES + 1])
+def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
+    step: str, n_windows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`_close_gate` is in the middle of that: what was known is final by then, and not published."""
+    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(60))))
+    talker.speak_until(2.0)
+    assert talker.of(Partial)
+    n_failed = 0
+
+    def fail(window: FakeEncoded, request: Request) -> Hypothesis:
+        nonlocal n_failed
+        n_failed += 1
+        return broken(window, request)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, step, lambda *args, **options: 1 / 0)
+        talker.machine.decoder.answer = fail
+        while n_failed < n_windows and talker.runner.position < 20 * SAMPLE_RATE:
+            talker.speak_until(talker.runner.position / SAMPLE_RATE + 0.2)
+    talker.machine.decoder.answer = talker.machine.decoder.hear
+    talker.finish(32.0)
+    assert len(talker.errors) == 1
+    assert talker.gaps
+    assert talker.texts[-1].endswith("w59")
 
 
 def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(

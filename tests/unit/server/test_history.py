@@ -18,13 +18,14 @@ from prometheus_client import CollectorRegistry
 
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, HistoryError
-from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation
+from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation, Turn
 from streamer.server import history as module
 from streamer.server.history import History, KeptSession, history_path, open_history, utc
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
 from tests.unit.outputs.finals import labelled
+from tests.unit.test_events import SAMPLES
 from tests.waiting import until, wait_until
 from tests.wire.support import WAIT_S, final, partial, wait_published
 
@@ -146,6 +147,25 @@ def test_what_lasts_is_kept_and_nothing_else(history: History) -> None:
     assert (session.n_events, session.end_s) == (2, 4.0)
     assert session.ended is not None
     assert 0 <= session.ended - session.started < 60
+
+
+def test_each_type_of_event_is_kept_or_waits_for_no_disk(history: History) -> None:
+    keep = history.keeper(source="mic")
+    with history._changed:  # nothing is written meanwhile
+        stored = {event.type: keep(event.stamped(n, "s1"), lambda: None) for n, event in enumerate(SAMPLES, start=1)}
+    kept = {"ready", "final", "revision", "speakers", "translation", "gap", "end"}
+    passing = {"resumed", "speech", "turn", "partial", "flushed", "error"}
+    assert stored == {**dict.fromkeys(kept, True), **dict.fromkeys(passing, False)}
+
+
+def test_a_turn_is_published_at_once_and_not_kept(history: History) -> None:
+    log, published = followed_log(history)
+    with history._changed:  # nothing is written meanwhile
+        turn = log.append(Turn(time=2.5, probability=0.75, finished=True))
+        assert published == [turn]
+    log.close()
+    wait_published(log)
+    assert [event.type for event in events(history)] == ["ready"]
 
 
 def test_listeners_get_what_is_in_the_file(history: History) -> None:

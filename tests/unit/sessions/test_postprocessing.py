@@ -36,11 +36,12 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     runner = MagicMock()
     runner.settings.language, runner.settings.translated = "en", False
     session = processing.open(log, runner)
+    (spell,) = session.labels
     text = "damn quarbex at pord"
-    log.append(session.label(partial(text, len(text), segment=1, words=words(text, step=1.0))))
+    log.append(spell(partial(text, len(text), segment=1, words=words(text, step=1.0))))
     text += " draven hold"
     late = final(text, segment=1, words=words(text, step=1.0))
-    log.append(session.label(late))
+    log.append(spell(late))
     over = threading.Event()
     session.finish(over.set)
     assert over.wait(WAIT_S)
@@ -57,23 +58,13 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     path.write_text("- Other", encoding="utf-8")
     processing.reread()()
     new = msgspec.structs.replace(late, segment=2)
-    assert session.label(new) == new
+    assert spell(new) == new
 
 
 def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "terms.yaml").write_text("- {find: a}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"terms\.yaml:1"):
         post_processing_of(tmp_path / "terms.yaml")
-
-
-def test_an_event_to_which_nothing_can_be_added_is_published_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "terms.yaml").write_text("- Quorbix", encoding="utf-8")
-    processing = post_processing_of(tmp_path / "terms.yaml")
-    session = processing.open(EventLog("abc", 100), MagicMock())
-    assert processing.glossary is not None
-    processing.glossary._indexes = {}
-    event = partial("quarbex")
-    assert session.label(event) is event
 
 
 def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:

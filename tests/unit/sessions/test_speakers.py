@@ -200,6 +200,26 @@ def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
     assert set(newest(session.events)) == {"S1"}
 
 
+def test_nothing_is_computed_for_a_client_that_has_left() -> None:
+    begun, go_on, n_computed = threading.Event(), threading.Event(), 0
+
+    def vector_of(samples: Float32Array) -> Float32Array:
+        nonlocal n_computed
+        n_computed += 1
+        begun.set()
+        assert go_on.wait(WAIT_S)
+        return person_of(samples)
+
+    session = Session(vector_of)
+    session.speech(1, 0.0, 8.0)
+    assert begun.wait(WAIT_S)
+    session.log.close()
+    go_on.set()
+    session.end()
+    assert n_computed == 1
+    assert session.speakers.over
+
+
 def test_a_session_that_is_given_up_is_forgotten() -> None:
     session = Session()
     session.tell(Speech(state="start", time=0.0))

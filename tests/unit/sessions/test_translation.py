@@ -141,6 +141,23 @@ def test_audio_is_not_copied_by_the_thread_that_publishes() -> None:
     assert copied_by != [threading.current_thread()]
 
 
+def test_nothing_is_copied_or_translated_for_a_client_that_has_left() -> None:
+    log, interpreter, done = EventLog("abc", 100), Interpreter(), []
+
+    def read(start_s: float, end_s: float) -> Float32Array:
+        done.append("copied")
+        log.close()
+        return SECOND
+
+    interpreter.meanwhile = lambda: done.append("translated")
+    TranslatedSession(interpreter, log, read, lambda: WAIT_S)
+    log.append(final("Guten Tag.", 0.0, 1.0))
+    log.append(final("Guten Abend.", 1.0, 2.0))
+    interpreter.copying.close(WAIT_S)
+    interpreter.translating.close(WAIT_S)
+    assert done == ["copied"]
+
+
 def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     interpreter, ended = Interpreter(), threading.Event()
     interpreter.meanwhile = lambda: ended.wait(WAIT_S)

@@ -36,10 +36,10 @@ class Session:
     def __init__(self, turns: Turns) -> None:
         self.read: list[tuple[float, float]] = []
         self.published: list[Event] = []
-        log = EventLog("abc", 100)
-        log.subscribe(self.published.append)
+        self.log = EventLog("abc", 100)
+        self.log.subscribe(self.published.append)
         self.answered: Future[Answer] = Future()
-        self.turns = TurnsOfSession(turns, log, self.audio, lambda *answer: self.answered.set_result(answer))
+        self.turns = TurnsOfSession(turns, self.log, self.audio, lambda *answer: self.answered.set_result(answer))
 
     def audio(self, start_s: float, end_s: float) -> Float32Array | None:
         self.read.append((start_s, end_s))
@@ -96,6 +96,15 @@ def test_without_the_model_it_is_said_once_and_silence_decides_until_it_was_fetc
     clock.advance(FIRST_PAUSE_S)
     assert sessions[0].judge(1.0, 2.0) is not None
     assert str(health) == ""
+
+
+def test_nothing_is_judged_for_a_client_that_has_left(home: Path) -> None:
+    write_turn_model(home)
+    session = Session(Turns(Health()))
+    session.log.close()
+    assert session.turns.ask(0, SAMPLE_RATE)
+    session.turns._turns.worker.close(WAIT_S)
+    assert session.read == []
 
 
 def test_a_damaged_model_is_one_line(home: Path) -> None:
