@@ -310,12 +310,12 @@ class Engine(Generic[Encoded]):
             self._listening.wake()
             return
         cost_s = self._clock() - begin_s
-        self.stats.encodes += 1
-        self.stats.encode_s += cost_s
-        self.stats.on_encode(cost_s)
         with self._lock:
             self._slot = _Slotted(runner, window, encoded, buffer, cost_s)
         self._decoding.wake()
+        self.stats.encodes += 1
+        self.stats.encode_s += cost_s
+        self.stats.on_encode(cost_s)
 
     def _decode(self, waiting: _Slotted[Encoded]) -> None:
         runner, window = waiting.runner, waiting.window
@@ -324,7 +324,10 @@ class Engine(Generic[Encoded]):
             begin_s = self._clock()
             wanted = replace(request, others_wait=lambda: self._others_wait(runner))
             hypothesis = self._decoder.decode(waiting.encoded, wanted)
-            self._count(waiting, hypothesis, self._clock() - begin_s)
+            try:
+                self._count(waiting, hypothesis, self._clock() - begin_s)
+            except Exception:
+                runner.logger.exception("a window is not counted")
             return hypothesis
 
         runner.decode(window, decode, retry_s=self._retry_s(runner))

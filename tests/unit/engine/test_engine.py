@@ -143,6 +143,14 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     assert setting.engine.stats.failures == 1
 
 
+def test_metrics_that_fail_lose_no_window(setting: Threads) -> None:
+    setting.engine.stats.on_encode = setting.engine.stats.on_decode = lambda cost_s: 1 / 0
+    listener = setting.listener()
+    listener.end(14.0)
+    assert (listener.text, listener.errors) == (listener.said, [])
+    listener.check()
+
+
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
 def test_the_newest_window_wins(setting: Threads) -> None:
     barrier = setting.barrier
