@@ -46,7 +46,7 @@ ROOMS = [
     "tokens",
     "weights",
 ]
-ROOMS += ["cache", "check", "heads", "shipped", "dims", "ir", "files", "result"]
+ROOMS += ["cache", "check", "heads", "shipped", "dims", "ir", "files", "plausible", "result"]
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
