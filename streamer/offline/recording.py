@@ -14,7 +14,7 @@ from streamer.offline.batches import Decoded, decode_batch
 from streamer.offline.features import Features
 from streamer.offline.segments import RecordingWindow, Segment
 from streamer.offline.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
-from streamer.offline.speech import SpeechFinder
+from streamer.offline.speech import LEAST_REST_FRAMES, SpeechFinder
 from streamer.offline.texts import TaskText
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -109,6 +109,7 @@ class _Windows:
         self._model = model
         self._features = features
         self._settings = decoding.settings
+        self._keeps_all = decoding.fallback.keep_last
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         # Texts of windows that follow each other, and of those that are decoded without the text before them.
         self._texts, self._alone = (
@@ -132,11 +133,22 @@ class _Windows:
         features = self._features
         for begin, end in features.clips:
             while begin < end:
-                window = RecordingWindow(begin, min(N_FRAMES, end - begin))
+                full = begin + N_FRAMES
+                if full < end and self._is_scrap(full, end):
+                    full -= LEAST_REST_FRAMES  # so that the next window is more than a scrap
+                window = RecordingWindow(begin, min(full, end) - begin)
                 encoded = _encode(self._model, features.window(window.begin, window.length))
                 segments, advance = _decode_texts(self._texts, window, encoded)
                 begin += advance
+                if window.end == end and self._is_scrap(begin, end):
+                    begin = end
                 yield self._fill(segments, window, begin), begin
+
+    def _is_scrap(self, begin: int, end: int) -> bool:
+        """Return whether the rest of a recording is too little for a window; openai-whisper decodes any."""
+        speech = self._features.speech
+        n_speech = end - begin if speech is None else int(speech.detected(begin, end).sum())
+        return not self._keeps_all and n_speech < LEAST_REST_FRAMES
 
     def _decode_batches(self) -> Iterator[Transcribed]:
         """Decode windows that are cut at silences, several at once, each independently."""

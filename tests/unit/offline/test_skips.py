@@ -216,6 +216,70 @@ def test_a_long_passage_is_transcribed_in_pieces(model: WhisperModel, monkeypatc
     assert [start for start, *_ in found] == pytest.approx([0.0, 4.0, 9.08, 14.16, 24.0], abs=0.3)
 
 
+@pytest.mark.parametrize("vad_filter", [True, False])
+def test_what_is_left_of_a_recording_is_no_window(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, vad_filter: bool
+) -> None:
+    # The last time stands 0.2 s before the end, as if more was to come; of a longer rest something is said.
+    text = (0.0, FIRST[1], 7.0), (7.0, LAST[1], 13.8)
+    for duration_s, n_windows in ((14.0, 1), (14.4, 2)):
+        script = Script(model, [*text, (13.8, "", 13.8)], [(0.0, " Yes.", 0.6)])
+        run(monkeypatch, model, script, duration_s, vad_filter=vad_filter)
+        assert len(script.asked) == n_windows
+
+
+def test_a_full_window_leaves_enough_for_the_next_one(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(model, [FIRST], [(0.0, " Yes.", 0.6)])
+    found = run(monkeypatch, model, script, 30.1, allow_skips=True)
+    assert [(start, end) for start, end, *_ in found] == [(0.0, 4.0), (29.5, 30.1)]
+
+
+PARAGRAPH = " and so it went on for years until the mill and the river were sold to the baker from town"
+
+
+@pytest.mark.parametrize("vad_filter", [True, False])
+@pytest.mark.parametrize("unprompted", [" Yes.", PARAGRAPH])
+def test_a_scrap_gets_no_paragraph(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, unprompted: str, vad_filter: bool
+) -> None:
+    """What nobody can say in the time is decoded without the text before it, and is no text if that does not help."""
+    windows = [[FIRST], [(0.0, PARAGRAPH, 5.0)], [(0.0, unprompted, 5.0)]]
+    script = Script(model, *windows)
+    options = {"vad_filter": vad_filter, "condition_on_previous_text": "always", "allow_skips": True}
+    found = run(monkeypatch, model, script, 30.6, **options)
+    assert [bool(options.prompt) for options in script.asked] == [False, True, False]
+    assert [text for *_, text, _ in found[1:]] == ([] if unprompted == PARAGRAPH else ["Yes."])
+    # As openai-whisper has it.
+    script = Script(model, *windows)
+    found = run(monkeypatch, model, script, 30.6, **options, keep_failed="last")
+    assert found[1][2] == PARAGRAPH.strip()
+
+
+def test_a_text_that_only_repeats_its_prompt_is_decoded_without_it(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is said twice comes again.
+    for said in (" It went on for years.", LAST[1]):
+        script = Script(model, [FIRST, (4.0, LAST[1], 29.0)], [(0.0, LAST[1], 9.0)], [(0.0, said, 9.0)])
+        found = run(monkeypatch, model, script, 39, condition_on_previous_text="always", allow_skips=True)
+        assert [text for *_, text, _ in found[2:]] == [said.strip()]
+
+
+def test_a_prompt_of_the_user_is_no_text_of_a_batch(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
+    script = Script(model, [(0.0, " Minutes of the mill.", 9.0)], [FIRST])
+    found = run(monkeypatch, model, script, 14, batch_size=2, allow_skips=True, initial_prompt="Minutes of the mill")
+    assert [text for *_, text, _ in found] == [FIRST[1].strip()]
+
+
+def test_no_text_lies_behind_the_recording(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    for options in ({}, {"vad_filter": False}, {"batch_size": 2}, {"vad_filter": False, "clip_timestamps": "0,99"}):
+        monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
+        script = Script(model, [FIRST, (4.0, LAST[1], 15.0), (15.0, " Thank you.", 17.0)])
+        found = run(monkeypatch, model, script, 14, **options)
+        assert [(start, end) for start, end, *_ in found] == [(0.0, 4.0), (4.0, 14.0)]
+
+
 def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     script = Script(model, [FIRST, LAST], [FIRST, LAST], [SKIPPED], [SKIPPED])
     found = run(monkeypatch, model, script, 14, task="both")
