@@ -21,7 +21,7 @@ PROTOCOL_VERSION = 1
 Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 SpeechState = Literal["start", "end"]
-GapReason = Literal["overrun", "overload", "device", "paused", "cleared"]
+GapReason = Literal["overrun", "overload", "device", "paused", "cleared", "unclear"]
 
 
 def seconds(position_samples: int) -> float:
