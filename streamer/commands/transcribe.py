@@ -24,7 +24,7 @@ from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
-from streamer.events import End, Event, Final, Gap
+from streamer.events import End, Event, Final, Gap, seconds
 from streamer.offline import transcribe
 from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.outside import one_line
@@ -36,6 +36,8 @@ from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import resolve_decoding
+
+MOST_NAMED_GAPS = 5  # of a recording, in its warning
 
 logger = logging.getLogger(__name__)
 
@@ -188,19 +190,34 @@ def _offline(settings: Settings, model: WhisperModel, track: int, *, words: bool
             blocks, diarization = speakers.recognize(blocks)
         log = EventLog(path.name, settings.server.history_events)
         yield log.append(ready_event(model, settings.decoding.language))
+        unclear: list[Gap] = []
+        n_published = 0
+
+        def note_unclear(start: int, end: int) -> None:
+            unclear.append(Gap(start=seconds(start), end=seconds(end), reason="unclear"))
+
         for final in transcribe(
             model,
             blocks,
             decoding,
             on_progress=lambda position: on_progress(position, recording.n_samples),
             on_language=lambda language, probabilities: _log_language(path, language, probabilities),
+            on_unclear=note_unclear,
         ):
+            for gap in unclear[n_published:]:
+                if gap.start < final.start:
+                    n_published += 1
+                    yield log.append(gap)
             if diarization is not None:
                 final = label_final(final, diarization)
             if glossary is not None:
                 final = glossary.spelled(final, settings.decoding.task)
             yield log.append(final)
+        for gap in unclear[n_published:]:
+            yield log.append(gap)
         yield log.append(End())
+        if unclear:
+            _warn_of_gaps(path, unclear)
         if recording.truncated is not None:
             raise recording.truncated
 
@@ -261,6 +278,13 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
             )
 
     return transcribed
+
+
+def _warn_of_gaps(path: Path, gaps: Sequence[Gap]) -> None:
+    named = [f"{gap.start:.1f} to {gap.end:.1f} s" for gap in gaps[:MOST_NAMED_GAPS]]
+    if others := len(gaps) - len(named):
+        named.append(f"and {others} more")
+    logger.warning("%s: speech without text: %s", one_line(path.name), ", ".join(named))
 
 
 def _log_language(path: Path, language: str, probabilities: Mapping[str, float]) -> None:

@@ -321,10 +321,10 @@ class SessionTranscript(TranscriptState):
         if self.before is not None and complete:
             self._choose_tail(window.end)
         self.trying = ""
-        hole = self.first_hole(window.end)
-        # Words may still come at the end of a window; alone, nothing else can be tried for them.
-        skips = hole is not None and not (self.tail.alone and hole.index == self.tail.n_new)
         newest = window.start == self.schedule.window_start
+        hole = self.first_hole(window.end)
+        # At the end of a window words may still come; alone, nothing else can be tried for them.
+        skips = hole is not None and not (self.tail.alone and hole.index == self.tail.n_new)
         is_stuck = skips or foreign or (repeats and repeated.start == 0)
         self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
         trusted = not (silence or loops or foreign)

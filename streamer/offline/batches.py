@@ -32,4 +32,5 @@ def _decode(mels: Sequence[Float32Array], texts: Sequence[TaskText], runtime: Ru
     runtime.reserve(len(mels))
     windows = [runtime.encode(mel, row) for row, mel in enumerate(mels)]
     decoded = [text.begin_to_decode(runtime.decoder_of(*windows)) for text in texts]
+    runtime.decoder_of(*windows)  # back into their order: what the first window skips is encoded into the first row
     return list(zip(windows, zip(*decoded, strict=True), strict=True))

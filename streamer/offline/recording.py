@@ -13,8 +13,8 @@ from streamer.events import Final, Token, Word, seconds
 from streamer.offline.batches import Decoded, decode_batch
 from streamer.offline.features import Features
 from streamer.offline.segments import RecordingWindow, Segment
-from streamer.offline.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
-from streamer.offline.speech import SpeechFinder
+from streamer.offline.skips import LEAST_HOLE_FRAMES, LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped, split_at_holes
+from streamer.offline.speech import LEAST_REST_FRAMES, SpeechFinder
 from streamer.offline.texts import TaskText
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -24,6 +24,9 @@ from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+# Called with the first sample of speech that has no text, and the one behind its last, before the segments behind it.
+OnUnclear = Callable[[int, int], None]
 
 # Called with the language that was detected, and the probability of each.
 OnLanguage = Callable[[str, Mapping[str, float]], None]
@@ -36,6 +39,7 @@ def transcribe(
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
+    on_unclear: OnUnclear = lambda start_samples, end_samples: None,
 ) -> Iterator[Final]:
     """Transcribe a recording.
 
@@ -45,7 +49,9 @@ def transcribe(
     Yields one final for each segment that has words, in order; with the words, if `decoding` asks for them. Raises
     ConfigError if the model does not know the language, InferenceError if the device fails and no other is left.
     """
-    segments = transcribe_segments(model, audio, decoding, on_progress=on_progress, on_language=on_language)
+    segments = transcribe_segments(
+        model, audio, decoding, on_progress=on_progress, on_language=on_language, on_unclear=on_unclear
+    )
     return (final for _, final in with_finals(segments, decoding.settings, model.tokenizer))
 
 
@@ -67,6 +73,7 @@ def transcribe_segments(
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
+    on_unclear: OnUnclear = lambda start_samples, end_samples: None,
 ) -> Iterator[Segment]:
     """Yield the segments of a recording that have a length and a text, with their tokens; see `transcribe`."""
     tasks = ("transcribe", "translate") if decoding.settings.task == "both" else (decoding.settings.task,)
@@ -86,7 +93,7 @@ def transcribe_segments(
                 lambda runtime: detect_language(runtime.decoder_of(encoded), model.tokenizer)
             )
             on_language(language, probabilities)
-        windows = _Windows(model, features, decoding, language, tasks)
+        windows = _Windows(model, features, decoding, language, tasks, on_unclear)
         for segments, position in windows.decode():
             yield from segments
             on_progress(position)
@@ -103,12 +110,20 @@ class _Windows:
     """Decodes the windows of a recording."""
 
     def __init__(
-        self, model: WhisperModel, features: Features, decoding: ResolvedDecoding, language: str, tasks: Sequence[str]
+        self,
+        model: WhisperModel,
+        features: Features,
+        decoding: ResolvedDecoding,
+        language: str,
+        tasks: Sequence[str],
+        on_unclear: OnUnclear,
     ) -> None:
         """Begin with a text for each task."""
+        self._on_unclear = on_unclear
         self._model = model
         self._features = features
         self._settings = decoding.settings
+        self._keeps_all = decoding.fallback.keep_last
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         # Texts of windows that follow each other, and of those that are decoded without the text before them.
         self._texts, self._alone = (
@@ -117,14 +132,19 @@ class _Windows:
         )
         # Passages that were skipped and transcribed again.
         self.n_filled = 0
+        # Speech of the last windows that still has no text, as segments without any.
+        self._unclear: list[Segment] = []
 
     def decode(self) -> Iterator[Transcribed]:
         """Yield the segments of window after window, on the recording's clock."""
         speech = self._features.speech
         for segments, seek in self._decode_one_by_one() if self._settings.batch_size == 1 else self._decode_batches():
+            unclear, self._unclear = self._unclear, []
             if speech is not None:
-                for segment in segments:
+                for segment in (*segments, *unclear):
                     speech.place(segment)
+            for segment in unclear:
+                self._on_unclear(segment.start_samples, segment.end_samples)
             position = seek * HOP_LENGTH if speech is None else speech.position(seek)
             yield segments, min(position, self._features.n_samples)
 
@@ -132,11 +152,22 @@ class _Windows:
         features = self._features
         for begin, end in features.clips:
             while begin < end:
-                window = RecordingWindow(begin, min(N_FRAMES, end - begin))
+                full = begin + N_FRAMES
+                if full < end and self._is_scrap(full, end):
+                    full -= LEAST_REST_FRAMES  # so that the next window is more than a scrap
+                window = RecordingWindow(begin, min(full, end) - begin)
                 encoded = _encode(self._model, features.window(window.begin, window.length))
                 segments, advance = _decode_texts(self._texts, window, encoded)
                 begin += advance
+                if window.end == end and self._is_scrap(begin, end):
+                    begin = end
                 yield self._fill(segments, window, begin), begin
+
+    def _is_scrap(self, begin: int, end: int) -> bool:
+        """Return whether the rest of a recording is too little for a window; openai-whisper decodes any."""
+        speech = self._features.speech
+        n_speech = end - begin if speech is None else int(speech.detected(begin, end).sum())
+        return not self._keeps_all and n_speech < LEAST_REST_FRAMES
 
     def _decode_batches(self) -> Iterator[Transcribed]:
         """Decode windows that are cut at silences, several at once, each independently."""
@@ -172,8 +203,10 @@ class _Windows:
             return segments
         task = segments[0].task if segments else ""
         detected = speech.detected(window.begin, min(seek, window.end))
+        end_of_text = self._model.tokenizer.special.end_of_text
         main = [segment for segment in segments if segment.task == task]
-        for passage in skipped(main, detected, window.begin, self._model.tokenizer.special.end_of_text):
+        explained = []
+        for passage in skipped(main, detected, window.begin, end_of_text):
             first, behind = passage.begin * HOP_LENGTH, passage.end * HOP_LENGTH
             # Another text may have translated what the first one skipped.
             kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
@@ -183,11 +216,20 @@ class _Windows:
             found = [s for s in found if is_trusted(s, self._settings)]
             others = " ".join(s.text for s in main if s not in passage.sparse)
             if repeats(" ".join(s.text for s in found if s.task == task), others):
+                explained.append(passage)
                 continue
             if sum(len(s.tokens) for s in found) > sum(len(s.tokens) for s in passage.sparse):
                 self.n_filled += 1
                 kept = [s for s in kept if s not in passage.sparse]
-                segments = sorted([*kept, *found], key=lambda s: (s.task, s.start_samples))
+                segments = [*kept, *found]
+        parts = [split_at_holes(s, detected, window.begin) if s.task == task else [s] for s in segments]
+        segments = sorted(itertools.chain(*parts), key=lambda s: (s.task, s.start_samples))
+        main = [segment for segment in segments if segment.task == task]
+        for passage in skipped(main, detected, window.begin, end_of_text):
+            n_speech = detected[passage.begin - window.begin : passage.end - window.begin].sum()
+            if passage not in explained and not passage.sparse and n_speech >= LEAST_HOLE_FRAMES:
+                first, behind = passage.begin * HOP_LENGTH, passage.end * HOP_LENGTH
+                self._unclear.append(Segment(start_samples=first, end_samples=behind, tokens=()))
         return segments
 
 

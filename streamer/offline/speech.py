@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from streamer.arrays import BoolArray, Float32Array
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES
+from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.offline.segments import Segment
@@ -20,6 +20,9 @@ from streamer.settings.table import SpeechSettings
 
 # First frame, and the one behind the last.
 Span = tuple[int, int]
+
+# Less speech than this at the end of a recording is part of the window before: alone, Whisper makes a sentence of it.
+LEAST_REST_FRAMES = FRAMES_PER_SECOND // 2
 
 # Without a silence, a window is cut at the end of the 16 frames in which speech is least likely.
 QUIET_FRAMES = 16
@@ -112,7 +115,7 @@ class JoinedSpeech:
     def cut(self, begin: int, end: int, longest: int) -> Iterator[Span]:
         """Cut joined frames into spans of `longest` at most: at a silence, else where speech is least likely."""
         while end - begin > longest:
-            earliest, latest = begin + longest // 2, begin + longest
+            earliest, latest = begin + longest // 2, min(begin + longest, end - LEAST_REST_FRAMES)
             silence = self._starts[bisect_right(self._starts, latest) - 1]
             cut = silence if silence >= earliest else self._quietest(earliest, latest)
             yield begin, cut

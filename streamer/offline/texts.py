@@ -14,6 +14,7 @@ from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import ResolvedDecoding
+from streamer.whisper.plausible import can_be_spoken, repeats
 from streamer.whisper.result import has_words
 
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
@@ -33,6 +34,8 @@ class TaskText:
         self._decoding = decoding
         self._settings = decoding.settings
         self._n_samples = n_samples
+        # Whether text is kept that nobody can have said, as openai-whisper keeps whatever the last temperature gave.
+        self._keeps_all = decoding.fallback.keep_last
         self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
         self._draw = drawer(decoding.settings.seed)
         self._alone = alone
@@ -66,7 +69,7 @@ class TaskText:
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
-        decoded = self._decode(encoded, decoded)
+        decoded = self._decode(encoded, window, decoded)
         if self._is_silence(decoded):
             return [], window.length
         time_begin = self._model.tokenizer.special.timestamp_begin
@@ -87,18 +90,37 @@ class TaskText:
         said = [
             segment for segment in segments if segment.start_samples != segment.end_samples and is_text(segment.text)
         ]
-        trusted = decoded.temperature <= MAX_TEMPERATURE and (self._decoding.fallback.keep_last or not decoded.failed)
-        self._history.add((token for segment in said for token in segment.tokens), continued=trusted)
+        end = min(window.end_samples, self._n_samples)
         for segment in said:
             # The model may write times behind the end of the recording, or of the clip.
-            segment.cut(0, min(window.end_samples, self._n_samples))
+            segment.cut(0, end)
+        if not self._keeps_all:
+            said = _spoken(said, window.begin_samples, end)
+        trusted = decoded.temperature <= MAX_TEMPERATURE and (self._decoding.fallback.keep_last or not decoded.failed)
+        self._history.add((token for segment in said for token in segment.tokens), continued=trusted)
         return said, advance
 
     def _options(self) -> WindowOptions:
         return dataclasses.replace(self._window_options, prompt=self._history.prompt())
 
-    def _decode(self, encoded: EncodedWindow, first: DecodedWindow | None) -> DecodedWindow:
-        options, fallback = self._options(), self._decoding.fallback
+    def _decode(self, encoded: EncodedWindow, window: RecordingWindow, first: DecodedWindow | None) -> DecodedWindow:
+        """Decode a window, again without its prompt if all it gets is the prompt again, or more than there is time for.
+
+        first : what the first temperature gave, if it was tried
+        """
+        options = self._options()
+        decoded = self._decode_with(options, encoded, first)
+        if self._keeps_all or not options.prompt:
+            return decoded
+        text, prompt = (self._model.tokenizer.decode(list(tokens)) for tokens in (decoded.tokens, options.prompt))
+        if can_be_spoken(text, window.length * HOP_LENGTH) and not repeats(text, prompt):
+            return decoded
+        return self._decode_with(dataclasses.replace(options, prompt=()), encoded, None)
+
+    def _decode_with(
+        self, options: WindowOptions, encoded: EncodedWindow, first: DecodedWindow | None
+    ) -> DecodedWindow:
+        fallback = self._decoding.fallback
         return self._model.run(
             lambda runtime: decode_with_fallback(
                 runtime.decoder_of(encoded),
@@ -191,6 +213,24 @@ class TaskText:
         if self._n_samples - segments[index].end_samples < threshold:
             seek = to_frames(self._n_samples)
         return segments[:index], seek, True
+
+
+def _spoken(segments: Sequence[Segment], begin: int, end: int) -> list[Segment]:
+    """Return the segments of a window that can be spoken in the time between those beside them.
+
+    If only a segment's own time is too short for its text, its times are wrong: it gets all of that.
+    """
+    spoken: list[Segment] = []
+    for i, segment in enumerate(segments):
+        first = spoken[-1].end_samples if spoken else begin
+        last = segments[i + 1].start_samples if i + 1 < len(segments) else end
+        n_samples = segment.end_samples - segment.start_samples
+        if n_samples <= 0 or not can_be_spoken(segment.text, max(n_samples, last - first)):
+            continue
+        if not can_be_spoken(segment.text, n_samples):
+            segment.start_samples, segment.end_samples = first, last
+        spoken.append(segment)
+    return spoken
 
 
 class PromptHistory:

@@ -2,6 +2,8 @@
 
 import re
 
+from rapidfuzz import utils
+
 from streamer.audio.constants import SAMPLE_RATE
 
 MOST_WORDS_PER_SECOND = 8.0  # that people speak, in a hurry; 2 to 5 are usual
@@ -16,10 +18,19 @@ _CHARACTERS_PER_WORD = {
 
 
 def can_be_spoken(text: str, n_samples: int) -> bool:
-    """Return whether a text of more than two words can be spoken in the time of some samples."""
+    """Return whether a text can be spoken in the time of some samples; one of two words always can."""
+    return _n_words(text) <= max(_FEW_WORDS, MOST_WORDS_PER_SECOND * n_samples / SAMPLE_RATE)
+
+
+def repeats(text: str, before: str) -> bool:
+    """Return whether a text of more than two words stands in the text before it already, but for case and marks."""
+    said, known = (f" {' '.join(utils.default_process(each).split())} " for each in (text, before))
+    return _n_words(text) > _FEW_WORDS and said in known
+
+
+def _n_words(text: str) -> float:
     n_words = 0.0
     for n_characters, script in _CHARACTERS_PER_WORD.items():
         text, n_found = script.subn(" ", text)
         n_words += n_found / n_characters
-    n_words += sum(any(map(str.isalnum, word)) for word in text.split())
-    return n_words <= max(_FEW_WORDS, MOST_WORDS_PER_SECOND * n_samples / SAMPLE_RATE)
+    return n_words + sum(any(map(str.isalnum, word)) for word in text.split())

@@ -3,7 +3,8 @@
 import math
 import re
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 # Encoded windows that are held at a time: one that is decoded, and one that is encoded meanwhile or waits.
 N_BUFFERS = 2
@@ -53,6 +54,15 @@ class TimedWord:
         if math.isnan(self.log_prob):
             log_prob = math.log(self.probability) if self.probability > 0 else -math.inf
             object.__setattr__(self, "log_prob", len(self.tokens) * log_prob if self.tokens else 0.0)
+
+    def moved_by(self, n_samples: int) -> Self:
+        """Return the word that many samples later."""
+        return replace(
+            self,
+            start_samples=self.start_samples + n_samples,
+            end_samples=self.end_samples + n_samples,
+            attended_samples=self.attended_samples + n_samples,
+        )
 
     @property
     def duration_samples(self) -> int:

@@ -70,7 +70,7 @@ def add_word_timestamps(
     words = find_alignment(decoder, tokenizer, text, language=options.language, task=options.task, n_samples=n_samples)
     median = median_duration(words)
     words = _with_punctuation(_without_pauses(words, 2 * median), *punctuation)
-    words = [_moved(word, begin_samples + word.start_samples, begin_samples + word.end_samples) for word in words]
+    words = [word.moved_by(begin_samples) for word in words]
     remaining = deque(words)
     spoken = []
     for segment, length in zip(segments, lengths, strict=True):

@@ -103,8 +103,12 @@ class Decoder:
         return (beam_slots(self._dims, n_beams) - self.n_fed) // n_beams
 
     def use(self, *windows: EncodedWindow) -> None:
-        """Decode these windows from now on, which are in neighbouring rows of the same buffers."""
+        """Decode these windows from now on, which are in neighbouring rows of the same buffers, in any order."""
         self._windows = list(windows)
+        # The graphs read rows in their order; `drop` has exchanged those of an earlier text.
+        for window, row in zip(windows, sorted(window.row for window in windows), strict=True):
+            if window.row != row:
+                _exchange_rows(window, next(other for other in windows if other.row == row))
         self._see_windows()
         self.begin()
 
@@ -172,9 +176,7 @@ class Decoder:
         """Forget the window of this number; the last one takes its number, and exchanges rows with it."""
         last = self._windows.pop()
         if number < len(self._windows):
-            window = self._windows[number]
-            window.buffers.swap(window.row, last.row)
-            window.row, last.row = last.row, window.row
+            _exchange_rows(self._windows[number], last)
             for array in (*(tensor.data for tensor in self._cache.values()), self._visible):
                 array[number] = array[len(self._windows)]
             self._windows[number] = last
@@ -304,6 +306,11 @@ class OpenStep:
         self.present = [stage.output(name.replace("past_", "present_", 1)).data for name in self._names]
         logits: FloatArray = to_float32(stage.output("logits"))[0, 0]
         return logits
+
+
+def _exchange_rows(one: EncodedWindow, other: EncodedWindow) -> None:
+    one.buffers.swap(one.row, other.row)
+    one.row, other.row = other.row, one.row
 
 
 def _first_rows(tensor: ov.Tensor, n_rows: int) -> ov.Tensor:

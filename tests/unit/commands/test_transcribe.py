@@ -2,18 +2,23 @@
 
 import io
 import logging
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.commands import transcribe
 from streamer.commands.files import Text
 from streamer.commands.transcribe import Files
 from streamer.errors import InferenceError, TruncatedAudioError
-from streamer.events import End, Event
+from streamer.events import End, Event, Final, Gap
 from streamer.outputs.subtitles import SubtitleOptions
+from streamer.settings.table import Settings
+from streamer.whisper.model import WhisperModel
 from tests.builders import final, ready
+from tests.unit.whisper.support import SPEECH
 
 TALK = Path("talk.mp4")
 
@@ -56,3 +61,24 @@ def test_the_text_of_a_truncated_file_is_kept_and_that_of_a_failure_is_not(tmp_p
     assert not list(tmp_path.iterdir())
     assert written(events(("Hi.", ""), error=TruncatedAudioError("talk.mp4", 1.0, 2.0)), text) == 1
     assert (tmp_path / "talk.txt").read_text(encoding="utf-8") == "Hi.\n"
+
+
+def test_speech_without_text_is_a_gap_and_a_warning(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def transcribed(*_: object, on_unclear: Callable[[int, int], None], **_2: object) -> Iterator[Final]:
+        on_unclear(4 * SAMPLE_RATE, 7 * SAMPLE_RATE)
+        yield final("So it began.", start=0.0)
+        yield final("So it went on.", start=7.0)
+        for start in range(10, 16):
+            on_unclear(start * SAMPLE_RATE, (start + 1) * SAMPLE_RATE)
+
+    monkeypatch.setattr(transcribe, "transcribe", transcribed)
+    transcriber = transcribe._offline(Settings(), model, 1, words=True)
+    found = [event for event in transcriber(SPEECH, lambda done, of: None) if isinstance(event, Final | Gap)]
+    assert [event.start for event in found] == [0, 4, 7, 10, 11, 12, 13, 14, 15]
+    assert {event.reason for event in found if isinstance(event, Gap)} == {"unclear"}
+    (message,) = (record.message for record in caplog.records if record.levelno == logging.WARNING)
+    assert message.endswith(
+        "speech without text: 4.0 to 7.0 s, 10.0 to 11.0 s, 11.0 to 12.0 s, 12.0 to 13.0 s, 13.0 to 14.0 s, and 2 more"
+    )

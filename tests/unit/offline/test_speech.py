@@ -93,6 +93,16 @@ def test_without_a_silence_a_window_ends_where_speech_is_least_likely() -> None:
     assert 2490 < first < 2520
 
 
+def test_no_window_is_a_scrap_of_speech() -> None:
+    # What is cut off at a silence, and where speech is least likely.
+    for span, quiet in (([(0, 2980), (4000, 4030)], []), ([(0, 3010)], [(2995, 3000)])):
+        probabilities = [1.0] * 3000
+        for begin, end in quiet:
+            probabilities[begin * HOP_LENGTH // 512 : end * HOP_LENGTH // 512] = [0.0] * 2
+        windows = list(JoinedSpeech([span], probabilities, 0.5).windows())
+        assert min(end - begin for begin, end in windows) >= 50
+
+
 def test_windows_are_all_of_the_speech_and_no_longer_than_one_may_be() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):

@@ -3,7 +3,7 @@
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.plausible import can_be_spoken
+from streamer.whisper.plausible import can_be_spoken, repeats
 
 
 @pytest.mark.parametrize(
@@ -30,3 +30,20 @@ from streamer.whisper.plausible import can_be_spoken
 )
 def test_what_can_be_spoken(text: str, duration_s: float, expected: bool) -> None:
     assert can_be_spoken(text, round(duration_s * SAMPLE_RATE)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (" and the river was sold.", True),
+        (" And the - river, was sold", True),
+        (" sold to the baker", True),
+        # Part of a word, something new, or so little that people do say it again.
+        (" the river was so", False),
+        (" sold to the baker again", False),
+        (" the baker", False),
+        ("", False),
+    ],
+)
+def test_what_repeats_the_text_before_it(text: str, expected: bool) -> None:
+    assert repeats(text, "They said the mill and the river was sold to the baker.") == expected

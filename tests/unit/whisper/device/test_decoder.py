@@ -178,6 +178,16 @@ def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compilation, n_beam
     assert max(lengths) > SLOTS_STEP
 
 
+def test_a_second_text_is_read_off_the_same_windows(dynamic: Compilation) -> None:
+    runtime = Runtime(dynamic, n_buffers=N_WINDOWS)
+    windows = [runtime.encode(mel_of(30, seed), seed) for seed in range(N_WINDOWS)]
+    first = texts_of(runtime, windows, 1)
+    # Windows whose text ended have moved to another row.
+    assert [window.row for window in windows] != list(range(N_WINDOWS))
+    assert texts_of(runtime, windows, 1) == first
+    assert texts_of(runtime, windows[::-1], 1) == first[::-1]
+
+
 def test_what_is_called_before_each_run_may_end_a_batch(dynamic: Compilation) -> None:
     def end() -> None:
         raise KeyboardInterrupt
