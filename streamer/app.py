@@ -50,8 +50,8 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-# A turn of an engine's thread that takes longer than this will not end; a pass may take 27 s. While a model is started
-# again after its device failed, which is compiled anew, it may take longer.
+# A thread of the engine that runs no further graph for this long is stuck: a run takes seconds. While a model is
+# started again after its device failed, which is compiled anew, it may take longer.
 STUCK_S = 120.0
 STUCK_RECOVERING_S = 900.0
 
@@ -288,7 +288,7 @@ class Daemon:
         """Return whether a thread of the engine has died, or works on something that will not end."""
         if self._engine is None or self._model is None:
             return False
-        return self._engine.turn_s > (STUCK_RECOVERING_S if self._model.recovering else STUCK_S)
+        return self._engine.stalled_s > (STUCK_RECOVERING_S if self._model.recovering else STUCK_S)
 
     def _health(self) -> Mapping[str, object]:
         model = self._model

@@ -69,7 +69,7 @@ GIVE_S = 5.0  # in which another takes over one session of an overloaded worker,
 EXCUSED_S = 3.0  # for which audio may be late once its gateway is alive again
 OPEN_S = 5.0  # in which to open or release a session: then its gateway asks another worker
 
-# An engine that takes longer over one turn is of no use for captions: sessions move elsewhere.
+# An engine that runs no further graph for this long is of no use for captions: sessions move elsewhere.
 STUCK_S = 30.0
 
 
@@ -324,7 +324,7 @@ class ClusterWorker:
         engine = self._context.engine
         if self._context.model.recovering:
             return "the model is started again, as its device failed"
-        stuck = f"the engine has been at one turn for more than {STUCK_S:g} s" if engine.turn_s > STUCK_S else ""
+        stuck = f"the engine has made no progress for more than {STUCK_S:g} s" if engine.stalled_s > STUCK_S else ""
         return stuck or one_line(engine.failing)[:200]
 
     async def _beat(self) -> None:

@@ -150,7 +150,8 @@ class Compilation:
         """
         self.check_properties()
         self._take_from_beside()
-        with ThreadPoolExecutor(1 if self._beside else 4, "compile") as pool:
+        pool = ThreadPoolExecutor(1 if self._beside else 4, "compile")
+        try:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self.models(stage) for stage in missing}
@@ -162,6 +163,9 @@ class Compilation:
             self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
                 self._on_progress(done, len(tasks))
+        finally:
+            # Ctrl-C does not wait for a compiler, which may take minutes.
+            pool.shutdown(wait=False, cancel_futures=True)
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
