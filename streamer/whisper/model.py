@@ -172,9 +172,8 @@ class WhisperModel:
             for model in (self, *self._forks):
                 model.runtime = model.runtime.without_graphs()
             self.tokenizer.pack()
-            # Not while this model is loaded: addresses of what is mapped may be used anew meanwhile.
             gc.collect()
-            give_back_mapped()
+            give_back_mapped(libraries=True)
             return True
         finally:
             self._lock.release()

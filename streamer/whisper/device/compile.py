@@ -93,7 +93,7 @@ class Compilation:
         n_beams : sequences that beam search follows at once, at most, on devices whose graphs have fixed sizes
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : directory of compiled graphs; None: they are not kept
-        model : what the graphs are of, such as a path; compiled graphs of each are kept apart
+        model : names what the graphs are of; compiled graphs of each are kept apart
         on_progress : receives how many graphs of how many are compiled
         """
         self.graphs = graphs
@@ -191,7 +191,7 @@ class Compilation:
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
         self._beside = None
-        give_back_mapped(Path(place) for place in (self.cache_dir, self._model) if place)
+        give_back_mapped()
 
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
