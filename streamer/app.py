@@ -41,6 +41,7 @@ from streamer.sessions.own_input import OwnInput, make_source
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
+from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -194,6 +195,7 @@ class Daemon:
         register_engine(registry, engine)
         register_model(registry, lambda: model.loaded)
         engine.start()
+        watch_beside_live(model, engine.wait_idle)
         self._enrichment = PostProcessing(settings, model, engine)
         self._streams.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)

@@ -58,6 +58,7 @@ from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
 from streamer.sessions.models import unless_stopped
 from streamer.sessions.postprocessing import PostProcessing
+from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model
@@ -98,6 +99,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
             check_options_of_model(settings.decoding, model)
             engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
             engine.start()
+            watch_beside_live(model, engine.wait_idle)
             try:
                 context = WorkerContext(
                     worker=name,
