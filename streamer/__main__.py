@@ -19,7 +19,7 @@ def main() -> int:
     read), the process ends here: ending the interpreter under such a thread would abort it.
     """
     exit_code = cli.main()
-    if any(thread.daemon and type(thread) is threading.Thread for thread in threading.enumerate()):
+    if any(type(thread) is threading.Thread for thread in threading.enumerate()):
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

@@ -41,6 +41,7 @@ from streamer.sessions.own_input import OwnInput, make_source
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.streams import SESSION_NAME_BYTES
+from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -50,8 +51,8 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-# A turn of an engine's thread that takes longer than this will not end; a pass may take 27 s. While a model is started
-# again after its device failed, which is compiled anew, it may take longer.
+# A thread of the engine that runs no further graph for this long is stuck: a run takes seconds. While a model is
+# started again after its device failed, which is compiled anew, it may take longer.
 STUCK_S = 120.0
 STUCK_RECOVERING_S = 900.0
 
@@ -194,6 +195,7 @@ class Daemon:
         register_engine(registry, engine)
         register_model(registry, lambda: model.loaded)
         engine.start()
+        watch_beside_live(model, engine.wait_idle)
         self._enrichment = PostProcessing(settings, model, engine)
         self._streams.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
@@ -288,7 +290,7 @@ class Daemon:
         """Return whether a thread of the engine has died, or works on something that will not end."""
         if self._engine is None or self._model is None:
             return False
-        return self._engine.turn_s > (STUCK_RECOVERING_S if self._model.recovering else STUCK_S)
+        return self._engine.stalled_s > (STUCK_RECOVERING_S if self._model.recovering else STUCK_S)
 
     def _health(self) -> Mapping[str, object]:
         model = self._model

@@ -58,6 +58,7 @@ from streamer.outside import one_line
 from streamer.sessions.decoder import make_engine
 from streamer.sessions.models import unless_stopped
 from streamer.sessions.postprocessing import PostProcessing
+from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model
@@ -69,7 +70,7 @@ GIVE_S = 5.0  # in which another takes over one session of an overloaded worker,
 EXCUSED_S = 3.0  # for which audio may be late once its gateway is alive again
 OPEN_S = 5.0  # in which to open or release a session: then its gateway asks another worker
 
-# An engine that takes longer over one turn is of no use for captions: sessions move elsewhere.
+# An engine that runs no further graph for this long is of no use for captions: sessions move elsewhere.
 STUCK_S = 30.0
 
 
@@ -98,6 +99,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
             check_options_of_model(settings.decoding, model)
             engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
             engine.start()
+            watch_beside_live(model, engine.wait_idle)
             try:
                 context = WorkerContext(
                     worker=name,
@@ -324,7 +326,7 @@ class ClusterWorker:
         engine = self._context.engine
         if self._context.model.recovering:
             return "the model is started again, as its device failed"
-        stuck = f"the engine has been at one turn for more than {STUCK_S:g} s" if engine.turn_s > STUCK_S else ""
+        stuck = f"the engine has made no progress for more than {STUCK_S:g} s" if engine.stalled_s > STUCK_S else ""
         return stuck or one_line(engine.failing)[:200]
 
     async def _beat(self) -> None:

@@ -24,7 +24,7 @@ def load(
 
     None stands for as many beams as the model names for `live` captions, and for five in files.
     Only `live` captions use graphs for windows of less than 30 s. `at_once` is for what runs on: no NPU's compiler is
-    waited for, and the device is watched.
+    waited for.
     """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
@@ -47,8 +47,6 @@ def load(
         )
     if notice := limits(model.origin):
         logger.warning("%s", notice)
-    if at_once:
-        model.watch()
     return model
 
 

@@ -28,6 +28,7 @@ EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
 IDLE_S = 0.5  # longest sleep of a thread before it checks again, while there are sessions
 MAX_PACE_S = 2.0  # longest time from one pass of a session to the next at which captions count as live, by default
+STOP_S = 30.0  # longest time that a stop waits for the windows at hand; a pass may take 27 s
 RETRY_S = 2.0  # longest time that a live session may spend on a better text for a final
 MAX_RETRY_LOAD = 0.5  # above it finals are not decoded again, as that would take time from other sessions
 
@@ -66,8 +67,8 @@ class _Worker(threading.Thread):
         self._rest_s = rest_s
         # Set when there may be something to do; cleared before a turn, so that nothing is missed.
         self._woken = threading.Event()
-        # When the current turn began; infinity between two.
-        self._began_s = math.inf
+        # When the current turn began, or its last progress; infinity between two turns.
+        self._progress_s = math.inf
         self.stopping = False
 
     def wake(self) -> None:
@@ -78,23 +79,27 @@ class _Worker(threading.Thread):
         self.stopping = True
         self.wake()
 
+    def note_progress(self) -> None:
+        """Note that the current turn, which may be long, has come further."""
+        self._progress_s = self._clock()
+
     @property
-    def turn_s(self) -> float:
-        """Seconds since the current turn began; infinity if the thread has died."""
+    def stalled_s(self) -> float:
+        """Seconds since the last progress of the current turn; infinity if the thread has died."""
         if self.ident and not self.is_alive() and not self.stopping:
             return math.inf
-        return max(0.0, self._clock() - self._began_s)
+        return max(0.0, self._clock() - self._progress_s)
 
     def run(self) -> None:
         while not self.stopping:
             self._woken.clear()
-            self._began_s = self._clock()
+            self.note_progress()
             try:
                 busy = self._turn()
             except Exception:
                 logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
                 busy = False
-            self._began_s = math.inf
+            self._progress_s = math.inf
             with self._turned:
                 self._turned.notify_all()
             if not busy and not self.stopping:
@@ -123,18 +128,20 @@ class Engine(Generic[Encoded]):
         max_pace_s: float = MAX_PACE_S,
         clock: Callable[[], float] = time.monotonic,
         prepare: Callable[[], object] = lambda: None,
+        loading: Callable[[], bool] = lambda: False,
     ) -> None:
         """Serve sessions once it is started.
 
         max_pace_s : slowest pace, in seconds, at which `load` reports room for another session
         prepare : called before each window; it may load the model, and what it raises fails the window
+        loading : returns whether the model is being loaded or compiled again, which may take minutes
         """
         self._encoder = encoder
         self._decoder = decoder
         self._clock = clock
         self._prepare = prepare
-        # Whether the thread `encode` is in that call; when such a call that loaded the model ended.
-        self._preparing = False
+        self._loading = loading
+        # When `prepare` last ended after it had loaded the model.
         self._prepared_s = -math.inf
         # When the last session ended.
         self._empty_since_s = clock()
@@ -194,9 +201,14 @@ class Engine(Generic[Encoded]):
         return self._meter.load([runner.share(now_s) for runner in self._runners])
 
     @property
-    def turn_s(self) -> float:
-        """Seconds since the oldest of the threads' current turns began; infinity if a thread has died."""
-        return max(worker.turn_s for worker in self._workers)
+    def stalled_s(self) -> float:
+        """Seconds since the last progress of the thread that has had none for longest; infinity if one has died."""
+        return max(worker.stalled_s for worker in self._workers)
+
+    def note_progress(self) -> None:
+        """Note that the calling thread, if it is one of these, is about to run a graph: its turn is long, not stuck."""
+        if isinstance(thread := threading.current_thread(), _Worker):
+            thread.note_progress()
 
     def start(self) -> None:
         for worker in self._workers:
@@ -205,13 +217,16 @@ class Engine(Generic[Encoded]):
     def stop(self) -> None:
         """Stop the threads after their current windows; sessions that are not finished stay so.
 
-        A thread that loads the model is left behind: that may take minutes.
+        A thread is left behind, whatever it is in, while the model is being loaded, or if it needs more than STOP_S.
         """
+        until_s = time.monotonic() + STOP_S
         for worker in self._workers:
             worker.stop()
         for worker in self._workers:
-            while worker.is_alive() and not (self._preparing and worker is self._encoding):
+            while worker.is_alive():
                 worker.join(IDLE_S)
+                if self._loading() or time.monotonic() >= until_s:
+                    break
 
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
@@ -260,13 +275,12 @@ class Engine(Generic[Encoded]):
 
     def _prepared(self) -> Exception | None:
         """Prepare for a window; return what that failed with. The time that loading takes is part of no pass."""
-        begin_s, self._preparing = self._clock(), True
+        begin_s = self._clock()
         try:
             self._prepare()
         except Exception as error:  # noqa: BLE001 - the sessions try again
             return error
         finally:
-            self._preparing = False
             if self._clock() - begin_s > IDLE_S:  # it was loaded
                 self._prepared_s = self._clock()
         return None

@@ -192,4 +192,6 @@ def make_engine(
     Raises ConfigError if the model cannot do what the settings ask for.
     """
     encoder, decoder = WhisperEncoder(model), WhisperDecoder(model, decoding)
-    return Engine(encoder, decoder, max_pace_s=max_pace_s, prepare=model.wake)
+    engine = Engine(encoder, decoder, max_pace_s=max_pace_s, prepare=model.wake, loading=lambda: model.recovering)
+    model.call_before(engine.note_progress)
+    return engine

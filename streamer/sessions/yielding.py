@@ -4,6 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
+from streamer.whisper.model import WhisperModel
+
 # Work without a deadline waits no longer than this, plus this many times the time that it has computed: it gets at
 # least a fifth of the time, however busy captions are.
 PATIENCE_S = 2.0
@@ -16,6 +18,15 @@ CHECK_S = 0.1  # between two checks whether the work is still wanted
 
 # `Engine.wait_idle`: timeout and time that captions have to leave, in seconds.
 WaitIdle = Callable[[float, float], bool]
+
+
+def watch_beside_live(model: WhisperModel, wait_idle: WaitIdle) -> None:
+    """Have a model's accelerators tried out, if possible when captions leave time for it."""
+
+    def wait() -> None:
+        wait_idle(PATIENCE_S, MAX_NEEDED_S)
+
+    model.watch(wait)
 
 
 class YieldToLive:

@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from streamer.arrays import Float32Array
+from streamer.arrays import BoolArray, Float32Array
 
 # A voice that was enrolled counts as this many windows: later ones move it, and move it little.
 _ENROLLED_WINDOWS = 10
@@ -92,8 +92,42 @@ class Speaker:
         return min(math.sqrt(max(squared, _LEAST**2)) / _CLEAR, 1.0)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownVoices:
+    """What the windows so far say of who speaks. Nothing changes it: any thread may read it."""
+
+    # In order.
+    windows: Sequence[VoiceWindow]
+    # Of the speakers, and their voices, each of length 1: shape (n_speakers, n_values).
+    labels: Sequence[str]
+    voices: Float32Array
+
+    def label(self, start_s: float, end_s: float) -> str | None:
+        """Return the label of who speaks from one second to another; None if that is not sure.
+
+        The speaker to whom the windows around it are most similar on average, each by its nearness.
+        """
+        windows, middle_s = self.windows, (start_s + end_s) / 2
+        first = bisect_right(windows, middle_s - _REACH_S, key=_middle)
+        last = bisect_left(windows, middle_s + _REACH_S, key=_middle)
+        near = windows[first:last]
+        if not near:
+            # At the ends of a region: any window that has it, or nearly.
+            around = windows[max(first - 1, 0) : last + 1]
+            near = [w for w in around if w.start_s - _BESIDE_S <= middle_s <= w.end_s + _BESIDE_S]
+        if not near or not self.labels:
+            return None
+        weights = [max(_REACH_S - abs(window.middle_s - middle_s), 0.01) for window in near]
+        means = np.average(np.stack([window.vector for window in near]) @ self.voices.T, axis=0, weights=weights)
+        best = int(np.argmax(means))
+        return self.labels[best] if means[best] >= _UNSURE_BELOW else None
+
+
 class Clusters:
-    """The speakers of one session. Windows come in order, region by region; a region is speech between two silences."""
+    """The speakers of one session. Windows come in order, region by region; a region is speech between two silences.
+
+    One thread at a time may use it; `known` is for the others.
+    """
 
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusteringSettings | None = None) -> None:
         """Begin with people who are known by name, from their vectors, each of length 1."""
@@ -139,25 +173,10 @@ class Clusters:
         self._open = len(self.windows)
         return merged
 
-    def label(self, start_s: float, end_s: float) -> str | None:
-        """Return the label of who speaks from one second to another; None if that is not sure.
-
-        The speaker to whom the windows around it are most similar on average, each by its nearness.
-        """
-        windows, middle_s = self.windows, (start_s + end_s) / 2
-        first = bisect_right(windows, middle_s - _REACH_S, key=_middle)
-        last = bisect_left(windows, middle_s + _REACH_S, key=_middle)
-        near = windows[first:last]
-        if not near:
-            # At the ends of a region: any window that has it, or nearly.
-            around = windows[max(first - 1, 0) : last + 1]
-            near = [w for w in around if w.start_s - _BESIDE_S <= middle_s <= w.end_s + _BESIDE_S]
-        if not near or not self.speakers:
-            return None
-        weights = [max(_REACH_S - abs(window.middle_s - middle_s), 0.01) for window in near]
-        means = np.average(self._similarities(near), axis=0, weights=weights)
-        best = int(np.argmax(means))
-        return self.speakers[best].label if means[best] >= _UNSURE_BELOW else None
+    @property
+    def known(self) -> KnownVoices:
+        """What is known by now."""
+        return KnownVoices(tuple(self.windows), [speaker.label for speaker in self.speakers], self._voices())
 
     def _similarities(self, windows: Sequence[VoiceWindow]) -> Float32Array:
         """Return how similar windows are to the speakers, in their order: shape (n_windows, n_speakers)."""
@@ -166,6 +185,8 @@ class Clusters:
         return np.stack([window.vector for window in windows]) @ self._voices().T
 
     def _voices(self) -> Float32Array:
+        if not self.speakers:
+            return np.zeros((0, 0), dtype=np.float32)
         return _unit_rows(speaker.total for speaker in self.speakers)
 
     def _assign(self, windows: Sequence[VoiceWindow]) -> None:
@@ -186,16 +207,14 @@ class Clusters:
         if len(windows) < 2 * least:
             return
         vectors = np.stack([window.vector for window in windows])
-        from scipy.cluster.hierarchy import fcluster, linkage  # late: it takes 20 MB
-
-        part = fcluster(linkage(vectors, "ward"), 2, "maxclust")
-        voices = _unit_rows(vectors[part == number].sum(axis=0) for number in (1, 2))
-        if min(np.sum(part == 1), np.sum(part == 2)) < least or voices[0] @ voices[1] >= self._settings.split_below:
+        second = in_two(vectors)
+        voices = _unit_rows(vectors[part].sum(axis=0) for part in (~second, second))
+        if min(np.sum(~second), np.sum(second)) < least or voices[0] @ voices[1] >= self._settings.split_below:
             return
-        stays = 1 + int(np.argmax(voices @ speaker.total))
+        stays = bool(np.argmax(voices @ speaker.total))
         other = self._new_speaker(vectors[0])
-        for window, number in zip(windows, part, strict=True):
-            _move(window, speaker if number == stays else other)
+        for window, is_second in zip(windows, second, strict=True):
+            _move(window, speaker if is_second == stays else other)
         self._assign(windows)
 
     def _new_speaker(self, like: Float32Array) -> Speaker:
@@ -228,6 +247,38 @@ class Clusters:
                 window.speaker = kept
         self.speakers.remove(gone)
         return gone.label, kept.label
+
+
+def in_two(vectors: Float32Array) -> BoolArray:
+    """Part vectors, shape (n, n_values), in two by Ward's method; return which are in the second part, shape (n,).
+
+    Two clusters that are nearest to each other are merged until two are left, whichever pair is found first. Source:
+    Murtagh, "A survey of recent advances in hierarchical clustering algorithms" (1983), nearest-neighbour chains.
+    """
+    n = len(vectors)
+    part, sizes = np.arange(n), np.ones(n)
+    # How far clusters are apart, by the number of a vector in each; infinite for others.
+    products = vectors.astype(np.float64) @ vectors.T
+    apart = products.diagonal() + products.diagonal()[:, np.newaxis] - 2.0 * products
+    np.fill_diagonal(apart, np.inf)
+    # Each the nearest of the one before.
+    chain: list[int] = []
+    for _ in range(n - 2):
+        chain = chain or [int(part[0])]
+        while True:
+            nearest = int(np.argmin(apart[chain[-1]]))
+            if len(chain) > 1 and apart[chain[-1], chain[-2]] <= apart[chain[-1], nearest]:
+                break
+            chain.append(nearest)
+        one, other = chain.pop(), chain.pop()
+        sum_of_sizes = sizes + sizes[one] + sizes[other]
+        merged = (sizes + sizes[one]) * apart[one] + (sizes + sizes[other]) * apart[other] - sizes * apart[one, other]
+        apart[one] = apart[:, one] = merged / sum_of_sizes
+        apart[other] = apart[:, other] = np.inf
+        sizes[one] += sizes[other]
+        part[part == other] = one
+    second: BoolArray = part != part[0]
+    return second
 
 
 def _move(window: VoiceWindow, speaker: Speaker | None) -> None:

@@ -42,18 +42,25 @@ class _Region:
 
 
 class Diarization:
-    """What is known of who speaks in a session. Any thread may call any method."""
+    """What is known of who speaks in a session.
+
+    Any thread may call `begin`, `end` and `speaker`, which wait for nothing; one thread at a time the others, which
+    may take long.
+    """
 
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusteringSettings | None = None) -> None:
         """Begin with people who are known by name."""
         self._clusters = Clusters(known, settings)
+        # What `speaker` reads; replaced when the clusters have changed.
+        self._known = self._clusters.known
         # Regions with windows that are due, in order; only the last may be open.
         self._regions: deque[_Region] = deque()
+        # Guards which regions there are, and their ends; held for a moment only.
+        self._lock = threading.Lock()
         # Labels that turned out to be one person, not taken yet.
         self._merged: list[tuple[str, str]] = []
         # How often windows were assigned again: labels may be others since.
         self.n_settled = 0
-        self._lock = threading.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -72,40 +79,39 @@ class Diarization:
             if self._regions and self._regions[-1].end is None:
                 self._regions[-1].end = max(position, self._regions[-1].start)
 
+    def speaker(self, start_s: float, end_s: float) -> str | None:
+        """Return who speaks from one second of the session to another; None if that is not sure."""
+        return self._known.label(start_s, end_s)
+
     def next_window(self, head: int) -> tuple[int, int] | None:
         """Return the next window of the audio up to `head`, first sample and end; None if it is not complete."""
-        with self._lock:
-            while self._regions:
-                region = self._regions[0]
-                if region.next - region.start >= _PART_SAMPLES:
-                    self._settle()
-                    region.start = region.next
-                end = region.next + WINDOW_SAMPLES
-                if end <= (head if region.end is None else min(head, region.end)):
-                    return region.next, end
-                if region.end is None or region.end > head:
-                    return None
-                if region.end - region.done > _REST_SAMPLES:
-                    start = max(region.end - WINDOW_SAMPLES, region.start)
-                    if region.end - start >= _SHORTEST_SAMPLES:
-                        return start, region.end
+        while self._regions:
+            region = self._regions[0]
+            if region.next - region.start >= _PART_SAMPLES:
                 self._settle()
+                region.start = region.next
+            region_end, end = region.end, region.next + WINDOW_SAMPLES
+            if end <= (head if region_end is None else min(head, region_end)):
+                return region.next, end
+            if region_end is None or region_end > head:
+                return None
+            if region_end - region.done > _REST_SAMPLES:
+                start = max(region_end - WINDOW_SAMPLES, region.start)
+                if region_end - start >= _SHORTEST_SAMPLES:
+                    return start, region_end
+            self._settle()
+            with self._lock:
                 self._regions.popleft()
-            return None
+        return None
 
     def take(self, window: tuple[int, int], samples: Float32Array | None, vector: Float32Array | None) -> None:
         """Take the audio and the vector of the window that was due; None if it has none."""
         start, end = window
-        with self._lock:
-            region = self._regions[0]
-            region.next, region.done = start + HOP_SAMPLES, end
-            if samples is not None and vector is not None:
-                self._clusters.add(VoiceWindow(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
-
-    def speaker(self, start_s: float, end_s: float) -> str | None:
-        """Return who speaks from one second of the session to another; None if that is not sure."""
-        with self._lock:
-            return self._clusters.label(start_s, end_s)
+        region = self._regions[0]
+        region.next, region.done = start + HOP_SAMPLES, end
+        if samples is not None and vector is not None:
+            self._clusters.add(VoiceWindow(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
+            self._known = self._clusters.known
 
     @property
     def vectors(self) -> Float32Array:
@@ -114,12 +120,12 @@ class Diarization:
 
     def take_merged(self) -> list[tuple[str, str]]:
         """Return the labels that turned out to be one person since the last time: (gone, kept)."""
-        with self._lock:
-            merged, self._merged = self._merged, []
-            return merged
+        merged, self._merged = self._merged, []
+        return merged
 
     def _settle(self) -> None:
         self._merged += self._clusters.end_region()
+        self._known = self._clusters.known
         self.n_settled += 1
 
 

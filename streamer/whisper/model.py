@@ -93,6 +93,7 @@ class WhisperModel:
         # Whether it is to move to other devices, see `move_to`.
         self._moving = False
         self._before: Callable[[], None] = no_op
+        self._before_trial: Callable[[], None] = no_op
         # When each stage failed last, in seconds of the monotonic clock.
         self._failed_s: dict[str, float] = {}
         self._lock = threading.RLock()
@@ -144,8 +145,12 @@ class WhisperModel:
         self._moving = True
         threading.Thread(target=self._move_to, args=(parts,), name="compile", daemon=True).start()
 
-    def watch(self) -> None:
-        """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up."""
+    def watch(self, before: Callable[[], None] = no_op) -> None:
+        """Try accelerators out in a thread from now on: one that begins to compute nonsense or to hang is given up.
+
+        before : called before each run of a graph for that; it may wait
+        """
+        self._before_trial = before
         if self.runtime.compilation.others_may_come:
             threading.Thread(target=_watch, args=(ref(self),), name="watch", daemon=True).start()
 
@@ -172,9 +177,8 @@ class WhisperModel:
             for model in (self, *self._forks):
                 model.runtime = model.runtime.without_graphs()
             self.tokenizer.pack()
-            # Not while this model is loaded: addresses of what is mapped may be used anew meanwhile.
             gc.collect()
-            give_back_mapped()
+            give_back_mapped(libraries=True)
             return True
         finally:
             self._lock.release()
@@ -259,10 +263,13 @@ class WhisperModel:
             runtime = self.runtime
             if sample is None or {stage.device for stage in runtime.stages} <= {"CPU"}:
                 return
-            beside = runtime.another()
+            if runtime.trial is None:
+                # For the shortest windows: what it needs is small, and is kept for the next time.
+                runtime.trial = runtime.another(runtime.windows_s[:1])
+                runtime.trial.call_before(self._before_trial)
         mel = mel_of(read_speech(sample), runtime.windows_s[0], self.dims)
         try:
-            found = run_stages(beside, mel, self.tokenizer.special.start_of_transcript)
+            found = run_stages(runtime.trial, mel, self.tokenizer.special.start_of_transcript)
         except InferenceError as error:
             self.recover(runtime, error)
             return

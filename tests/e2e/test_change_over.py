@@ -18,7 +18,6 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
-from streamer.commands import loading
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
@@ -26,6 +25,7 @@ from streamer.errors import ConfigError, InferenceError
 from streamer.events import End, Event, Final, Gap
 from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.sessions.sessions import SessionSource, open_session
+from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module
@@ -34,6 +34,7 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import HANGS_NOT_BEFORE_S, Stage
 from streamer.whisper.device.verdicts import kept_verdicts
+from streamer.whisper.device.windows import WindowBuffers
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tests.daemon import CACHE_VARIABLE, environment
 from tests.e2e.test_failures import daemon_at_work, healthz
@@ -209,12 +210,14 @@ async def test_the_daemon_says_in_healthz_on_which_device_it_is(
     tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path))
-    monkeypatch.setattr(WhisperModel, "watch", lambda model: None)  # it would run graphs in the middle of other tests
+    watched: list[object] = []  # it would run graphs in the middle of other tests
+    monkeypatch.setattr(WhisperModel, "watch", lambda model, before: watched.append(before))
     async with daemon_at_work("none") as (_, port):
         _, health = await asyncio.to_thread(healthz, port)
         assert health["device"] == CPU
         compiler.go_on()
         await asyncio.to_thread(wait_until, lambda: healthz(port)[1]["device"] == NPU)
+        assert len(watched) == 1
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a process without a console cannot be interrupted there")
@@ -332,22 +335,47 @@ def test_captions_go_on_while_a_device_hangs_that_is_tried_out(
     assert model.runtime.devices == CPU
 
 
-def test_what_the_daemon_loads_is_watched(
+def test_a_device_is_tried_out_again_with_what_was_made_for_the_first_time(
+    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiler.go_on()
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    model.try_out()
+    made: list[object] = []
+    for kind in (Stage, WindowBuffers):
+        monkeypatch.setattr(kind, "__init__", lambda new, *_: made.append(new))
+    model.try_out()
+    assert made == []
+    # It is freed with the graphs.
+    trial = weakref.ref(model.runtime.trial)
+    assert model.unload()
+    wait_until(lambda: trial() is None)
+
+
+def test_what_a_daemon_uses_is_watched_when_captions_leave_time_for_it(
     tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(stage: Stage, *arguments: object) -> None:
         raise RuntimeError("the driver is gone")
 
+    waited: list[str] = []
+
+    def wait_idle(timeout_s: float, duration_s: float) -> bool:
+        assert timeout_s > duration_s > 0.0
+        waited.append(threading.current_thread().name)
+        return False
+
     others = {*threading.enumerate()}
     monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.01)
     compiler.go_on()
     models = [load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path)))]
-    monkeypatch.setattr(loading, "load_model", lambda *arguments, **keywords: models[0])
     with monkeypatch.context() as patched:
         patched.setattr(Stage, "__init__", fail)
-        loading.load(load_settings(None, {}, {}).model, at_once=True)
+        watch_beside_live(models[0], wait_idle)
         wait_until(lambda: "the devices of nano.en could not be tried out: the driver is gone" in caplog.text)
     wait_until(lambda: bool(models[0].runtime.tried))
+    # The encoder, cross-KV, and four calls of the decoder.
+    assert waited[:6] == ["watch"] * 6
     stand_in_npu.npu_computes(monkeypatch, "encoder", stand_in_npu.add_noise)
     wait_until(lambda: models[0].runtime.devices == CPU)
     models.clear()

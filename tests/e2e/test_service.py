@@ -158,7 +158,7 @@ async def test_of_settings_that_are_refused_the_glossary_is_not_taken_either(tmp
 
 
 class Engine:
-    turn_s = 0.0
+    stalled_s = 0.0
 
 
 class Model:
@@ -170,13 +170,13 @@ async def test_a_slow_pass_is_not_stuck_and_a_thread_that_hangs_is() -> None:
     assert not daemon._stuck(), "nothing is loaded"
     engine, model = Engine(), Model()
     daemon._engine, daemon._model = engine, model  # type: ignore[assignment]
-    for turn_s, recovering, stuck in (
+    for stalled_s, recovering, stuck in (
         (27.0, False, False),
         (STUCK_S + 1, False, True),
         (STUCK_S + 1, True, False),
         (STUCK_RECOVERING_S + 1, True, True),
     ):
-        engine.turn_s, model.recovering = turn_s, recovering
+        engine.stalled_s, model.recovering = stalled_s, recovering
         assert daemon._stuck() == stuck
 
 
@@ -190,7 +190,7 @@ async def test_the_watchdog_is_fed_only_while_there_is_progress(monkeypatch: pyt
     feeding = asyncio.create_task(daemon._feed_watchdog())
     while not told:
         await asyncio.sleep(0)
-    engine.turn_s = STUCK_S + 1
+    engine.stalled_s = STUCK_S + 1
     await asyncio.sleep(0)
     n_told = len(told)
     for _ in range(10):

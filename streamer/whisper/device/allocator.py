@@ -2,10 +2,8 @@
 
 import ctypes
 import logging
-import os
 import platform
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 logger = logging.getLogger(__name__)
@@ -14,10 +12,10 @@ logger = logging.getLogger(__name__)
 LARGE_BLOCK_BYTES = 256 * 1024
 
 _M_MMAP_THRESHOLD = -3  # mallopt's parameter, from glibc's malloc.h
-_MADV_DONTNEED = 4  # madvise's advice, from Linux's mman.h
+_MADV_PAGEOUT = 21  # madvise's advice, from Linux's mman.h
 
-# Addresses and path of a mapped file that cannot be written to and never was, as tables of libraries were.
-_MAPPED = re.compile(r"^(\w+)-(\w+) r-.. \S+ \S+ \d+ +(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB", re.MULTILINE)
+# Addresses of a mapped file that cannot be written to and never was, as tables of libraries were; `x` for code; path.
+_MAPPED = re.compile(r"^(\w+)-(\w+) r-(.). \S+ \S+ \d+ +(/.*)\n(?:\w+: .*\n)*?Anonymous: +0 kB", re.MULTILINE)
 
 
 def give_back_large_blocks() -> None:
@@ -37,13 +35,15 @@ def give_back_large_blocks() -> None:
         logger.debug("the C library's allocator stays as it is")
 
 
-def give_back_mapped(directories: Iterable[Path] | None = None) -> None:
-    """Let go of the pages of files that are mapped from these directories, or of any file, and of free blocks.
+def give_back_mapped(*, libraries: bool = False) -> None:
+    """Let go of the pages of mapped files, also of `libraries` if they are idle, and of free blocks.
 
     Does nothing if it is not Linux. Compiled graphs map the weights that they read, and have a copy of their own
-    once they have computed; libraries that compile are idle then. The pages count as the process's memory for as long
-    as they are mapped; what is read again comes back from the file.
-    Source: madvise(2), MADV_DONTNEED; proc_pid_smaps(5); malloc_trim(3).
+    once they have computed. The pages count as the process's memory for as long as they are mapped; what is read again
+    comes back from the file. Another thread may have freed and used an address since it was read: this advice loses no
+    data, whatever is there. The system refuses it for files that others have mapped, and for those that this user may
+    not write to.
+    Source: madvise(2), MADV_PAGEOUT; proc_pid_smaps(5); malloc_trim(3).
     """
     try:
         mapped = _MAPPED.findall(Path("/proc/self/smaps").read_text(encoding="utf-8", errors="replace"))
@@ -52,11 +52,11 @@ def give_back_mapped(directories: Iterable[Path] | None = None) -> None:
     except (OSError, AttributeError):
         return
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    places = "/" if directories is None else tuple(f"{directory.resolve()}{os.sep}" for directory in directories)
-    for first, last, path in mapped:
-        if path.startswith(places):
+    code = {path for *_, execute, path in mapped if execute == "x"}
+    for first, last, _, path in mapped:
+        if libraries or path not in code:
             begin, end = int(first, 16), int(last, 16)
-            advise(begin, end - begin, _MADV_DONTNEED)
+            advise(begin, end - begin, _MADV_PAGEOUT)
     # What was read on the way is in small blocks, which the C library keeps.
     if platform.libc_ver()[0] == "glibc":
         library.malloc_trim(0)

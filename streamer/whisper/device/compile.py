@@ -93,7 +93,7 @@ class Compilation:
         n_beams : sequences that beam search follows at once, at most, on devices whose graphs have fixed sizes
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : directory of compiled graphs; None: they are not kept
-        model : what the graphs are of, such as a path; compiled graphs of each are kept apart
+        model : names what the graphs are of; compiled graphs of each are kept apart
         on_progress : receives how many graphs of how many are compiled
         """
         self.graphs = graphs
@@ -150,7 +150,8 @@ class Compilation:
         """
         self.check_properties()
         self._take_from_beside()
-        with ThreadPoolExecutor(1 if self._beside else 4, "compile") as pool:
+        pool = ThreadPoolExecutor(1 if self._beside else 4, "compile")
+        try:
             tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self.models(stage) for stage in missing}
@@ -162,6 +163,9 @@ class Compilation:
             self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
                 self._on_progress(done, len(tasks))
+        finally:
+            # Ctrl-C does not wait for a compiler, which may take minutes.
+            pool.shutdown(wait=False, cancel_futures=True)
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
@@ -187,7 +191,7 @@ class Compilation:
     def give_back(self) -> None:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
         self._beside = None
-        give_back_mapped(Path(place) for place in (self.cache_dir, self._model) if place)
+        give_back_mapped()
 
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""

@@ -59,7 +59,8 @@ class Runtime:
             self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()
-        # What its stages computed when it was first tried out (see `WhisperModel.try_out`).
+        # What tries its graphs out beside it, and what they computed the first time (see `WhisperModel.try_out`).
+        self.trial: Runtime | None = None
         self.tried: dict[str, FloatArray] = {}
         self._encoder = self._stage("encoder", self.windows_s[-1])
         cross_kv = self._stage("cross_kv", self.windows_s[-1])
@@ -74,7 +75,7 @@ class Runtime:
     def without_graphs(self) -> "Runtime":
         """Return what is known of it without graphs and buffers: dimensions, devices and lengths of windows."""
         bare = copy.copy(self)
-        bare.stages, bare.tried = [], {}
+        bare.stages, bare.trial, bare.tried = [], None, {}
         del bare.decoder, bare.compilation, bare._encoder, bare._buffers
         return bare
 

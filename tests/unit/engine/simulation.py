@@ -261,12 +261,14 @@ class Machine:
         self.slowness: dict[int, float] = {}
         # Called before each window.
         self.prepare: Callable[[], object] = lambda: None
+        self.loading = False
         self.engine: Engine[FakeEncoded] = Engine(
             self.encoder,
             self.decoder,
             max_pace_s=max_pace_s,
             clock=clock or self.clock,
             prepare=lambda: self.prepare(),
+            loading=lambda: self.loading,
         )
         self.talkers: list[Talker] = []
 

@@ -370,7 +370,7 @@ def test_a_turn_that_does_not_end_can_be_seen() -> None:
     now_s = 100.0
     setting = Threads(clock=lambda: now_s)
     engine = setting.engine
-    assert engine.turn_s == 0.0  # not started
+    assert engine.stalled_s == 0.0  # not started
     engine.start()
     try:
         setting.decoder.before = setting.barrier
@@ -378,15 +378,40 @@ def test_a_turn_that_does_not_end_can_be_seen() -> None:
         listener.write_until(14.0)
         setting.barrier.wait()
         now_s = 230.0
-        assert engine.turn_s == 130.0
+        assert engine.stalled_s == 130.0
         setting.barrier.let_go.set()
         listener.runner.end()
         assert listener.finished.wait(PATIENCE_S)
-        wait_until(lambda: engine.turn_s == 0.0)
+        wait_until(lambda: engine.stalled_s == 0.0)
     finally:
         setting.barrier.let_go.set()
         engine.stop()
-    assert engine.turn_s == 0.0
+    assert engine.stalled_s == 0.0
+
+
+def test_a_long_turn_is_not_stuck_while_it_runs_graphs() -> None:
+    """As one of six temperatures of 400 tokens each, of a file on a slow machine."""
+    now_s = 100.0
+    setting = Threads(clock=lambda: now_s)
+    engine = setting.engine
+    stalled_s: list[float] = []
+
+    def run_graphs(encoded: FakeEncoded) -> None:
+        nonlocal now_s
+        for _ in range(10):
+            now_s += 100.0
+            stalled_s.append(engine._decoding.stalled_s)
+            engine.note_progress()
+
+    setting.decoder.before = run_graphs
+    engine.start()
+    try:
+        setting.listener().end(14.0)
+    finally:
+        engine.stop()
+    assert set(stalled_s) == {100.0}
+    engine.note_progress()  # from a thread that is none of its own
+    assert engine.stalled_s == 0.0
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -397,7 +422,7 @@ def test_a_thread_that_has_died_can_be_seen(setting: Threads) -> None:
     setting.decoder.before = die
     listener = setting.listener()
     listener.write_until(14.0)
-    wait_until(lambda: setting.engine.turn_s == math.inf)
+    wait_until(lambda: setting.engine.stalled_s == math.inf)
 
 
 def test_nothing_is_lost_while_the_model_is_loaded_for_longer_than_audio_may_wait() -> None:
@@ -448,10 +473,28 @@ def test_threads_sleep_while_there_is_no_session(setting: Threads) -> None:
     assert again.text
 
 
-def test_the_end_does_not_wait_for_a_model_that_is_being_loaded(setting: Threads) -> None:
-    setting.prepare = lambda: setting.barrier(None)
-    listener = setting.listener()
-    listener.write_until(14.0)
+@pytest.mark.parametrize("where", ["prepare", "encode", "decode"])
+def test_the_end_does_not_wait_while_the_model_is_loaded(setting: Threads, where: str) -> None:
+    def load(*_: object) -> None:
+        setting.loading = True
+        setting.barrier(None)
+
+    if where == "prepare":
+        setting.prepare = load
+    elif where == "encode":
+        setting.encoder.before = load
+    else:
+        setting.decoder.before = load
+    setting.listener().write_until(14.0)
+    setting.barrier.wait()
+    setting.engine.stop()
+    assert setting.engine.n_sessions == 1
+
+
+def test_the_end_does_not_wait_for_ever_for_a_window(setting: Threads, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "STOP_S", 0.0)
+    setting.decoder.before = setting.barrier
+    setting.listener().write_until(14.0)
     setting.barrier.wait()
     setting.engine.stop()
     assert setting.engine.n_sessions == 1

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -10,11 +11,12 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
+from streamer.engine.engine import Engine
 from streamer.engine.window import Request
-from streamer.errors import ConfigError
+from streamer.errors import ConfigError, LostDeviceError
 from streamer.protocols.native import SessionOptions
 from streamer.sessions import decoder as live
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder, make_engine
 from streamer.sessions.sessions import session_settings
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
@@ -32,6 +34,8 @@ from tests.unit.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_
 SAMPLES = read(SPEECH)
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
 ENCODED: Untyped = None
+
+PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -341,3 +345,45 @@ class TestSecondLook:
         assert found.avg_logprob >= once.avg_logprob
         assert found.n_calls > 5 * once.n_calls / 2
         assert decoder.decode(encoded, request) == found
+
+
+def test_each_run_of_a_graph_is_progress(
+    model: WhisperModel, encoded: EncodedWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of a file may take minutes on a slow machine, which is not stuck for that."""
+    noted: list[Engine[EncodedWindow]] = []
+    monkeypatch.setattr(Engine, "note_progress", lambda engine: noted.append(engine))
+    engine = make_engine(model, DecodingSettings())
+    n_before = sum(stage.n_calls for stage in model.runtime.stages)
+    engine._encoder.encode(log_mel(SAMPLES, 80).astype(np.float32), 0, len(SAMPLES))
+    engine._decoder.decode(encoded, REQUEST)
+    assert noted == [engine] * (sum(stage.n_calls for stage in model.runtime.stages) - n_before)
+    assert len(noted) > 5
+
+
+@pytest.mark.parametrize("thread", ["_encoding", "_decoding"])
+def test_the_end_does_not_wait_for_a_device_that_is_started_again(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    compiling, go_on = threading.Event(), threading.Event()
+
+    def compile_anew(*_: object) -> None:
+        compiling.set()
+        assert go_on.wait(3 * PATIENCE_S)
+
+    monkeypatch.setattr(model, "_restart", compile_anew)
+    engine = make_engine(model, DecodingSettings())
+    # Whatever call of the model a thread is in.
+    lost = LostDeviceError("the device is lost", "decoder")
+    monkeypatch.setattr(getattr(engine, thread), "_turn", lambda: model.recover(model.runtime, lost))
+    engine.start()
+    assert compiling.wait(PATIENCE_S)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    try:
+        stopping.join(PATIENCE_S)
+        assert not stopping.is_alive()
+        assert getattr(engine, thread).is_alive()
+    finally:
+        go_on.set()
+        getattr(engine, thread).join(PATIENCE_S)

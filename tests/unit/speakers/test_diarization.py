@@ -1,4 +1,6 @@
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given
@@ -7,11 +9,15 @@ from pyannote.core import Annotation, Segment, Timeline
 from pyannote.metrics.diarization import DiarizationErrorRate
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.speakers.clusters import Clusters
 from streamer.speakers.diarization import HOP_SAMPLES, Diarization
 from streamer.speakers.fbank import WINDOW_SAMPLES
 from tests.unit.speakers.voices import converse, voice
 
 HOUR = 3600 * SAMPLE_RATE
+
+PATIENCE_S = 60.0
+SOON_S = 5.0  # for what waits for nothing
 
 
 def due(diarization: Diarization, head: int = HOUR) -> list[tuple[int, int]]:
@@ -63,6 +69,34 @@ def test_speech_without_a_silence_is_settled_in_parts() -> None:
     due(diarization, 100 * SAMPLE_RATE)
     assert diarization.n_settled == 3
     assert diarization.is_open
+
+
+def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Captions of all sessions call these, under the locks of their sessions."""
+    diarization = Diarization({})
+    converse(diarization, [(1, 0.0, 5.0), (2, 6.0, 11.0)])
+    begun, go_on = threading.Event(), threading.Event()
+    end_region = Clusters.end_region
+
+    def slow(clusters: Clusters) -> list[tuple[str, str]]:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return end_region(clusters)
+
+    monkeypatch.setattr(Clusters, "end_region", slow)
+    diarization.begin(12 * SAMPLE_RATE)
+    diarization.end(14 * SAMPLE_RATE)
+    with ThreadPoolExecutor(2) as threads:
+        clustering = threads.submit(due, diarization)
+        assert begun.wait(PATIENCE_S)
+        try:
+            assert threads.submit(diarization.speaker, 1.0, 1.3).result(SOON_S) == "S1"
+            threads.submit(diarization.begin, 15 * SAMPLE_RATE).result(SOON_S)
+            threads.submit(diarization.end, 17 * SAMPLE_RATE).result(SOON_S)
+            assert not clustering.done()
+        finally:
+            go_on.set()
+        assert clustering.result(PATIENCE_S)[-1][1] == 17 * SAMPLE_RATE
 
 
 def test_a_word_has_the_label_of_who_says_it_and_none_where_nobody_is_known() -> None:

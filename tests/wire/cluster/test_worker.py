@@ -238,8 +238,8 @@ async def test_one_session_at_a_time_is_given_away(
         if why == "load":
             monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: Load(1.2, 2, room=False)))
         else:
-            monkeypatch.setattr(type(scene.engine), "turn_s", property(lambda engine: 31.0))
-            assert "at one turn" in workers.workers[0].alive.failing
+            monkeypatch.setattr(type(scene.engine), "stalled_s", property(lambda engine: 31.0))
+            assert "no progress" in workers.workers[0].alive.failing
         if not room:
             await asyncio.sleep(0.1)
             assert not any(gateway.moves for gateway in gateways)

@@ -1,6 +1,8 @@
 """Graphs compiled for devices, and what is said of their weights."""
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import openvino as ov
@@ -20,6 +22,8 @@ from streamer.whisper.weights.checkpoint import Checkpoint
 pytestmark = pytest.mark.slow
 
 HEADS = [(1, 0)]
+
+PATIENCE_S = 20.0
 
 
 def marked(model: ov.Model) -> list[ov.Node]:
@@ -72,6 +76,23 @@ def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint
         }
         assert hints["decoder"] == ov.Type.f32
         assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
+
+
+def test_an_interrupt_does_not_wait_for_a_compiler(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    plans = plan_stages(DeviceSettings("CPU"), ["CPU"])
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans, on_progress=interrupt)
+    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * PATIENCE_S))
+    with ThreadPoolExecutor(1) as thread:
+        compiling = thread.submit(compilation.compile)
+        try:
+            assert isinstance(compiling.exception(PATIENCE_S), KeyboardInterrupt)
+        finally:
+            go_on.set()
 
 
 def test_a_gpu_gives_up_half_precision_before_it_is_given_up(checkpoint: Checkpoint) -> None:
