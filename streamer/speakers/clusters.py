@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import numpy as np
 
-from streamer.arrays import BoolArray, Float32Array
+from streamer.arrays import Float32Array
 
 # A voice that was enrolled counts as this many windows: later ones move it, and move it little.
 _ENROLLED_WINDOWS = 10
@@ -207,7 +207,9 @@ class Clusters:
         if len(windows) < 2 * least:
             return
         vectors = np.stack([window.vector for window in windows])
-        second = in_two(vectors)
+        from scipy.cluster.hierarchy import fcluster, linkage  # late: it takes 20 MB
+
+        second = fcluster(linkage(vectors, "ward"), 2, "maxclust") == 2
         voices = _unit_rows(vectors[part].sum(axis=0) for part in (~second, second))
         if min(np.sum(~second), np.sum(second)) < least or voices[0] @ voices[1] >= self._settings.split_below:
             return
@@ -247,38 +249,6 @@ class Clusters:
                 window.speaker = kept
         self.speakers.remove(gone)
         return gone.label, kept.label
-
-
-def in_two(vectors: Float32Array) -> BoolArray:
-    """Part vectors, shape (n, n_values), in two by Ward's method; return which are in the second part, shape (n,).
-
-    Two clusters that are nearest to each other are merged until two are left, whichever pair is found first. Source:
-    Murtagh, "A survey of recent advances in hierarchical clustering algorithms" (1983), nearest-neighbour chains.
-    """
-    n = len(vectors)
-    part, sizes = np.arange(n), np.ones(n)
-    # How far clusters are apart, by the number of a vector in each; infinite for others.
-    products = vectors.astype(np.float64) @ vectors.T
-    apart = products.diagonal() + products.diagonal()[:, np.newaxis] - 2.0 * products
-    np.fill_diagonal(apart, np.inf)
-    # Each the nearest of the one before.
-    chain: list[int] = []
-    for _ in range(n - 2):
-        chain = chain or [int(part[0])]
-        while True:
-            nearest = int(np.argmin(apart[chain[-1]]))
-            if len(chain) > 1 and apart[chain[-1], chain[-2]] <= apart[chain[-1], nearest]:
-                break
-            chain.append(nearest)
-        one, other = chain.pop(), chain.pop()
-        sum_of_sizes = sizes + sizes[one] + sizes[other]
-        merged = (sizes + sizes[one]) * apart[one] + (sizes + sizes[other]) * apart[other] - sizes * apart[one, other]
-        apart[one] = apart[:, one] = merged / sum_of_sizes
-        apart[other] = apart[:, other] = np.inf
-        sizes[one] += sizes[other]
-        part[part == other] = one
-    second: BoolArray = part != part[0]
-    return second
 
 
 def _move(window: VoiceWindow, speaker: Speaker | None) -> None:

@@ -19,8 +19,8 @@ from tools.documents import documents
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 NAMES = [page.name for page in PAGES]
 
-# Most words in all of docs/, and in README.md.
-MAX_WORDS = {"docs": 19_300, "README.md": 980}
+# Most words in all of docs/ (19,300 before gaps of unclear speech, and text too fast for people), and in README.md.
+MAX_WORDS = {"docs": 19_600, "README.md": 980}
 MAX_COLUMNS = 130
 MAX_CELL = 115  # characters
 

@@ -2,9 +2,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.cluster.hierarchy import fcluster, linkage
 
-from streamer.speakers.clusters import ClusteringSettings, Clusters, Speaker, VoiceWindow, in_two
+from streamer.speakers.clusters import ClusteringSettings, Clusters, Speaker, VoiceWindow
 from tests.unit.speakers.voices import heard, voice, window
 
 
@@ -113,11 +112,3 @@ def test_old_windows_are_forgotten_and_the_speakers_are_not() -> None:
     clusters.end_region()
     assert [each.start_s for each in clusters.windows] == [100.0]
     assert clusters.windows[0].speaker is clusters.speakers[0]
-
-
-@given(st.integers(2, 120), st.integers(0, 3), st.floats(0.1, 2.0), st.integers(0, 99))
-def test_vectors_fall_into_the_two_parts_that_scipy_finds(n: int, n_people: int, noise: float, seed: int) -> None:
-    shares = [{1 + number % n_people: 1.0} if n_people else {} for number in range(n)]
-    vectors = np.stack([heard(share, noise, seed=100 * seed + number) for number, share in enumerate(shares)])
-    part = fcluster(linkage(vectors, "ward"), 2, "maxclust")
-    assert np.array_equal(in_two(vectors), part != part[0])
