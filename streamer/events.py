@@ -304,8 +304,11 @@ class Error(Event, frozen=True, kw_only=True):
     heard_samples: int | msgspec.UnsetType = msgspec.UNSET
 
 
-class End(Event, frozen=True, kw_only=True):
+class End(Event, frozen=True, kw_only=True, omit_defaults=True):
     """The session is over. Nothing follows."""
+
+    # Length of a recording as a whole, in seconds. Left out for live audio.
+    time: Number = 0.0
 
 
 EVENT_TYPES: dict[str, type[Event]] = {cls.__name__.lower(): cls for cls in Event.__subclasses__()}

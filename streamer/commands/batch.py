@@ -18,7 +18,7 @@ from streamer.commands.progress import OnProgress
 from streamer.commands.transcribe import Files, print_error
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ClusterError, ConfigError, StreamerError, UnknownModelError, UsageError
-from streamer.events import End, Event, Ready
+from streamer.events import End, Event, Ready, seconds
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.table import Settings
 
@@ -139,6 +139,6 @@ def _events(log: EventLog, ready: Ready, segments: list[RecordedSegment], record
     yield log.append(ready)
     for segment in segments:
         yield log.append(segment.final)
-    yield log.append(End())
+    yield log.append(End(time=seconds(recording.n_samples)))
     if recording.truncated is not None:
         raise recording.truncated

@@ -215,7 +215,7 @@ def _offline(settings: Settings, model: WhisperModel, track: int, *, words: bool
             yield log.append(final)
         for gap in unclear[n_published:]:
             yield log.append(gap)
-        yield log.append(End())
+        yield log.append(End(time=seconds(recording.n_samples)))
         if unclear:
             _warn_of_gaps(path, unclear)
         if recording.truncated is not None:
@@ -239,10 +239,11 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         gaps: list[Gap] = []
+        unclear: list[Gap] = []
 
         def arrive(event: Event) -> None:
             if isinstance(event, Gap):
-                gaps.append(event)
+                (unclear if event.reason == "unclear" else gaps).append(event)
             events.put(event)
 
         truncated: TruncatedAudioError | None = None
@@ -269,6 +270,8 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
                 yield event
             except queue.Empty:
                 on_progress(live.position, live.ring.head)
+        if unclear:
+            _warn_of_gaps(path, unclear)
         if truncated is not None:
             raise truncated
         if gaps or live.failing:

@@ -109,17 +109,17 @@ def answer(asked: AnyAsked, segments: Sequence[RecordedSegment], duration_s: flo
         case "text":
             return RESPONSE_FORMATS["text"], f"{text}\n"
         case format:
-            return RESPONSE_FORMATS[format], write(format, [segment.final for segment in segments])
+            return RESPONSE_FORMATS[format], write(format, [segment.final for segment in segments], duration_s)
     return RESPONSE_FORMATS["json"], _json(body)
 
 
-def write(format: str, finals: Sequence[Final], model: str = "") -> str:
-    """Return a transcript in a format of `open_writer`; `txt` is its `text`."""
+def write(format: str, finals: Sequence[Final], duration_s: float, model: str = "") -> str:
+    """Return the transcript of a recording of `duration_s` in a format of `open_writer`; `txt` is its `text`."""
     stream = io.StringIO()
     writer = open_writer("text" if format == "txt" else format, stream)
     language = finals[0].language if finals else ""
     ready = Ready(model=model, device={}, sample_rate=SAMPLE_RATE, language=language)
-    for seq, event in enumerate([ready, *finals, End()], 1):
+    for seq, event in enumerate([ready, *finals, End(time=round(duration_s, 3))], 1):
         writer.handle(event.stamped(seq, ""))
     writer.close()
     return stream.getvalue()

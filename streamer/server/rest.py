@@ -51,7 +51,7 @@ class Rest:
                 segments = await unless_gone(request, _collect(job))
         if asked.format == "verbose_json":
             return _answer(asked, segments, job)
-        body = openai_rest.write(asked.format, [segment.final for segment in segments], job.model)
+        body = openai_rest.write(asked.format, [segment.final for segment in segments], job.duration_s, job.model)
         return respond(HTTPStatus.OK, body.encode(), openai_rest.FILE_FORMATS[asked.format])
 
     async def listen(self, request: Request) -> Response:

@@ -5,13 +5,14 @@ another, or become a tag.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 from typing import TextIO
 
 import msgspec
 
-from streamer.events import Final
-from streamer.outputs.subtitles.cues import Cue, SubtitleOptions, file_line, has_words
+from streamer.events import End, Event, Final
+from streamer.outputs.subtitles.cues import Cue, SubtitleOptions, file_line, has_words, milliseconds
 from streamer.outputs.subtitles.layout import ReadableLayout, WhisperLayout
 from streamer.outputs.subtitles.transcripts import Writer
 
@@ -22,8 +23,14 @@ class CueWriter(Writer):
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
         self._layout = WhisperLayout(options) if options.as_whisper else ReadableLayout()
-        # End of the last cue.
+        # End of the last cue, and of the recording if it is known.
         self._last_ms = 0
+        self._until_ms = math.inf
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, End) and event.time:
+            self._until_ms = milliseconds(event.time)
+        super().handle(event)
 
     def close(self) -> None:
         for cue in self._layout.close():
@@ -38,7 +45,7 @@ class CueWriter(Writer):
 
     def _cue(self, cue: Cue) -> None:
         start_ms = max(cue.start_ms, self._last_ms)
-        end_ms = max(cue.end_ms, start_ms + 1)
+        end_ms = max(int(min(cue.end_ms, self._until_ms)), start_ms + 1)
         if self._options.highlight_words and cue.timed:
             self._highlight(cue, start_ms)
             if not self._options.as_whisper and self._last_ms < end_ms:

@@ -82,6 +82,13 @@ def test_no_passage_reaches_over_long_silence_another_language_or_lost_audio(
     assert passages_of(SPEAKING, final("one", 0.0, 2.0), *between, second) == [(["one"], 0), (["two"], 0)]
 
 
+def test_a_passage_reaches_over_speech_of_which_no_word_was_found() -> None:
+    """More of it may be understood with what was said before and behind it."""
+    unclear = Gap(start=2.0, end=5.0, reason="unclear")
+    two_and_gap = (final("one", 0.0, 2.0), unclear, final("two", 5.0, 7.0))
+    assert passages_of(SPEAKING, *two_and_gap) == [(["one", "two"], 0)]
+
+
 def test_finals_without_words_and_translations_belong_to_none() -> None:
     translation = msgspec.structs.replace(final("eins", 0.0, 1.0), task="translate")
     assert passages_of(SPEAKING, final("", 0.0, 1.0), translation) == []

@@ -116,6 +116,12 @@ def test_a_final_without_word_times_is_spread_over_its_time() -> None:
     assert written("srt", [event]) == "1\n00:00:00,000 --> 00:00:01,000\none two\n\n"
 
 
+def test_no_cue_ends_behind_the_recording() -> None:
+    short = final((" and so far away", 0.0, 0.3))
+    assert "--> 00:00:00,883" in written("srt", [short]), "there is time to read it"
+    assert "--> 00:00:00,400" in written("srt", [short, End(time=0.4)])
+
+
 def test_an_endless_word_is_divided_in_no_time() -> None:
     assert written("srt", [final((" " + "a" * 500_000, 0.0, 3.0))]).count("a") == 500_000
 

@@ -97,8 +97,8 @@ def test_subtitles_and_text_are_no_json() -> None:
     assert answered(("response_format", "srt"))[1].startswith("1\n00:00:00,000 --> 00:00:00,900\nAsk not what\n\n2\n")
     assert answered(("response_format", "vtt"))[1].startswith("WEBVTT\n\n00:00:00.000 --> 00:00:00.900\n")
     assert {answered(("response_format", name))[0] for name in ("text", "srt", "vtt")} == {RESPONSE_FORMATS["text"]}
-    assert write("txt", [SEGMENTS[0].final]) == "Ask not what\n"
-    types = [json.loads(line)["type"] for line in write("jsonl", [SEGMENTS[0].final], "nano.en").splitlines()]
+    assert write("txt", [SEGMENTS[0].final], 2.0) == "Ask not what\n"
+    types = [json.loads(line)["type"] for line in write("jsonl", [SEGMENTS[0].final], 2.0, "nano.en").splitlines()]
     assert types == ["ready", "final", "end"]
 
 
