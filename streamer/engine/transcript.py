@@ -59,6 +59,9 @@ SPARE_SAMPLES = SAMPLE_RATE // 2
 # stable words. One is no reason: the next pass has more audio and often gets over it.
 MAX_STUCK_PASSES = 2
 
+# After this much speech in which no word is found, what begins the window is taken to be the reason: it moves on.
+MAX_EMPTY_SAMPLES = 6 * SAMPLE_RATE
+
 FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unstable
 
 # In a session's first speech, text of less than this is shown only once its language is sure: it may be in any.
@@ -504,10 +507,14 @@ class SessionTranscript(TranscriptState):
         return self._publish(n_final, min(max(position, self.segment_start), window.end))
 
     def move_on(self, window: Window) -> None:
-        """Let the next window begin with a later word if it would be too long, or have too many words.
+        """Let the next window begin with a later word if it would be too long, or have too many words or none at all.
 
         If the model has no room for it, all words become stable except the last ones.
         """
+        empty = self.tail.alone and not (self._open_words or self.tail.words)
+        if empty and self.schedule.speech.between(self.schedule.window_start, window.end) >= MAX_EMPTY_SAMPLES:
+            self.schedule.move_on(window.end - FORCED_MARGIN_SAMPLES)
+            return
         crowded = sum(len(word.tokens) for word in self.stable.since(self.first_word)) > MAX_STABLE_TOKENS
         if not crowded and not self.schedule.too_long(window.end):
             return

@@ -423,5 +423,6 @@ def captions(
             encoded(n_windows)
         engine.decode()
     check_promises(events)
-    assert not [event for event in events if isinstance(event, Gap)]
+    # nano.en, which knows whole sentences only, finds no words in some that begin in the middle.
+    assert not [event for event in events if isinstance(event, Gap) and event.reason != "unclear"]
     return [(event.text, event.start, event.end) for event in events if isinstance(event, Final)]

@@ -1108,6 +1108,28 @@ def test_words_behind_speech_without_words_wait_until_it_is_filled_or_a_gap() ->
     assert partial.text[: partial.stable] == "then more said"
 
 
+def test_after_long_speech_without_a_word_what_begins_the_window_is_left_out() -> None:
+    session = speaking(settings_of(policy="alignatt"))
+    for end_s in (2.0, 4.0, 5.8):
+        hear(session, end_s, CLEAR)
+        window = due(session, end_s)
+        assert window.start == 0
+        assert take(session, window, []) == []
+    hear(session, 6.4, CLEAR)
+    window = due(session, 6.4)
+    take(session, window, [])
+    hear(session, 8.0, CLEAR)
+    later = due(session, 8.0)
+    assert 0 < later.start < window.end
+    begin_s = later.start / SAMPLE_RATE
+    words: list[Said] = [(" then", 6.5 - begin_s, 7.0 - begin_s), (" more", 7.0 - begin_s, 7.5 - begin_s)]
+    assert shown(take(session, later, words)) == ("then more", 0)
+    hear(session, 9.0, CLEAR)
+    gap, _ = take(session, due(session, 9.0), [*words, (" said", 8.0 - begin_s, 8.6 - begin_s)])
+    assert isinstance(gap, Gap)
+    assert (gap.start, gap.end) == (0.0, 6.5)
+
+
 @pytest.mark.parametrize("n_speaking_on", [0, 30])
 def test_a_loop_that_stays_ends_with_what_was_known(n_speaking_on: int) -> None:
     """Its window begins within the open segment, whose words before the window are its prompt."""
