@@ -204,10 +204,10 @@ def _offline(settings: Settings, model: WhisperModel, track: int, *, words: bool
             on_language=lambda language, probabilities: _log_language(path, language, probabilities),
             on_unclear=note_unclear,
         ):
-            for gap in unclear[n_published:]:
-                if gap.start < final.start:
-                    n_published += 1
-                    yield log.append(gap)
+            due = [gap for gap in unclear[n_published:] if gap.start < final.start]
+            n_published += len(due)
+            for gap in due:
+                yield log.append(gap)
             if diarization is not None:
                 final = label_final(final, diarization)
             if glossary is not None:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.result import TimedWord, is_mark
 
-# Speech without a word that is a hole: people say two to five words a second. Of a text without any word, less.
+# Least speech without a word that is a hole, and in a text without any word. People say two to five words a second.
 HOLE_SAMPLES = 3 * SAMPLE_RATE // 2
 EMPTY_SAMPLES = SAMPLE_RATE
 
-# What a word covers at most, and more for each of its digits: beside skipped speech Whisper stretches it over that.
+# Longest audio that a word covers, and more for each of its digits. Times of words next to skipped speech include it.
 LONGEST_WORD_SAMPLES = SAMPLE_RATE
 DIGIT_SAMPLES = SAMPLE_RATE // 2
 

@@ -82,12 +82,13 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         """Raise SessionStateError if no session can be in this state."""
         utterances, text = self.schedule.utterances, self.transcript
         stable, tail = text.stable, text.tail
-        words = [*stable.words, *tail.words]
+        words = [*stable.words, *tail.words, *(text.before.words if text.before is not None else ())]
         positions = [
             *(self.needed_from, self.received, self.gate.last_speech, self.gate.floor, self.published_until),
             *(self.schedule.last_speech, self.schedule.window_start, self.paused_from or 0, text.segment_start),
             *self.flushes,
             *(end for loss in self.losses for end in (loss.start, loss.end)),
+            *(end for span in self.schedule.speech for end in span),
             *(end for word in words for end in (word.start_samples, word.end_samples)),
         ]
         for each in utterances:

@@ -31,7 +31,7 @@ from streamer.engine.words import (
     placed,
 )
 from streamer.events import Event, Final, Gap, Partial, seconds
-from streamer.whisper.plausible import can_be_spoken
+from streamer.whisper.plausible import can_be_spoken, repeats
 from streamer.whisper.result import Hypothesis, TimedWord, has_words, is_mark
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not become stable, and are shown only
@@ -49,7 +49,7 @@ SENTENCE_PROBABILITY = 0.7
 # Words that begin nearer than this to the end of the audio are hallucinated: no word is that short.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
 
-# Words that stand in the prompt already may be said again, but so many in a row are rather copied from it.
+# A speaker may repeat words of the prompt; this many in a row are probably copied from it.
 MIN_COPIED_WORDS = 5
 
 # Time that words get beyond what is known of it, before they count as too many to be spoken.
@@ -292,10 +292,10 @@ class SessionTranscript(TranscriptState):
             words = []
         known = self.stable.since(window.first_word)
         repeated = find_repeated(words, known)
-        repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
-        if repeats and repeated.stop == len(words):
+        goes_back = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
+        if goes_back and repeated.stop == len(words):
             del words[repeated.start :]
-        went_on = repeats and repeated.start < len(words)
+        went_on = goes_back and repeated.start < len(words)
         # A window that was issued before the next one was moved on may well repeat.
         foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
         text = "".join(word.text for word in words)
@@ -306,7 +306,7 @@ class SessionTranscript(TranscriptState):
             or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
             or not can_be_spoken(text, window.end - spoken_from)
         )
-        copies = len(words) >= MIN_COPIED_WORDS and text.strip() in request.prompt
+        copies = len(words) >= MIN_COPIED_WORDS and repeats(text, request.prompt)
         improbable = bool(words) and hypothesis.avg_logprob < self.settings.logprob_threshold
         self.tail = Tail(
             tuple(words),
@@ -328,7 +328,7 @@ class SessionTranscript(TranscriptState):
         hole = self.first_hole(window.end)
         # At the end of a window words may still come; alone, nothing else can be tried for them.
         skips = hole is not None and not (self.tail.alone and hole.index == self.tail.n_new)
-        is_stuck = skips or foreign or (repeats and repeated.start == 0)
+        is_stuck = skips or foreign or (goes_back and repeated.start == 0)
         self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
         trusted = not (silence or loops or foreign)
         if trusted and words and self.undecided and hypothesis.language_sure:
@@ -387,7 +387,7 @@ class SessionTranscript(TranscriptState):
         return True
 
     def first_hole(self, end: int) -> Hole | None:
-        """Return the first speech up to a position that no word covers, behind the stable words; None if there is none.
+        """Return the first speech after the stable words, up to a position, that no word covers; None for none.
 
         Its `index` counts the new words before it.
         """
@@ -475,7 +475,7 @@ class SessionTranscript(TranscriptState):
         if self.tail.foreign:
             self.language = ""
         else:
-            self._make_stable(self.tail.n_new if hole is None else hole.index)
+            self._make_stable(self._n_before_hole(end))
         if hole is not None:  # what was said before may be the reason
             self.said, self.first_in_prompt = "", self.stable.end
         # The end of a repeated word is uncertain; the decoder attended as far as this for it.

@@ -34,7 +34,7 @@ class TaskText:
         self._decoding = decoding
         self._settings = decoding.settings
         self._n_samples = n_samples
-        # Whether text is kept that nobody can have said, as openai-whisper keeps whatever the last temperature gave.
+        # Whether implausible text is kept, as openai-whisper keeps the text of the last temperature.
         self._keeps_all = decoding.fallback.keep_last
         self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
         self._draw = drawer(decoding.settings.seed)

@@ -129,9 +129,9 @@ class WhisperDecoder:
         )
 
     def _language(self, decoder: Decoder, request: Request) -> tuple[str, bool, str, str]:
-        """Return the language to decode in, and whether it is sure; a spoken one that is not allowed; the next likely.
+        """Return the language to decode in, whether it is sure, a spoken one that is not allowed, and the next likely.
 
-        The last two are empty if there is none.
+        The last two may be empty.
         """
         allowed = request.languages or tuple(self._model.tokenizer.languages)
         if request.language == "auto" and len(allowed) == 1:

@@ -23,7 +23,7 @@ def can_be_spoken(text: str, n_samples: int) -> bool:
 
 
 def repeats(text: str, before: str) -> bool:
-    """Return whether a text of more than two words stands in the text before it already, but for case and marks."""
+    """Return whether a text of more than two words repeats part of the text before it, ignoring case and marks."""
     said, known = (f" {' '.join(utils.default_process(each).split())} " for each in (text, before))
     return _n_words(text) > _FEW_WORDS and said in known
 

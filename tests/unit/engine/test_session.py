@@ -1196,7 +1196,7 @@ def speaking(settings: SessionSettings = SETTINGS) -> Session:
 
 
 def hear(session: Session, until_s: float, probability: float | None = None) -> list[Event]:
-    """Let audio come. By default it is speech of which nobody would miss words: clear only until it has begun."""
+    """Add audio. By default it is speech too faint to count as skipped: clear only until it has begun."""
     events: list[Event] = []
     position = session._schedule.received
     while position < until_s * SAMPLE_RATE:
