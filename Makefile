@@ -42,7 +42,7 @@ help: ## List the commands
 
 run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
 	@echo "The program is $(BIN)/streamer; source $(BIN)/activate puts it on the PATH of a terminal."
-	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
+	@$(BIN)/streamer run --config config.yaml --fallback examples/kennedy.flac $(ARGS)
 
 quick: WHICH := -m 'not slow'
 quick: style types tests ## All except the tests marked slow

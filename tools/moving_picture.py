@@ -21,7 +21,9 @@ import numpy as np
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Event, Final, Partial, Revision
-from tests.daemon import REPOSITORY, SAMPLE, connected, pcm16, recording, running
+from tests.daemon import REPOSITORY, connected, pcm16, recording, running
+
+EXAMPLE = REPOSITORY / "examples" / "kennedy.flac"
 
 WIDTH, HEIGHT = 860, 200
 COLUMNS, LINES, LINE_HEIGHT = 76, 3, 30
@@ -133,8 +135,8 @@ def _lines(stable: str, unstable: str) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="base", help="model (default: %(default)s)")
-    parser.add_argument("--recording", type=Path, default=SAMPLE, help="recording (default: nano.en's sample)")
-    parser.add_argument("--end", type=float, default=13.4, help="seconds of it (default: %(default)s)")
+    parser.add_argument("--recording", type=Path, default=EXAMPLE, help="recording (default: %(default)s)")
+    parser.add_argument("--end", type=float, default=11.0, help="seconds of it (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=REPOSITORY / "docs" / "captions.svg")
     arguments = parser.parse_args()
     audio = recording(arguments.recording, end_s=arguments.end)

@@ -1,7 +1,7 @@
 """Makes the pictures of docs/: a daemon's pages in a real Chromium, while it captions a recording.
 
     python -m tools.screenshots
-    python -m tools.screenshots --model base.en --output /tmp/pictures
+    python -m tools.screenshots --model small.en --output /tmp/pictures
     python -m tools.screenshots --told
 
 With `--told` only those of what is learnt after a final, from events that need no model.
@@ -31,14 +31,13 @@ from streamer.correct.pipeline import edits
 from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Final, Partial, Revision, Translation
 from tests.browser import Page, browse
-from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, connected, recording, running
+from tests.daemon import REPOSITORY, WAIT_S, Received, connected, recording, running
 from tests.wire.support import final, opened_log, partial, serving
+from tools.moving_picture import EXAMPLE
 
 DOCS = REPOSITORY / "docs"
 
-# Where sentences of the sample stand that nano.en gets right, in seconds.
-BEGIN_S, END_S = 6.0, 15.2
-SILENCE_S = 15.0  # behind them, so that the daemon still listens when the last picture is taken
+SILENCE_S = 15.0  # behind the recording, so that the daemon still listens when the last picture is taken
 SPEED = 0.25
 
 DESKTOP, PHONE, TELEVISION = (1280, 800), (390, 844), (1280, 720)
@@ -67,9 +66,8 @@ async def main(model: str, output: Path, *, told: bool) -> None:
         return
     with tempfile.TemporaryDirectory() as folder:
         talk = Path(folder) / "talk.wav"
-        soundfile.write(talk, recording(begin_s=BEGIN_S, end_s=END_S), SAMPLE_RATE)
         silence = np.zeros(round(SILENCE_S * SAMPLE_RATE), np.float32)
-        soundfile.write(talk, np.concatenate([recording(begin_s=BEGIN_S, end_s=END_S), silence]), SAMPLE_RATE)
+        soundfile.write(talk, np.concatenate([recording(EXAMPLE), silence]), SAMPLE_RATE)
         with running("--model", model, "--input", talk, "--speed", str(SPEED)) as daemon:
             async with (
                 connected(daemon.address("/v1/captions?after=0")) as (_, heard),
@@ -204,7 +202,7 @@ async def picture(page: Page, path: Path) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default=SAMPLE.parent.name, help="model (default: the one that is here)")
+    parser.add_argument("--model", default="base", help="model (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=DOCS, help="directory (default: docs)")
     parser.add_argument("--told", action="store_true", help="only what is learnt after a final; needs no model")
     arguments = parser.parse_args()
