@@ -372,8 +372,11 @@ class History:
         return next(iter(self._sessions("id = :id", id=id, public=public)), None)
 
     def named(self, prefix: str) -> list[KeptSession]:
-        """Return the newest sessions, two at most, with a prefix; leading dashes, as of flags, do not count."""
-        where = "substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
+        """Return the newest sessions, two at most, with a prefix; leading dashes, as of flags, do not count.
+
+        Without a prefix, as of a variable that is not set, none is meant.
+        """
+        where = ":prefix <> '' AND substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
         return self._sessions(where, prefix=prefix.lstrip("-"))
 
     def next_own(self, number: int) -> KeptSession | None:

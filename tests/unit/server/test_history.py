@@ -521,7 +521,8 @@ def test_a_session_is_named_by_the_beginning_of_its_name(history: History) -> No
     assert [session.id for session in history.named("xy")] == ["-xyz"]
     assert [session.id for session in history.named("-xy")] == ["-xyz"]
     assert [session.id for session in history.named("a%")] == ["a%_"]
-    assert history.named("q") == []
+    for none in ("q", "", "-", "--"):
+        assert history.named(none) == [], none
 
 
 def test_a_long_session_comes_in_pages(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
