@@ -38,6 +38,7 @@ APPLICATION_ID = 0x53545248  # "STRH", which distinguishes a history from other 
 VERSION = 2
 
 LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
+READERS_TIMEOUT_S = 1.0  # for programs that look whether a daemon writes, when one starts
 PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored; then it is published before
 RETRY_S = 2.0  # between attempts to write while writing fails
 TIDY_S = 60.0  # between two deletions of the oldest events
@@ -354,10 +355,13 @@ class History:
         if not _lock_path(self.path).exists():
             return False
         try:
-            with _locked(self.path):
-                return False
-        except (ConfigError, OSError, sqlite3.Error):
+            # A shared lock, for a moment, for which `_locked` waits.
+            uri = f"{_lock_path(self.path).absolute().as_uri()}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
+                connection.execute("SELECT * FROM sqlite_master").fetchall()
+        except (OSError, sqlite3.Error):
             return True  # or unknown: this user may not read the lock
+        return False
 
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
         """Return sessions, the newest first, of those with a number below `before`.
@@ -554,7 +558,8 @@ def _locked(path: Path) -> Iterator[None]:
     """
     beside = _lock_path(path)
     beside.touch(mode=0o600)
-    with contextlib.closing(sqlite3.connect(beside, timeout=0, check_same_thread=False)) as connection:
+    connecting = sqlite3.connect(beside, timeout=READERS_TIMEOUT_S, check_same_thread=False)
+    with contextlib.closing(connecting) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:

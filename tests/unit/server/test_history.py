@@ -197,6 +197,20 @@ def test_another_daemon_on_the_same_file_is_refused_in_one_line(history: History
     History(history.path).start().close()
 
 
+def test_a_program_that_looks_whether_a_daemon_writes_keeps_none_from_starting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READERS_TIMEOUT_S", WAIT_S)
+    History(path).start().close()
+    with closing(sqlite3.connect(path.with_name("history.db-lock"), check_same_thread=False)) as looking:
+        looking.execute("BEGIN")
+        looking.execute("SELECT * FROM sqlite_master").fetchall()
+        assert not History(path).in_use, "another that looks is no daemon"
+        threading.Timer(0.1, looking.rollback).start()
+        with closing(History(path).start()) as history:
+            assert history.in_use
+
+
 def test_to_ask_whether_a_daemon_writes_makes_no_file(path: Path) -> None:
     History(path).start().close()
     path.with_name("history.db-lock").unlink()
