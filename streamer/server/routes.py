@@ -126,7 +126,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     yield http("GET", "/v1/sessions/{name}/{line}", "read", transcripts.sound)
     yield http("DELETE", "/v1/sessions/{name}", "control", transcripts.delete)
     if recordings is not None:
-        rest = Rest(recordings, Uploads(context.settings))
+        rest = Rest(recordings, Uploads(lambda: context.settings))
         transcribe, translate = partial(rest.openai, task="transcribe"), partial(rest.openai, task="translate")
         yield http("POST", "/v1/audio/transcriptions", "stream", transcribe)
         yield http("POST", "/v1/audio/translations", "stream", translate)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -34,9 +34,9 @@ class Upload:
 class Uploads:
     """Receives recordings, up to `server.max_recordings` at once."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.max_bytes = round(settings.max_upload_mb * 1e6)
-        self.max_open = settings.max_recordings
+    def __init__(self, settings: Callable[[], ServerSettings]) -> None:
+        """`settings` returns those of now: a reload may change the limits."""
+        self._settings = settings
         self._n_open = 0
 
     @contextlib.asynccontextmanager
@@ -46,8 +46,9 @@ class Uploads:
         The file is deleted when the block is left. Raises BusyError if too many are open, UploadError if the recording
         is missing, empty or too large, or the form cannot be read; ClientDisconnect.
         """
-        if self._n_open >= self.max_open:
-            raise BusyError(f"{self.max_open} recordings are at work (server.max_recordings): try again later")
+        most = self._settings().max_recordings
+        if self._n_open >= most:
+            raise BusyError(f"{most} recordings are at work (server.max_recordings): try again later")
         self._n_open += 1
         try:
             with tempfile.TemporaryDirectory(prefix="streamer-", ignore_cleanup_errors=True) as folder:
@@ -85,11 +86,11 @@ class Uploads:
         return Upload(path, ImmutableMultiDict(fields))
 
     async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
-        n_bytes = 0
+        n_bytes, most = 0, round(self._settings().max_upload_mb * 1e6)
         async for chunk in request.stream():
             n_bytes += len(chunk)
-            if n_bytes > self.max_bytes:
-                message = f"the body has more than {self.max_bytes} bytes (server.max_upload_mb): send a shorter one"
+            if n_bytes > most:
+                message = f"the body has more than {most} bytes (server.max_upload_mb): send a shorter one"
                 raise UploadError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             yield chunk
 

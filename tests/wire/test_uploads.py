@@ -37,7 +37,8 @@ class Taken:
     """An application that takes uploads and tells what came."""
 
     def __init__(self, max_open: int = 2) -> None:
-        self.uploads = Uploads(ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open))
+        settings = ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open)
+        self.uploads = Uploads(lambda: settings)
         self.paths: list[Path] = []
         # Cleared to hold requests.
         self.go = asyncio.Event()
