@@ -174,7 +174,7 @@ def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[M
         return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": "", "loaded": True})())
 
     for name in names:
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.bin").write_bytes(bytes(1000))
     settings = ModelSettings(name="nano.en", also=tuple(str(tmp_path / name) for name in names))
     models = Models(settings, load, lambda: available.pop(0) if available else 1e12)
@@ -209,6 +209,16 @@ def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, mo
     assert loaded == []
     assert [info.name for info in models.all()] == ["nano.en", "a"]
     assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
+
+
+def test_each_name_is_listed_once_and_stands_for_the_first(tmp_path: Path, model: WhisperModel) -> None:
+    models, _ = known_models(tmp_path, [], "a", "elsewhere/a", "elsewhere/nano.en")
+    models.serve_with(model)
+    assert [info.name for info in models.all()] == ["nano.en", "a"]
+    assert (models.find("nano.en").path, models.find("a").path) == (SAMPLE.parent, tmp_path / "a")
+    assert models.find(str(tmp_path / "elsewhere" / "a")).path == tmp_path / "elsewhere" / "a"
+    with pytest.raises(UnknownModelError, match=r"expected one of nano\.en, a;"):
+        models.find("b")
 
 
 def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> None:
