@@ -64,6 +64,7 @@ RELOADABLE = (
     *("server.token", "server.token_file", "server.origins", "server.proxies"),
     *("server.max_streams", "server.max_subscribers", "server.resume_s"),
     *("server.max_connections", "server.max_connections_per_address"),
+    *("server.max_recordings", "server.max_upload_mb"),
     *("server.header_timeout_s", "server.first_message_s", "server.idle_s"),
     *("log.level", "log.access"),
 )

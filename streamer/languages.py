@@ -1,4 +1,4 @@
-"""Whisper's languages as OpenAI calls them."""
+"""Whisper's languages as OpenAI calls them, and their scripts."""
 
 _NAMES = (
     "en:english zh:chinese de:german es:spanish ru:russian ko:korean fr:french ja:japanese pt:portuguese tr:turkish"
@@ -22,6 +22,13 @@ _OTHER_NAMES = (
 LANGUAGE_NAMES = dict(pair.replace("_", " ").split(":") for pair in _NAMES.split())
 _CODES = {name: code for code, name in LANGUAGE_NAMES.items()}
 _CODES |= dict(pair.split(":") for pair in _OTHER_NAMES.split())
+
+# Characters of scripts whose words have no spaces between them (Thai, Lao, Burmese, Khmer, Japanese, Chinese), as a
+# class of regular expressions has them.
+WITHOUT_SPACES = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+    "\uff66-\uff9f\U00020000-\U0003ffff"
+)
 
 
 def code_of(language: str) -> str:

@@ -14,14 +14,13 @@ import numpy as np
 from rapidfuzz.distance import Levenshtein
 
 from streamer.errors import UsageError
+from streamer.languages import WITHOUT_SPACES
 
-# Scripts that are written without spaces (Thai, Lao, Burmese, Japanese, Chinese): each of their characters counts as a
-# word, so that the error rate is that of characters.
-_NO_SPACES = "\u0e00-\u0eff\u1000-\u109f\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_LETTERS = rf"[^\W{_NO_SPACES}]+"
-_SIGN = rf"[^\w\s{_NO_SPACES}]"
+# Each character of a script without spaces counts as a word, so that the error rate is that of characters.
+_LETTERS = rf"[^\W{WITHOUT_SPACES}]+"
+_SIGN = rf"[^\w\s{WITHOUT_SPACES}]"
 # Signs in front are looked at from the first of them only, or a million of them would be looked at from each.
-_WORD = re.compile(rf"(?:(?<!{_SIGN}){_SIGN}+)?([{_NO_SPACES}]|{_LETTERS}(?:['’]{_LETTERS})*){_SIGN}*")
+_WORD = re.compile(rf"(?:(?<!{_SIGN}){_SIGN}+)?([{WITHOUT_SPACES}]|{_LETTERS}(?:['’]{_LETTERS})*){_SIGN}*")
 
 # What is said of a candidate: a model, and behind each @ a setting.
 _SETTING = re.compile(r"@(?=\w+\.\w+=)")

@@ -32,7 +32,7 @@ class Guard:
 
     app: ASGIApp
     context: Context
-    max_body_bytes: Callable[[Scope], int]
+    max_body_bytes: Callable[[Scope], tuple[int, str]]  # and the setting that says so, in brackets, if any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Refuse a request, or pass it on with its client's address in `scope`."""
@@ -80,9 +80,9 @@ class Guard:
             text = "the request has a Content-Length and a Transfer-Encoding: expected one of them"
             return Refusal(400, text, "http", {"Connection": "close"})
         length = headers.get("content-length", "0")
-        most = self.max_body_bytes(scope)
+        most, setting = self.max_body_bytes(scope)
         if len(length) > 15 or int(length) > most:
-            return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}", "body")
+            return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}{setting}", "body")
         return None
 
 

@@ -24,6 +24,7 @@ from streamer import events as types
 from streamer.engine.eventlog import Keep, KeepAudio, no_audio
 from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
+from streamer.languages import WITHOUT_SPACES
 from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import one_line, printable
 from streamer.server import history_audio
@@ -38,6 +39,7 @@ APPLICATION_ID = 0x53545248  # "STRH", which distinguishes a history from other 
 VERSION = 2
 
 LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
+READERS_TIMEOUT_S = 1.0  # for programs that look whether a daemon writes, when one starts
 PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored; then it is published before
 RETRY_S = 2.0  # between attempts to write while writing fails
 TIDY_S = 60.0  # between two deletions of the oldest events
@@ -79,10 +81,13 @@ CREATE VIEW sessions AS
         coalesce((SELECT end_s FROM events WHERE session = first.session AND end_s IS NOT NULL
             ORDER BY seq DESC LIMIT 1), 0.0) AS end_s
     FROM events AS first WHERE type = 'ready';
-CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2');
 CREATE TRIGGER forget AFTER DELETE ON events BEGIN DELETE FROM texts WHERE rowid = old.id; END;
 """
+# With vowels and tones that follow their letter (M), such as Thai's: they are part of a word.
+_TEXTS = """CREATE VIRTUAL TABLE texts USING fts5
+(text, tokenize = "unicode61 remove_diacritics 2 categories 'L* N* Co M*'")"""
 _INSERT = "INSERT OR IGNORE INTO events (own, source, at, event) VALUES (?, ?, ?, ?)"
+_INSERT_TEXT = "INSERT INTO texts (rowid, text) VALUES (?, ?)"
 
 # Ends all sessions, each when its last event came.
 _END_ALL = """
@@ -90,12 +95,16 @@ INSERT INTO events (own, source, at, event)
 SELECT own, source, at, json_object('type', 'end', 'seq', max(seq) + 1, 'session', session) FROM events
 WHERE session IN (SELECT id FROM sessions WHERE ended IS NULL) GROUP BY session
 """
-_EVENTS = """
-SELECT seq, event, CASE WHEN :newest THEN
-    (SELECT event FROM events AS later WHERE type = 'revision' AND session = events.session AND about = events.seq
-        ORDER BY id DESC LIMIT 1) END AS revision
+_REVISION = """(SELECT event FROM events AS later
+    WHERE type = 'revision' AND session = events.session AND about = events.seq ORDER BY id DESC LIMIT 1)"""
+_EVENTS = f"""
+SELECT seq, event, CASE WHEN :newest THEN {_REVISION} END AS revision
 FROM events WHERE session = :session AND seq > :after AND type <> 'end' ORDER BY seq LIMIT :limit
-"""
+"""  # noqa: S608
+_FINALS = f"""
+SELECT id, CAST(coalesce(json_extract(coalesce({_REVISION}, event), '$.text'), '') AS TEXT) AS text
+FROM events WHERE type = 'final'
+"""  # noqa: S608
 _SPEAKERS = "SELECT event FROM events INDEXED BY kinds WHERE type = 'speakers' AND session = ? ORDER BY id"
 
 # The name of a client's stream is a secret while the stream is open: a client that knows it can take the stream over.
@@ -124,6 +133,10 @@ _MOST = 2**63 - 1  # more than any number that SQLite assigns
 
 # A search: phrases in quotation marks, and words.
 _TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
+
+# In `texts` and searches, around each character of scripts without spaces: each is a word, and their words are phrases.
+_SEPARATOR = "\x1f"
+_NO_SPACE = re.compile(f"(?<=[{WITHOUT_SPACES}])|(?=[{WITHOUT_SPACES}])")
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,10 +367,13 @@ class History:
         if not _lock_path(self.path).exists():
             return False
         try:
-            with _locked(self.path):
-                return False
-        except (ConfigError, OSError, sqlite3.Error):
+            # A shared lock, for a moment, for which `_locked` waits.
+            uri = f"{_lock_path(self.path).absolute().as_uri()}?mode=ro"
+            with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
+                connection.execute("SELECT * FROM sqlite_master").fetchall()
+        except (OSError, sqlite3.Error):
             return True  # or unknown: this user may not read the lock
+        return False
 
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
         """Return sessions, the newest first, of those with a number below `before`.
@@ -372,8 +388,11 @@ class History:
         return next(iter(self._sessions("id = :id", id=id, public=public)), None)
 
     def named(self, prefix: str) -> list[KeptSession]:
-        """Return the newest sessions, two at most, with a prefix; leading dashes, as of flags, do not count."""
-        where = "substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
+        """Return the newest sessions, two at most, with a prefix; leading dashes, as of flags, do not count.
+
+        Without a prefix, as of a variable that is not set, none is meant.
+        """
+        where = ":prefix <> '' AND substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
         return self._sessions(where, prefix=prefix.lstrip("-"))
 
     def next_own(self, number: int) -> KeptSession | None:
@@ -442,13 +461,14 @@ class History:
         Upper case and accents are ignored. Raises ConfigError if the text has no word.
         """
         terms = (phrase or word for phrase, word in _TERM.findall(printable(text)))
-        expression = " ".join(f'"{term}"' for term in terms if any(char.isalnum() for char in term))
+        expression = " ".join(f'"{_indexed(term)}"' for term in terms if any(char.isalnum() for char in term))
         if not expression:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
         with self.opened() as connection:
             rows = connection.execute(_HITS, {**values, "begin": marks[0], "end": marks[1]}).fetchall()
-            return [msgspec.convert(dict(row), Hit, strict=False) for row in rows]
+            shown = [{**row, "snippet": row["snippet"].replace(_SEPARATOR, "")} for row in rows]
+            return [msgspec.convert(row, Hit, strict=False) for row in shown]
 
     def delete(self, session: KeptSession) -> int:
         """Delete a session and all traces of its text; return the number of finals."""
@@ -551,7 +571,8 @@ def _locked(path: Path) -> Iterator[None]:
     """
     beside = _lock_path(path)
     beside.touch(mode=0o600)
-    with contextlib.closing(sqlite3.connect(beside, timeout=0, check_same_thread=False)) as connection:
+    connecting = sqlite3.connect(beside, timeout=READERS_TIMEOUT_S, check_same_thread=False)
+    with contextlib.closing(connecting) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
@@ -574,7 +595,7 @@ def _check_schema(connection: sqlite3.Connection, path: Path, *, create: bool = 
     (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if create and not (version or application or n_tables):
         marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
-        connection.executescript(_SCHEMA + marks)
+        connection.executescript(f"{_SCHEMA}{_TEXTS};{marks}")
     elif application != APPLICATION_ID:
         raise ConfigError(f"{path} is another program's database, not a history: name another file in server.history")
     elif version != VERSION:
@@ -582,6 +603,18 @@ def _check_schema(connection: sqlite3.Connection, path: Path, *, create: bool = 
             f"the history {path} has version {version}: this streamer reads and writes version {VERSION};"
             " use the one that wrote it, or name another file in server.history"
         )
+    elif create and not connection.execute("SELECT 1 FROM sqlite_master WHERE sql = ?", (_TEXTS,)).fetchall():
+        with connection:  # an earlier streamer made the index
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("DROP TABLE IF EXISTS texts")
+            connection.execute(_TEXTS)
+            rows = ((row["id"], _indexed(row["text"])) for row in connection.execute(_FINALS))
+            connection.executemany(_INSERT_TEXT, rows)
+
+
+def _indexed(text: str) -> str:
+    """Return text as `texts` has it; only `search` shows it to others."""
+    return _NO_SPACE.sub(_SEPARATOR, printable(text))
 
 
 def _insert(connection: sqlite3.Connection, entry: _Entry) -> None:
@@ -593,11 +626,11 @@ def _insert(connection: sqlite3.Connection, entry: _Entry) -> None:
         return
     cursor = connection.execute(_INSERT, (entry.own, entry.source, entry.at, text))
     if isinstance(event, Final) and cursor.rowcount == 1:
-        connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, printable(event.text)))
+        connection.execute(_INSERT_TEXT, (cursor.lastrowid, _indexed(event.text)))
     elif isinstance(event, Revision):  # a search finds what is shown
         connection.execute(
             "UPDATE texts SET text = ? WHERE rowid = (SELECT id FROM events WHERE session = ? AND seq = ?)",
-            (printable(event.text), event.session, event.of),
+            (_indexed(event.text), event.session, event.of),
         )
 
 

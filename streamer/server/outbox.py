@@ -70,7 +70,8 @@ class Outbox:
     @property
     def overflow_reason(self) -> str:
         """The reason of the close frame: how far behind the subscriber is, and how it gets the rest."""
-        return f"too slow: {len(self)} events behind, reconnect with ?after={self.last_taken or 0}"
+        behind = f"{len(self)} events behind (server.queue_events)"
+        return f"too slow: {behind}, reconnect with ?after={self.last_taken or 0}"
 
     def _next_of_replay(self) -> Event | None:
         for event in self._replay:

@@ -78,8 +78,10 @@ def make_app(context: Context) -> ASGIApp:
         message = f"path {scope['path']!r:.100} does not exist: there are /, /overlay, /settings, {paths}"
         await respond_error(HTTPStatus.NOT_FOUND, message, path=scope["path"])(scope, receive, send)
 
-    def max_body_bytes(scope: Scope) -> int:
-        return round(context.settings.max_upload_mb * 1e6) if _brings_recording(scope) else MAX_BODY_BYTES
+    def max_body_bytes(scope: Scope) -> tuple[int, str]:
+        if _brings_recording(scope):
+            return round(context.settings.max_upload_mb * 1e6), " (server.max_upload_mb)"
+        return MAX_BODY_BYTES, ""
 
     app = Starlette(
         routes=routes,
@@ -124,7 +126,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     yield http("GET", "/v1/sessions/{name}/{line}", "read", transcripts.sound)
     yield http("DELETE", "/v1/sessions/{name}", "control", transcripts.delete)
     if recordings is not None:
-        rest = Rest(recordings, Uploads(context.settings))
+        rest = Rest(recordings, Uploads(lambda: context.settings))
         transcribe, translate = partial(rest.openai, task="transcribe"), partial(rest.openai, task="translate")
         yield http("POST", "/v1/audio/transcriptions", "stream", transcribe)
         yield http("POST", "/v1/audio/translations", "stream", translate)
@@ -179,9 +181,9 @@ async def _open_socket(context: Context, socket: Socket, websocket: WebSocket) -
     await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
     caller: tokens.AccessToken = websocket.state.caller
     connection, most = Connection(websocket), context.settings.max_subscribers
-    if sum(other.path == path for other in context.sockets.values()) >= most:
+    if path == CAPTIONS and sum(other.path == path for other in context.sockets.values()) >= most:
         context.metrics.refused("subscribers")
-        reason = f"no room: {most} clients are connected, try again later"
+        reason = f"no room: {most} clients read captions (server.max_subscribers), try again later"
         await connection.close(Close(CloseCode.TRY_AGAIN_LATER, reason))
         return
     task = asyncio.current_task()

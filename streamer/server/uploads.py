@@ -2,13 +2,12 @@
 
 import asyncio
 import contextlib
-import shutil
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, TypeVar
 
 from starlette.datastructures import ImmutableMultiDict, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -34,9 +33,9 @@ class Upload:
 class Uploads:
     """Receives recordings, up to `server.max_recordings` at once."""
 
-    def __init__(self, settings: ServerSettings) -> None:
-        self.max_bytes = round(settings.max_upload_mb * 1e6)
-        self.max_open = settings.max_recordings
+    def __init__(self, settings: Callable[[], ServerSettings]) -> None:
+        """`settings` returns those of now: a reload may change the limits."""
+        self._settings = settings
         self._n_open = 0
 
     @contextlib.asynccontextmanager
@@ -46,30 +45,32 @@ class Uploads:
         The file is deleted when the block is left. Raises BusyError if too many are open, UploadError if the recording
         is missing, empty or too large, or the form cannot be read; ClientDisconnect.
         """
-        if self._n_open >= self.max_open:
-            raise BusyError(f"{self.max_open} recordings are at work (server.max_recordings): try again later")
+        most = self._settings().max_recordings
+        if self._n_open >= most:
+            raise BusyError(f"{most} recordings are at work (server.max_recordings): try again later")
         self._n_open += 1
         try:
             with tempfile.TemporaryDirectory(prefix="streamer-", ignore_cleanup_errors=True) as folder:
-                upload = await self._receive(request, Path(folder) / "recording")
+                upload = await self._receive(request, Path(folder))
                 if not upload.path.stat().st_size:
                     raise UploadError("the recording is empty: expected a file of audio")
                 yield upload
         finally:
             self._n_open -= 1
 
-    async def _receive(self, request: Request, path: Path) -> Upload:
+    async def _receive(self, request: Request, folder: Path) -> Upload:
         if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
-            return await self._receive_form(request, path)
+            return await self._receive_form(request, folder)
+        path = folder / "recording"
         with path.open("xb") as file:
             async for chunk in self._bounded(request):
                 await asyncio.to_thread(file.write, chunk)
         return Upload(path, ImmutableMultiDict())
 
-    async def _receive_form(self, request: Request, path: Path) -> Upload:
+    async def _receive_form(self, request: Request, folder: Path) -> Upload:
         limits: dict[str, Any] = {"max_files": MAX_FIELDS, "max_fields": MAX_FIELDS, "max_part_size": MAX_FIELD_BYTES}
         try:
-            form = await MultiPartParser(request.headers, self._bounded(request), **limits).parse()
+            form = await _FormParser(folder, request.headers, self._bounded(request), **limits).parse()
         except (MultiPartException, ValueError) as error:  # ValueError: an unknown charset
             reason = error.message.rstrip(".").lower() if isinstance(error, MultiPartException) else "its charset"
             raise UploadError(f"the form cannot be read ({reason}): expected multipart/form-data in UTF-8") from None
@@ -78,20 +79,33 @@ class Uploads:
             part = next((part for name, part in files if name == "file"), files[0][1] if files else None)
             if part is None:
                 raise UploadError("the form has no file: expected the recording as its part 'file'")
-            await asyncio.to_thread(_copy, part.file, path)
             fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
         finally:
             await form.close()
-        return Upload(path, ImmutableMultiDict(fields))
+        return Upload(Path(part.file.name), ImmutableMultiDict(fields))
 
     async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
-        n_bytes = 0
+        n_bytes, most = 0, round(self._settings().max_upload_mb * 1e6)
         async for chunk in request.stream():
             n_bytes += len(chunk)
-            if n_bytes > self.max_bytes:
-                message = f"the body has more than {self.max_bytes} bytes (server.max_upload_mb): send a shorter one"
+            if n_bytes > most:
+                message = f"the body has more than {most} bytes (server.max_upload_mb): send a shorter one"
                 raise UploadError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             yield chunk
+
+
+class _FormParser(MultiPartParser):
+    """Parses a form; its files go into a folder, where Starlette's own have no names, and would have to be copied."""
+
+    def __init__(self, folder: Path, *arguments: Any, **limits: Any) -> None:  # noqa: ANN401 - passed on
+        super().__init__(*arguments, **limits)
+        self._folder = folder
+
+    def on_headers_finished(self) -> None:
+        super().on_headers_finished()
+        if (upload := self._current_part.file) is not None:
+            upload.file = (self._folder / str(self._current_files)).open("x+b")
+            self._files_to_close_on_error.append(upload.file)  # type: ignore[arg-type]
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
@@ -113,8 +127,3 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 async def _wait_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def _copy(source: BinaryIO, path: Path) -> None:
-    with path.open("xb") as file:
-        shutil.copyfileobj(source, file)

@@ -77,7 +77,11 @@ class Models:
         self._own, self._own_path = model, path.resolve() if path is not None else Path(self._settings.name)
 
     def all(self) -> list[ModelInfo]:
-        return [self.describe(known) for known in self._named()]
+        """Return the models that a request may name: of several with one name the first, which the name stands for."""
+        models: dict[str, Known] = {}
+        for known in self._named():
+            models.setdefault(known.shown, known)
+        return [self.describe(known) for known in models.values()]
 
     def describe(self, known: Known) -> ModelInfo:
         model = self._own if known.path == self._own_path else self._loaded.get(known.path)
@@ -98,8 +102,9 @@ class Models:
         if known is None and ALL in self._settings.also and (path := cache.cached(name)):
             known = Known(name, path.resolve())  # by another of its names
         if known is None:
+            shown = ", ".join(dict.fromkeys(model.shown for model in named))
             raise UnknownModelError(
-                f"model {name!r:.100} is not here: expected one of {', '.join(model.shown for model in named):.500};"
+                f"model {name!r:.100} is not here: expected one of {shown:.500};"
                 " `streamer models pull` fetches others, and model.also names them"
             )
         return known

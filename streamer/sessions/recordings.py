@@ -1,6 +1,7 @@
 """Transcribes whole recordings beside live sessions, one after another, for `server.interfaces.Recordings`.
 
-One thread takes them from a bounded queue. Before each call of a graph it lets windows of live sessions go first.
+One thread takes them from a queue; `server.uploads` limits how many there are. Before each call of a graph it lets
+windows of live sessions go first.
 """
 
 import asyncio
@@ -114,11 +115,8 @@ class Recordings:
         if (wait_idle := self._wait_idle) is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._remove)
-        most = self._settings.server.max_recordings
         if self._stopping:
             raise _stopping()
-        if len(self._jobs) >= most:
-            raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
         self._jobs[job] = None
         self._worker.put(self, lambda: self._run(wait_idle))
         return job

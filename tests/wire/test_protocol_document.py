@@ -7,12 +7,15 @@ import os
 import re
 import sys
 import threading
+import wave
 from functools import partial
 from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
 
 from streamer.errors import (
     AudioDeviceError,
@@ -85,7 +88,7 @@ def test_the_examples_of_messages_are_some_and_every_key_is_described() -> None:
 
 
 async def test_the_python_client_prints_the_finals() -> None:
-    (program,) = blocks("python")
+    program, _ = blocks("python")
     async with serving() as running:
         program = program.replace("127.0.0.1:8765", f"127.0.0.1:{running.port}")
         running.log.append(final(1, "before"))
@@ -98,6 +101,40 @@ async def test_the_python_client_prints_the_finals() -> None:
         running.log.close()
         assert (await within(process.stdout.read())).split() == [b"live"]
         assert await within(process.wait()) == 0
+
+
+async def test_the_python_client_that_sends_fast_waits_for_the_answers_to_its_pings(tmp_path: Path) -> None:
+    _, program = blocks("python")
+    audio, path = bytes(20_000_000), tmp_path / "long.wav"  # more than the system's buffers have room for
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes(audio)
+    impatient = {"ping_interval": 0.05, "ping_timeout": 0.1}  # by default 20 s each
+    patch = f"import websockets.asyncio.client as c; c.connect.__init__.__kwdefaults__.update({impatient})\n"
+    async with serving() as running, serving() as other:
+        program = patch + program.replace("127.0.0.1:8765", f"127.0.0.1:{running.port}")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", program, path, stdout=asyncio.subprocess.PIPE, env={**os.environ, "NO_PROXY": "*"}
+        )
+        async with other.socket("/v1/stream", **impatient, close_timeout=0.1) as client:
+            sending = asyncio.create_task(send_all(client, audio))
+            streams = [await each.streams.first() for each in (running, other)]
+            while not sending.done():  # until the one with a limit is cut off
+                for stream in streams:
+                    stream.room.clear()
+                await asyncio.sleep(0.01)
+                for stream in streams:
+                    stream.room.set()
+                await asyncio.sleep(0)
+        with pytest.raises(ConnectionClosed, match="keepalive ping timeout"):
+            await sending
+        said, _ = await within(process.communicate())
+        assert (said.decode(), process.returncode) == (f"{len(audio)} bytes\n", 0)
+
+
+async def send_all(client: ClientConnection, audio: bytes) -> None:
+    for start in range(0, len(audio), 16_000):
+        await client.send(audio[start : start + 16_000])
 
 
 @pytest.mark.slow

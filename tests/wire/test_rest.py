@@ -241,6 +241,7 @@ async def test_a_body_beyond_the_limit_is_refused_by_its_length_and_by_its_bytes
         for body in (bytes(1_500_000), pieces(1_500_000)):
             response = await served.client.post("/whisper/nano.en", content=body)
             assert response.status_code == 413
+            assert "server.max_upload_mb" in response.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("stream", ["true", "false"])

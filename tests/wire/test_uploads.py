@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -37,7 +38,8 @@ class Taken:
     """An application that takes uploads and tells what came."""
 
     def __init__(self, max_open: int = 2) -> None:
-        self.uploads = Uploads(ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open))
+        settings = ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open)
+        self.uploads = Uploads(lambda: settings)
         self.paths: list[Path] = []
         # Cleared to hold requests.
         self.go = asyncio.Event()
@@ -86,6 +88,16 @@ async def test_a_form_gives_its_file_and_its_fields_in_any_order() -> None:
         assert told["n_bytes"] == len(AUDIO)
         # Whatever its name, where it is the only one.
         assert (await client.post("/", files={"audio": ("../a", b"abc")})).json()["n_bytes"] == 3
+
+
+@pytest.mark.skipif(not hasattr(psutil.Process, "io_counters"), reason="this system does not count what is written")
+@pytest.mark.parametrize("arguments", [{"content": AUDIO}, {"files": {"file": AUDIO}}])
+async def test_a_recording_is_written_once(arguments: dict[str, Any]) -> None:
+    taken, process = Taken(), psutil.Process()
+    async with taken.client() as client:
+        before = process.io_counters().write_chars
+        assert (await client.post("/", **arguments)).json()["n_bytes"] == len(AUDIO)
+        assert process.io_counters().write_chars - before < 1.5 * len(AUDIO)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,9 @@
 import asyncio
 
+import pytest
+
 from streamer.events import Error, Final, Gap, Partial, Speech
+from streamer.server.routes import CAPTIONS, SOCKETS
 from tests.wire.support import (
     closing,
     deaf_socket,
@@ -10,6 +13,7 @@ from tests.wire.support import (
     opened_log,
     partial,
     serving,
+    within,
 )
 
 
@@ -86,7 +90,7 @@ async def test_overflow_closes_1013_and_names_the_place_to_come_back_to() -> Non
             running.log.append(final(n, "x"))
         code, reason = await closing(client)
         assert code == 1013
-        assert reason == "too slow: 11 events behind, reconnect with ?after=1"
+        assert reason == "too slow: 11 events behind (server.queue_events), reconnect with ?after=1"
         async with running.socket("/v1/captions?after=1&session=s1") as again:
             assert [(await next_event(again)).seq for _ in range(98)] == list(range(2, 100))
 
@@ -125,10 +129,16 @@ async def test_there_is_room_for_so_many_subscribers_only() -> None:
             async with running.socket("/v1/captions") as three:
                 code, reason = await closing(three)
                 assert code == 1013
-                assert "no room" in reason
+                assert "server.max_subscribers" in reason
         await running.value("streamer_subscribers", {}, 0)
         async with running.socket("/v1/captions") as client:
             assert (await next_event(client)).type == "ready"
+
+
+@pytest.mark.parametrize("path", sorted(SOCKETS.keys() - {CAPTIONS}))
+async def test_streams_do_not_count_as_subscribers(path: str) -> None:
+    async with serving(max_subscribers=1) as running, running.socket(path), running.socket(path) as second:
+        await within(await second.ping())
 
 
 async def test_what_is_no_event_of_the_session_takes_no_number_and_is_not_repeated() -> None:

@@ -98,6 +98,18 @@ def test_words_are_found_in_all_sessions(path: Path, capsys: pytest.CaptureFixtu
     assert "no word to search for" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", [("show",), ("export",), ("redo",), ("delete", "--yes")])
+@pytest.mark.parametrize("name", ["", "-"])
+def test_a_variable_that_is_not_set_names_no_session(
+    path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], name: str
+) -> None:
+    for session in ("abd", "xyz"):
+        assert streamer(path, "delete", session, "--yes") == 0
+    assert streamer(path, *command, name) == 2
+    assert f"there is no session {name!r}" in capsys.readouterr().err
+    assert [session.id for session in History(path).sessions(9)] == ["abc1"]
+
+
 def test_nothing_is_deleted_unasked(
     path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -197,6 +197,20 @@ def test_another_daemon_on_the_same_file_is_refused_in_one_line(history: History
     History(history.path).start().close()
 
 
+def test_a_program_that_looks_whether_a_daemon_writes_keeps_none_from_starting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READERS_TIMEOUT_S", WAIT_S)
+    History(path).start().close()
+    with closing(sqlite3.connect(path.with_name("history.db-lock"), check_same_thread=False)) as looking:
+        looking.execute("BEGIN")
+        looking.execute("SELECT * FROM sqlite_master").fetchall()
+        assert not History(path).in_use, "another that looks is no daemon"
+        threading.Timer(0.1, looking.rollback).start()
+        with closing(History(path).start()) as history:
+            assert history.in_use
+
+
 def test_to_ask_whether_a_daemon_writes_makes_no_file(path: Path) -> None:
     History(path).start().close()
     path.with_name("history.db-lock").unlink()
@@ -521,7 +535,8 @@ def test_a_session_is_named_by_the_beginning_of_its_name(history: History) -> No
     assert [session.id for session in history.named("xy")] == ["-xyz"]
     assert [session.id for session in history.named("-xy")] == ["-xyz"]
     assert [session.id for session in history.named("a%")] == ["a%_"]
-    assert history.named("q") == []
+    for none in ("q", "", "-", "--"):
+        assert history.named(none) == [], none
 
 
 def test_a_long_session_comes_in_pages(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -588,11 +603,33 @@ def test_words_and_phrases_are_found_newest_first(history: History) -> None:
     assert history.search("good", 2, before=newest.number) == [oldest]
 
 
-def test_what_stands_between_spaces_and_punctuation_is_a_word_in_any_script(history: History) -> None:
-    said(history, "s1", "今天，天气很好。", "早上好 OpenVINO です")
-    assert found(history, "天气很好") == ["今天，[天气很好]。"]
-    assert found(history, "很好") == []
-    assert found(history, "openvino 早上好") == ["[早上好] [OpenVINO] です"]
+@pytest.mark.parametrize("converted", [False, True])
+def test_words_are_found_in_any_script(path: Path, converted: bool) -> None:
+    with closing(History(path).start()) as history:
+        said(history, "s1", "今天，天气很好。", "早上好OpenVINO です", "ยินดีต้อนรับสู่ประเทศไทย", "학교 갑니다", "हिन्दी में")
+        said(history, "s3", "old")
+        log = opened_log(history, "s2")
+        log.append(Revision(of=log.append(final(1, "北亰")).seq, by="glossary", text="北京", words=(), edits=()))
+        wait_published(log)
+    if converted:  # as an earlier streamer wrote it
+        change(history, "CREATE TABLE old AS SELECT rowid AS id, replace(text, char(31), '') AS text FROM texts")
+        change(history, "DROP TABLE texts")
+        tokenize = "tokenize = 'unicode61 remove_diacritics 2'"
+        change(history, f"CREATE VIRTUAL TABLE texts USING fts5 (text, {tokenize})")
+        change(history, "INSERT INTO texts (rowid, text) SELECT id, text FROM old")
+        assert found(history, "OLD") == ["[old]"], "before a daemon has started with it"
+    with closing(History(path).start()) as history:
+        assert found(history, "天气很好") == ["今天，[天气很好]。"]
+        assert found(history, "很好") == ["今天，天气[很好]。"]
+        assert found(history, "好很") == []
+        assert found(history, "openvino 早上好") == ["[早上好][OpenVINO] です"]
+        assert found(history, "で") == ["早上好OpenVINO [で]す"]
+        assert found(history, "ต้อนรับ") == ["ยินดี[ต้อนรับ]สู่ประเทศไทย"]
+        assert found(history, "ตอนรบ") == [], "other vowels and tones"
+        assert found(history, "학교") == ["[학교] 갑니다"]
+        assert found(history, "हिन्दी") == ["[हिन्दी] में"]
+        assert found(history, "北京") == ["[北京]"]
+        assert found(history, "亰") == []
 
 
 def test_nothing_that_is_searched_for_is_a_syntax_error(history: History) -> None:

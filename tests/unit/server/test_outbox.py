@@ -40,7 +40,7 @@ def test_overflow_says_where_to_come_back() -> None:
     assert not outbox.overflowed
     outbox.put(final(5, "a").stamped(5, "s"))
     assert outbox.overflowed
-    assert outbox.overflow_reason == "too slow: 4 events behind, reconnect with ?after=1"
+    assert outbox.overflow_reason == "too slow: 4 events behind (server.queue_events), reconnect with ?after=1"
     outbox.put(final(6, "a").stamped(6, "s"))
     assert len(outbox) == 4
 

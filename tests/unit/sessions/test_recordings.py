@@ -20,7 +20,7 @@ from streamer.sessions import yielding
 from streamer.sessions.models import Models
 from streamer.sessions.recordings import Job, Recordings
 from streamer.sessions.yielding import WaitIdle
-from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
+from streamer.settings.table import DecodingSettings, ModelSettings, Settings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
@@ -40,11 +40,9 @@ def refuse(name: str) -> WhisperModel:
 
 @asynccontextmanager
 async def working(
-    model: WhisperModel,
-    wait_idle: WaitIdle = lambda timeout_s, quiet_s: True,
-    **server: Any,  # noqa: ANN401 - passed on
+    model: WhisperModel, wait_idle: WaitIdle = lambda timeout_s, quiet_s: True
 ) -> AsyncIterator[Recordings]:
-    settings = Settings(server=ServerSettings(**server))
+    settings = Settings()
     recordings = Recordings(settings, Models(settings.model, refuse))
     recordings.serve_with(model, wait_idle)
     try:
@@ -118,27 +116,23 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
         assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
 
 
-async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
+async def test_a_recording_that_is_closed_ends_at_once_and_a_stop_ends_the_others(
     model: WhisperModel, sentence: Path
 ) -> None:
     # Live sessions are busy all the time.
-    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s), max_recordings=2) as recordings:
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
         first, second = [await recordings.open(sentence, ENGLISH) for _ in range(2)]
-        with pytest.raises(BusyError, match="max_recordings"):
-            await recordings.open(sentence, ENGLISH)
-        second.close()
-        third = await recordings.open(sentence, ENGLISH)
         first.close()
         assert await collect(first) == []
         recordings.stop()
         with pytest.raises(StoppingError):
-            await collect(third)
+            await collect(second)
         with pytest.raises(StoppingError):
             await recordings.open(sentence, ENGLISH)
 
 
 async def test_a_recording_that_was_closed_is_forgotten_before_its_turn(model: WhisperModel, sentence: Path) -> None:
-    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s), max_recordings=2) as recordings:
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
         await recordings.open(sentence, ENGLISH)
         for _ in range(3):
             closed = await recordings.open(sentence, ENGLISH)
@@ -180,7 +174,7 @@ def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[M
         return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": "", "loaded": True})())
 
     for name in names:
-        (tmp_path / name).mkdir()
+        (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "model.bin").write_bytes(bytes(1000))
     settings = ModelSettings(name="nano.en", also=tuple(str(tmp_path / name) for name in names))
     models = Models(settings, load, lambda: available.pop(0) if available else 1e12)
@@ -215,6 +209,16 @@ def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, mo
     assert loaded == []
     assert [info.name for info in models.all()] == ["nano.en", "a"]
     assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
+
+
+def test_each_name_is_listed_once_and_stands_for_the_first(tmp_path: Path, model: WhisperModel) -> None:
+    models, _ = known_models(tmp_path, [], "a", "elsewhere/a", "elsewhere/nano.en")
+    models.serve_with(model)
+    assert [info.name for info in models.all()] == ["nano.en", "a"]
+    assert (models.find("nano.en").path, models.find("a").path) == (SAMPLE.parent, tmp_path / "a")
+    assert models.find(str(tmp_path / "elsewhere" / "a")).path == tmp_path / "elsewhere" / "a"
+    with pytest.raises(UnknownModelError, match=r"expected one of nano\.en, a;"):
+        models.find("b")
 
 
 def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> None:
