@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
@@ -366,6 +367,33 @@ async def test_the_page_comes_back_after_a_restart_and_shows_nothing_twice() -> 
         async with serving(new, port=port):
             await page.wait_for(finals_are(*texts, "the daemon was restarted", "new run"))
             assert (await saved(page)).splitlines() == [*texts, "[the daemon was restarted]", "new run"]
+
+
+async def test_the_page_says_where_captions_are_missing(history: History) -> None:
+    missing = "captions are missing here: they are no longer kept, or cannot be read"
+    log, later = (EventLog(name, 2, keep=history.keeper(source="microphone")) for name in ("own", "later"))
+    log.append(ready())
+    log.append(final(1, "before"))
+    async with (
+        serving(log, history_file=history) as running,
+        cutting(running.port) as proxy,
+        browse(f"http://127.0.0.1:{proxy.port}/") as page,
+    ):
+        await page.wait_for(finals_are("before"))
+        proxy.cut()
+        for n in range(2, 5):
+            log.append(final(n, f"number {n}"))
+        later.append(ready())
+        later.append(final(1, "after"))
+        await asyncio.to_thread(wait_published, later)
+        with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("DROP TABLE events")
+        texts = ("before", missing, "number 3", "number 4")
+        await page.wait_for(finals_are(*texts))
+        port = running.port
+        await running.server.stop()
+        async with serving(later, port=port, history_file=history):
+            await page.wait_for(finals_are(*texts, missing, "the daemon was restarted", "after"))
 
 
 async def test_the_page_does_not_grow_for_ever() -> None:

@@ -15,15 +15,13 @@ const POLL_MS = 50;
 // after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
 // Returns {retry(), close()}.
 export function listen({ url, token, after, onEvent, onState }) {
-  let session = null;
-  let seq = 0;
+  const place = new Place();
   let ended = false;
   const line = new Line({ url, token, path: "v1/captions", onState }, {
-    query: () => (session === null ? { after } : { after: seq, session }),
+    query: () => (place.session ? { after: place.seq, session: place.session } : { after }),
     opened() {},
     message(event) {
-      if (event.session === session && event.seq <= seq) return;
-      ({ session, seq } = event);
+      if (!place.moved(event)) return;
       ended = event.type === "end";
       onEvent(event);
     },
@@ -46,8 +44,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   const rate = start.sample_rate ?? 16000;
   const frameBytes = (start.format === "f32le" ? 4 : 2) * (start.channels ?? 1);
   const sent = new Sent({ ...start, type: "start" }, frameBytes, KEPT_S * rate);
-  let session = "";
-  let seq = 0;
+  let place = new Place();
   let known = false; // whether there ever was a session
   let base = 0; // where the session began, in samples of all the audio
   let settled = 0; // up to where its text is known
@@ -59,9 +56,9 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   const line = new Line({ url, token, path: "v1/stream", onState }, {
     query: () => ({}),
     opened(socket) {
-      ready = !session;
+      ready = !place.session;
       if (!ready) {
-        socket.send(JSON.stringify({ type: "resume", session, after: seq })); // `resumed` comes first
+        socket.send(JSON.stringify({ type: "resume", session: place.session, after: place.seq })); // `resumed` comes first
         return;
       }
       beginAnew(base);
@@ -79,9 +76,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
         refused(event);
         return;
       }
-      const notice = event.type === "error" && !event.fatal && event.seq === seq; // is not counted
-      if (event.session === session && event.seq <= seq && !notice) return;
-      ({ session, seq } = event);
+      if (!place.moved(event)) return;
       known = true;
       if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);
       else if (event.type === "error" && event.fatal) fatal = event;
@@ -102,7 +97,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   });
 
   function refused(error) {
-    if (error.code === "unknown_session" && session) {
+    if (error.code === "unknown_session" && place.session) {
       beginAnew(settled);
       line.drop();
       line.open();
@@ -114,8 +109,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
     if (position < sent.first) line.report({ state: "lost", message: "audio that is not kept any more has no text" });
     sent.rewind(position);
     base = settled = Math.min(Math.max(position, sent.first), sent.position);
-    session = "";
-    seq = 0;
+    place = new Place();
     heard = null;
   }
 
@@ -167,6 +161,20 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
       return sent.waiting + (line.socket?.bufferedAmount ?? 0);
     },
   };
+}
+
+// Session and number of the newest event.
+class Place {
+  session = "";
+  seq = 0;
+
+  // Advance to an event; return whether it is new. Errors that are no events of the session repeat the last number.
+  moved(event) {
+    const between = event.type === "error" && !event.fatal && event.seq === this.seq;
+    if (event.session === this.session && event.seq <= this.seq && !between) return false;
+    ({ session: this.session, seq: this.seq } = event);
+    return true;
+  }
 }
 
 // What was sent in a stream and may have to be sent again: audio and commands, in order. Positions count samples of all the
