@@ -1,5 +1,5 @@
 // A client of a streamer daemon (docs/protocol.md): its captions, and those of one's own audio. Connections that break are
-// made again, and nothing is lost or comes twice. No dependencies; for browsers, and for Node from version 22 on.
+// made again, and nothing is lost or comes twice. No dependencies; for browsers and Node 22 or later.
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000]; // from one attempt to connect to the next
 const REFUSALS = [1002, 1003, 1007, 1008, 1009, 1010, 4000]; // close codes after which a stream cannot go on
@@ -8,6 +8,7 @@ const MAX_KEPT_ITEMS = 20000; // pieces of audio and commands among it
 const MESSAGE_BYTES = 2 ** 16;
 const MAX_BUFFERED_BYTES = 2 ** 18; // in the browser; what is behind that waits here
 const POLL_MS = 50;
+const ABNORMAL = 1006; // the close code of a connection that ended without one (RFC 6455, 7.4.1)
 
 // Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
 // connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, message}. `status` is that of
@@ -92,7 +93,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
     lost({ code, reason, status, message }) {
       const final = fatal || !known || REFUSALS.includes(code) || status === 401 || status === 403;
       if (final) over(fatal ?? { code, message: message || reason || `close code ${code}` });
-      else line.later({ message: reason });
+      else line.later({ status, message: message || reason });
     },
   });
 
@@ -259,17 +260,19 @@ class Line {
     this.path = path;
     this.report = onState;
     this.#client = client;
+    if (!globalThis.WebSocket) throw new Error("this JavaScript has no WebSocket: expected a browser, or Node 22 or later");
   }
 
   open() {
     clearTimeout(this.#timer);
     if (this.socket) return;
     this.report({ state: "connecting", attempt: this.#attempt });
+    const token = this.token();
     const address = new URL(this.path, this.url);
     for (const [key, value] of Object.entries(this.#client.query())) {
       if (value !== undefined) address.searchParams.set(key, value);
     }
-    const socket = openSocket(address, this.token());
+    const socket = openSocket(address, token);
     this.socket = socket;
     let opened = false;
     socket.onopen = () => {
@@ -283,13 +286,18 @@ class Line {
       this.#attempt = 0;
       this.#client.message(JSON.parse(data));
     };
-    socket.onclose = async ({ code, reason }) => {
+    // Node 22 fires no `close` when it cannot connect.
+    const closed = new Promise((resolve) => {
+      socket.onclose = resolve;
+      socket.onerror = () => resolve({ code: ABNORMAL, reason: "" });
+    });
+    closed.then(async ({ code, reason }) => {
       if (this.socket !== socket) return;
-      const refusal = opened ? {} : await whyNot(address, this.token());
+      const refusal = opened ? {} : await whyNot(address, token);
       if (this.socket !== socket) return;
       this.socket = null;
       this.#client.lost({ code, reason, ...refusal });
-    };
+    });
   }
 
   // Try at once, as if nothing had failed.
