@@ -174,6 +174,10 @@ async def test_what_cannot_work_is_told_at_once() -> None:
     })
     """
     async with serving() as running, browse(running.url) as page:
+        for token in ("key\n", "schlüssel", "密码", "\ud800"):
+            (refused, message), failed = await page.evaluate(f"{script}({json.dumps(token)})")
+            assert (refused, failed) == ("refused", ["failed", message])
+            assert "expected printable ASCII" in message
         await page.evaluate("delete window.WebSocket")  # as in Node 20
         assert all("Node 22" in message for message in await page.evaluate(f"{script}('')"))
 

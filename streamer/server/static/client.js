@@ -9,6 +9,7 @@ const MESSAGE_BYTES = 2 ** 16;
 const MAX_BUFFERED_BYTES = 2 ** 18; // in the browser; what is behind that waits here
 const POLL_MS = 50;
 const ABNORMAL = 1006; // the close code of a connection that ended without one (RFC 6455, 7.4.1)
+const POLICY = 1008; // that of a client which is refused
 
 // Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
 // connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, message}. `status` is that of
@@ -268,6 +269,10 @@ class Line {
     if (this.socket) return;
     this.report({ state: "connecting", attempt: this.#attempt });
     const token = this.token();
+    if (!/^[ -~]*$/.test(token)) {
+      this.#client.lost({ code: POLICY, status: 401, message: "the token has characters that no token has: expected printable ASCII; copy it again" });
+      return;
+    }
     const address = new URL(this.path, this.url);
     for (const [key, value] of Object.entries(this.#client.query())) {
       if (value !== undefined) address.searchParams.set(key, value);
