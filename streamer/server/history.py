@@ -122,6 +122,9 @@ _DAY_S = 86_400.0
 _LAST_TIME = 32_535_215_999.0 - _DAY_S  # of the year 3000, the last that Windows knows, in any time zone
 _MOST = 2**63 - 1  # more than any number that SQLite assigns
 
+# Around each match in a snippet. Texts that can be found have no control characters.
+MARKS = ("\x02", "\x03")
+
 # A search: phrases in quotation marks, and words.
 _TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
 
@@ -151,7 +154,7 @@ class Hit:
     start_s: float
     end_s: float
     at: float  # when it became final
-    snippet: str  # the words that were found, marked, and those around them
+    snippet: str  # the words that were found, between MARKS, and those around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -425,19 +428,10 @@ class History:
                         found.append(event)
         return found
 
-    def search(
-        self,
-        text: str,
-        limit: int,
-        *,
-        before: int | None = None,
-        public: bool = False,
-        marks: tuple[str, str] = ("[", "]"),
-    ) -> list[Hit]:
+    def search(self, text: str, limit: int, *, before: int | None = None, public: bool = False) -> list[Hit]:
         """Return finals with all these words and "phrases", the newest first, of those with a number below `before`.
 
         public : as in `sessions`
-        marks : placed around the words that were found, in the snippets
 
         Upper case and accents are ignored. Raises ConfigError if the text has no word.
         """
@@ -447,7 +441,7 @@ class History:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
         with self.opened() as connection:
-            rows = connection.execute(_HITS, {**values, "begin": marks[0], "end": marks[1]}).fetchall()
+            rows = connection.execute(_HITS, {**values, "begin": MARKS[0], "end": MARKS[1]}).fetchall()
             return [msgspec.convert(dict(row), Hit, strict=False) for row in rows]
 
     def delete(self, session: KeptSession) -> int:

@@ -216,7 +216,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
     earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
     earlier.append(ready())
     for n in range(1, 601):
-        earlier.append(final(n, f"number {n}", start=3.0 * n))
+        earlier.append(final(n, f"number {n}" + " [laughs] a[0]" * (n == 7), start=3.0 * n))
     earlier.close()
     wait_published(earlier)
     log = opened_log()
@@ -229,6 +229,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
         search = "((field) => {{ field.value = '{}'; field.dispatchEvent(new Event('input')); }})({})"
         await page.evaluate(search.format("NUMBER 7", "document.querySelector('#sessions-query')"))
         await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
+        assert await page.text("#sessions-list span") == "number 7 [laughs] a[0]"
         await page.click("#sessions-list button")
         await page.wait_for("document.querySelector('#finals .current')?.textContent.includes('number 7')")
         assert not await page.evaluate("document.querySelector('#sessions').open")

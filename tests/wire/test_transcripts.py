@@ -77,7 +77,7 @@ async def test_sessions_are_listed_newest_first_in_pages(history: History) -> No
 
 
 async def test_words_are_searched_for(history: History) -> None:
-    said(history, "s0", "Good morning everybody", "a good day")
+    said(history, "s0", "Good morning everybody", "a [good] day")
     said(history, "secret", "a good stream that goes on", own=False, end=False)
     async with asking(history) as client:
         found = (await client.get("/v1/sessions", params={"q": "GOOD", "limit": 1})).json()
@@ -87,10 +87,10 @@ async def test_words_are_searched_for(history: History) -> None:
             "start": 3.0,
             "end": 3.9,
             "time": "",
-            "snippet": "a [good] day",
+            "snippet": "a [\x02good\x03] day",
         }
         found = (await client.get("/v1/sessions", params={"q": "GOOD", "before": found["before"]})).json()
-        assert [hit["snippet"] for hit in found["hits"]] == ["[Good] morning everybody"]
+        assert [hit["snippet"] for hit in found["hits"]] == ["\x02Good\x03 morning everybody"]
         for text in ('"', "a AND", "x' OR 1=1 --", "NEAR(", "*", "\0", "ä" * 501, ""):
             answer = await client.get("/v1/sessions", params={"q": text})
             assert answer.status_code in (200, 400), text
