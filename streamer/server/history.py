@@ -394,6 +394,8 @@ class History:
         """Yield the events of a session, `ready` first; they are read in pages.
 
         newest : apply corrections to finals, and leave out the events with the corrections
+
+        Raises HistoryError, also if the session is deleted meanwhile.
         """
         names = SpeakerNames()
         if newest:
@@ -406,6 +408,8 @@ class History:
             for event in events:
                 if not (newest and isinstance(event, Revision | Speakers)):
                     yield names.named(event) if isinstance(event, Final) else event
+        if self.session(session.id) is None:
+            raise HistoryError("the session was deleted while it was read: what has been read of it is not all")
 
     def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
         """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.

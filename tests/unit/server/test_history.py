@@ -636,6 +636,18 @@ def test_texts_are_read_and_found_as_corrected_since(history: History, monkeypat
     assert history.search("siobhan", 9) == []
 
 
+def test_a_transcript_that_is_deleted_while_it_is_read_does_not_seem_complete(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    session = said(history, "s1", *"abcd")
+    read = history.transcript(session)
+    assert [next(read).type for _ in range(2)] == ["ready", "final"]
+    history.delete(session)
+    with pytest.raises(HistoryError, match="deleted while it was read"):
+        next(read)
+
+
 def test_nothing_is_left_of_what_was_deleted(history: History) -> None:
     session = said(history, "s1", *(f"Zanzibar {i} " + "much more text " * 20 for i in range(300)))
     said(history, "s2", "something else")
