@@ -114,7 +114,7 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
 
 
 async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_first() -> None:
-    lines = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText)"
+    lines = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText.trim())"
     async with serving() as running, browse(running.url) as page:
 
         def revise(of: Final, text: str, *speakers: str) -> None:
@@ -137,7 +137,7 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
             await page.command("Input.dispatchKeyEvent", type=kind, key="Enter", windowsVirtualKeyCode=13, text="\r")
         assert await page.evaluate("document.querySelector('.revised').ariaExpanded") == "true"
         assert await page.evaluate("document.querySelector('.first').checkVisibility()")
-        assert await page.text(".first") == "from shavon"
+        assert await page.text(".first") == "At first: from shavon"
 
         # Only who speaks is news: it is shown, what is open stays so, and nothing is read again.
         revise(first, "from Siobhan", "S1", "S3")
@@ -146,13 +146,53 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
         running.log.append(Speakers(same=("S3", "S1")))
         running.log.append(Translation(of=second.seq, text="der nächste", language="de"))
         await page.wait_for("document.querySelector('.translation')?.lang === 'de'")
-        assert await page.evaluate(lines) == ["S1\nfrom Siobhan\nfrom shavon", "the next\nder nächste"]
+        assert await page.evaluate(lines) == ["S1\nfrom Siobhan\nAt first: from shavon", "the next\nder nächste"]
         assert await page.evaluate("document.activeElement.ariaExpanded") == "true"
         revise(running.log.append(final(3, "and shavon")), "and Siobhan")
         await page.wait_for("heard.at(-1).endsWith('and Siobhan')")
         assert len(await page.evaluate("heard")) in (4, 5)  # it is read once, but where the page was slow
         assert await saved(page) == "S1: from Siobhan\nthe next\nand Siobhan\n"
         assert page.problems == []
+
+
+COPIED = """
+00:00 The first African American community was founded here.
+00:20 A paragraph. It goes on.
+00:40
+S1
+Go ahead
+S2
+please now Good night.
+Gute Nacht.
+شكرا لكم. مع السلامة.
+01:05 – 01:07 missing: audio was lost before it could be read
+
+01:10 and so it goes
+"""
+
+
+async def test_text_that_is_copied_has_the_spaces_and_lines_of_the_page() -> None:
+    log = opened_log()
+    texts = ("The first African American", "community was founded here.", "A paragraph.", "It goes on.")
+    for n, (start, text) in enumerate(zip((0.0, 2.0, 20.0, 21.0), texts, strict=True)):
+        log.append(final(n, text, start))
+    log.append(labelled(final(5, "Go ahead please now", 40.0), "S1", "S1", "S2", "S2"))
+    said = [
+        log.append(msgspec.structs.replace(final(n, text, 36.0 + n), language=language, speaker="S2"))
+        for n, (text, language) in enumerate((("Good night.", "en"), ("شكرا لكم.", "ar"), ("مع السلامة.", "ar")), 6)
+    ]
+    log.append(Translation(of=said[0].seq, text="Gute Nacht.", language="de"))
+    log.append(Gap(start=65.0, end=66.2, reason="overrun"))
+    log.append(partial(9, "and so it goes", 6, 70.0))
+    async with serving(log) as running, browse(running.url) as page:
+        await page.wait_for("document.querySelector('.translation') && document.querySelector('#spoken p')")
+        await page.click("#display [name=times]")
+        await page.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        await page.command("Browser.grantPermissions", permissions=["clipboardReadWrite"], origin=running.url)
+        await page.evaluate("getSelection().selectAllChildren(document.body); document.execCommand('copy')")
+        copied = await page.evaluate("navigator.clipboard.readText()")
+        assert COPIED in copied.replace("\r\n", "\n")
+        assert copied.count("Good night.") == 1  # without what is there for screen readers only
 
 
 async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: Path) -> None:
@@ -207,7 +247,7 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: 
 @pytest.mark.parametrize("path", ["overlay", "settings"])
 async def test_axe_core_finds_nothing_serious_on_other_pages(path: str) -> None:
     async with serving() as running, browse(running.url + path) as page:
-        running.log.append(final(1, "Good morning everybody."))
+        running.log.append(partial(1, "Good morning everybody.", 23))  # clients that connect later get it, too
         await page.wait_for("document.body.innerText.length")
         assert [found for found in await page.violations() if found.startswith(("serious", "critical"))] == []
 
