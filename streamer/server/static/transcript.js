@@ -121,7 +121,7 @@ export class Transcript {
       case "error":
         if (event.fatal) this.error = event.message;
         if (event.code !== "history_lost") shown.added.push(this.#keep("error", event.message));
-        else if (this.entries.at(-1)?.text !== LOST) shown.added.push(this.#keep("gap", LOST)); // history and daemon may both tell
+        else if (this.entries.at(-1)?.text !== LOST) shown.added.push(this.#keep("gap", LOST)); // history and daemon may both report it
         break;
       case "end":
         this.ended = true;
