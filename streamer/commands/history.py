@@ -3,6 +3,7 @@
 No daemon is needed; one may write the file meanwhile.
 """
 
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -21,14 +22,12 @@ from streamer.outputs.subtitles import open_writer, subtitle_options
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import speaker_of, turns
 from streamer.outside import printable
-from streamer.server.history import AUTO, History, KeptSession, history_path, shown_time
+from streamer.server.history import AUTO, MARKS, History, KeptSession, history_path, shown_time
 from streamer.server.history_audio import find_spans
 from streamer.settings.table import Settings
 
 LAST = "last"  # names the newest session
 SHOWN_CHARS = 8  # of a session's name: enough to distinguish it from all others
-
-_MARKS = ("\x02", "\x03")  # around what was found, until it is drawn
 
 
 def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
@@ -98,7 +97,7 @@ def search(settings: Settings, words: Sequence[str], console: Console, *, limit:
 
     Returns the exit code: 1 if there are none, as grep does.
     """
-    hits = find_history(settings).search(" ".join(words), limit, marks=_MARKS)
+    hits = find_history(settings).search(" ".join(words), limit)
     for hit in reversed(hits):
         place = f"{short_name(hit.session)}  {local_time(hit.at)}  {clock(hit.start_s)}  "
         console.print(Text(place) + _highlighted(hit.snippet), soft_wrap=True)
@@ -160,7 +159,7 @@ def _confirm(what: str, *, yes: bool) -> None:
 
 def _highlighted(snippet: str) -> Text:
     text = Text()
-    for i, part in enumerate(snippet.replace(_MARKS[1], _MARKS[0]).split(_MARKS[0])):
+    for i, part in enumerate(re.split("|".join(MARKS), snippet)):
         text.append(part, style="bold" if i % 2 else "")
     return text
 

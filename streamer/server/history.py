@@ -131,6 +131,9 @@ _DAY_S = 86_400.0
 _LAST_TIME = 32_535_215_999.0 - _DAY_S  # of the year 3000, the last that Windows knows, in any time zone
 _MOST = 2**63 - 1  # more than any number that SQLite assigns
 
+# Around each match in a snippet. Texts that can be found have no control characters.
+MARKS = ("\x02", "\x03")
+
 # A search: phrases in quotation marks, and words.
 _TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
 
@@ -164,7 +167,7 @@ class Hit:
     start_s: float
     end_s: float
     at: float  # when it became final
-    snippet: str  # the words that were found, marked, and those around them
+    snippet: str  # the words that were found, between MARKS, and those around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,6 +413,8 @@ class History:
         """Yield the events of a session, `ready` first; they are read in pages.
 
         newest : apply corrections to finals, and leave out the events with the corrections
+
+        Raises HistoryError, also if the session is deleted meanwhile.
         """
         names = SpeakerNames()
         if newest:
@@ -422,6 +427,8 @@ class History:
             for event in events:
                 if not (newest and isinstance(event, Revision | Speakers)):
                     yield names.named(event) if isinstance(event, Final) else event
+        if self.session(session.id) is None:
+            raise HistoryError("the session was deleted while it was read: what has been read of it is not all")
 
     def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
         """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
@@ -444,19 +451,10 @@ class History:
                         found.append(event)
         return found
 
-    def search(
-        self,
-        text: str,
-        limit: int,
-        *,
-        before: int | None = None,
-        public: bool = False,
-        marks: tuple[str, str] = ("[", "]"),
-    ) -> list[Hit]:
+    def search(self, text: str, limit: int, *, before: int | None = None, public: bool = False) -> list[Hit]:
         """Return finals with all these words and "phrases", the newest first, of those with a number below `before`.
 
         public : as in `sessions`
-        marks : placed around the words that were found, in the snippets
 
         Upper case and accents are ignored. Raises ConfigError if the text has no word.
         """
@@ -466,7 +464,7 @@ class History:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
         with self.opened() as connection:
-            rows = connection.execute(_HITS, {**values, "begin": marks[0], "end": marks[1]}).fetchall()
+            rows = connection.execute(_HITS, {**values, "begin": MARKS[0], "end": MARKS[1]}).fetchall()
             shown = [{**row, "snippet": row["snippet"].replace(_SEPARATOR, "")} for row in rows]
             return [msgspec.convert(row, Hit, strict=False) for row in shown]
 

@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.wav import wav
 from streamer.errors import HistoryError
-from streamer.events import Final, Gap
+from streamer.events import Error, Final, Gap
 from streamer.outputs.subtitles import open_writer
 from streamer.protocols.adapter import read_query
 from streamer.server import history_audio
@@ -35,6 +35,8 @@ MARGIN_S = 0.1  # around it: words' times are about as exact
 
 # Extensions of a session's name.
 CONTENT_TYPES = {"txt": "text/plain; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
+
+_UNREAD = "the rest of the session is missing: its history cannot be read, or was deleted meanwhile"
 
 _Number = Annotated[int, msgspec.Meta(ge=1, le=10**15)]
 
@@ -176,13 +178,15 @@ def _described(found: KeptSession | Hit) -> dict[str, object]:
 
 
 def _written(history: History, session: KeptSession, format: str) -> Iterator[str]:
-    """Yield a transcript in pieces; if it cannot be read to its end, the last says so: the answer has begun."""
+    """Yield a transcript in pieces; if it cannot be read to its end, its last line says so: the answer has begun."""
     stream = io.StringIO()
+    seq = 0
     writer = open_writer("text" if format == "txt" else format, stream)
     try:
         # JSON Lines have each event as it came, those that correct finals included.
         for event in history.transcript(session, newest=format != "jsonl"):
             writer.handle(event)
+            seq = event.seq
             if stream.tell() >= CHUNK_CHARS:
                 yield stream.getvalue()
                 stream.seek(0)
@@ -190,7 +194,11 @@ def _written(history: History, session: KeptSession, format: str) -> Iterator[st
         writer.close()
     except HistoryError as error:
         logger.warning("%s", error)
-        stream.write("\n\nthe rest of the history cannot be read\n")
+        lost = Error(seq=seq, session=session.id, code="history_lost", message=_UNREAD, fatal=False)
+        if format == "jsonl":
+            writer.handle(lost)
+        else:
+            stream.write(f"\n[{_UNREAD}]\n")
     yield stream.getvalue()
 
 

@@ -138,12 +138,59 @@ async def test_captions_are_followed_and_a_refusal_is_told() -> None:
         assert await page.evaluate("states.find(({ code }) => code).message.includes('colour')")
 
 
+async def test_an_error_without_a_close_is_a_broken_connection() -> None:
+    script = """
+    (async () => {
+      const { listen } = await import("./client.js");
+      class Refused { // as Node 22 says it
+        readyState = 0;
+        constructor() { setTimeout(() => this.onerror(new Event("error"))); }
+        close() {}
+      }
+      const sockets = [Refused, WebSocket];
+      window.WebSocket = class { constructor(...given) { return new (sockets.shift())(...given); } };
+      window.states = [];
+      listen({ url: location.href, onEvent() {}, onState: ({ state }) => states.push(state) });
+    })()
+    """
+    async with serving() as running, browse(running.url) as page:
+        await page.evaluate(script)
+        await page.wait_for("states.join() === 'connecting,lost,connecting,open'")
+
+
+async def test_what_cannot_work_is_told_at_once() -> None:
+    script = """
+    (async (token) => {
+      const client = await import("./client.js");
+      return ["listen", "stream"].map((name) => {
+        const states = [];
+        try {
+          client[name]({ url: location.href, token, onEvent() {}, onState: (state) => states.push(state) });
+        } catch (error) {
+          return error.message;
+        }
+        return [states.at(-1).state, states.at(-1).message];
+      });
+    })
+    """
+    async with serving() as running, browse(running.url) as page:
+        for token in ("key\n", "schlüssel", "密码", "\ud800"):
+            (refused, message), failed = await page.evaluate(f"{script}({json.dumps(token)})")
+            assert (refused, failed) == ("refused", ["failed", message])
+            assert "expected printable ASCII" in message
+        await page.evaluate("delete window.WebSocket")  # as in Node 20
+        assert all("Node 22" in message for message in await page.evaluate(f"{script}('')"))
+
+
 def test_the_package_for_npm_is_the_pages_own_module() -> None:
     package = ROOT / "clients" / "js"
     described = json.loads((package / "package.json").read_text(encoding="utf-8"))
     assert described["version"] == streamer.__version__
     source = re.findall(r"copyFileSync\('(.*?)', 'index\.js'\)", described["scripts"]["prepare"])
     module = (package / source[0]).read_text(encoding="utf-8")
+    texts = [module, *(path.read_text(encoding="utf-8") for path in (package / "README.md", ROOT / "docs/clients.md"))]
+    needed = f"Node {described['engines']['node'].removeprefix('>=')} or later"
+    assert all(needed in " ".join(text.split()) for text in texts)
     exported = set(re.findall(r"^export function (\w+)", module, re.MULTILINE))
     typed = (package / "index.d.ts").read_text(encoding="utf-8")
     assert exported == set(re.findall(r"^export function (\w+)", typed, re.MULTILINE))

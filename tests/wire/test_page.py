@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from urllib.parse import quote
 
@@ -113,7 +114,7 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
 
 
 async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_first() -> None:
-    lines = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText)"
+    lines = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText.trim())"
     async with serving() as running, browse(running.url) as page:
 
         def revise(of: Final, text: str, *speakers: str) -> None:
@@ -136,7 +137,7 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
             await page.command("Input.dispatchKeyEvent", type=kind, key="Enter", windowsVirtualKeyCode=13, text="\r")
         assert await page.evaluate("document.querySelector('.revised').ariaExpanded") == "true"
         assert await page.evaluate("document.querySelector('.first').checkVisibility()")
-        assert await page.text(".first") == "from shavon"
+        assert await page.text(".first") == "At first: from shavon"
 
         # Only who speaks is news: it is shown, what is open stays so, and nothing is read again.
         revise(first, "from Siobhan", "S1", "S3")
@@ -145,13 +146,53 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
         running.log.append(Speakers(same=("S3", "S1")))
         running.log.append(Translation(of=second.seq, text="der nächste", language="de"))
         await page.wait_for("document.querySelector('.translation')?.lang === 'de'")
-        assert await page.evaluate(lines) == ["S1\nfrom Siobhan\nfrom shavon", "the next\nder nächste"]
+        assert await page.evaluate(lines) == ["S1\nfrom Siobhan\nAt first: from shavon", "the next\nder nächste"]
         assert await page.evaluate("document.activeElement.ariaExpanded") == "true"
         revise(running.log.append(final(3, "and shavon")), "and Siobhan")
         await page.wait_for("heard.at(-1).endsWith('and Siobhan')")
         assert len(await page.evaluate("heard")) in (4, 5)  # it is read once, but where the page was slow
         assert await saved(page) == "S1: from Siobhan\nthe next\nand Siobhan\n"
         assert page.problems == []
+
+
+COPIED = """
+00:00 The first African American community was founded here.
+00:20 A paragraph. It goes on.
+00:40
+S1
+Go ahead
+S2
+please now Good night.
+Gute Nacht.
+شكرا لكم. مع السلامة.
+01:05 – 01:07 missing: audio was lost before it could be read
+
+01:10 and so it goes
+"""
+
+
+async def test_text_that_is_copied_has_the_spaces_and_lines_of_the_page() -> None:
+    log = opened_log()
+    texts = ("The first African American", "community was founded here.", "A paragraph.", "It goes on.")
+    for n, (start, text) in enumerate(zip((0.0, 2.0, 20.0, 21.0), texts, strict=True)):
+        log.append(final(n, text, start))
+    log.append(labelled(final(5, "Go ahead please now", 40.0), "S1", "S1", "S2", "S2"))
+    said = [
+        log.append(msgspec.structs.replace(final(n, text, 36.0 + n), language=language, speaker="S2"))
+        for n, (text, language) in enumerate((("Good night.", "en"), ("شكرا لكم.", "ar"), ("مع السلامة.", "ar")), 6)
+    ]
+    log.append(Translation(of=said[0].seq, text="Gute Nacht.", language="de"))
+    log.append(Gap(start=65.0, end=66.2, reason="overrun"))
+    log.append(partial(9, "and so it goes", 6, 70.0))
+    async with serving(log) as running, browse(running.url) as page:
+        await page.wait_for("document.querySelector('.translation') && document.querySelector('#spoken p')")
+        await page.click("#display [name=times]")
+        await page.command("Emulation.setFocusEmulationEnabled", enabled=True)
+        await page.command("Browser.grantPermissions", permissions=["clipboardReadWrite"], origin=running.url)
+        await page.evaluate("getSelection().selectAllChildren(document.body); document.execCommand('copy')")
+        copied = await page.evaluate("navigator.clipboard.readText()")
+        assert COPIED in copied.replace("\r\n", "\n")
+        assert copied.count("Good night.") == 1  # without what is there for screen readers only
 
 
 async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: Path) -> None:
@@ -206,7 +247,7 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: 
 @pytest.mark.parametrize("path", ["overlay", "settings"])
 async def test_axe_core_finds_nothing_serious_on_other_pages(path: str) -> None:
     async with serving() as running, browse(running.url + path) as page:
-        running.log.append(final(1, "Good morning everybody."))
+        running.log.append(partial(1, "Good morning everybody.", 23))  # clients that connect later get it, too
         await page.wait_for("document.body.innerText.length")
         assert [found for found in await page.violations() if found.startswith(("serious", "critical"))] == []
 
@@ -215,7 +256,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
     earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
     earlier.append(ready())
     for n in range(1, 601):
-        earlier.append(final(n, f"number {n}", start=3.0 * n))
+        earlier.append(final(n, f"number {n}" + " [laughs] a[0]" * (n == 7), start=3.0 * n))
     earlier.close()
     wait_published(earlier)
     log = opened_log()
@@ -228,6 +269,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
         search = "((field) => {{ field.value = '{}'; field.dispatchEvent(new Event('input')); }})({})"
         await page.evaluate(search.format("NUMBER 7", "document.querySelector('#sessions-query')"))
         await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
+        assert await page.text("#sessions-list span") == "number 7 [laughs] a[0]"
         await page.click("#sessions-list button")
         await page.wait_for("document.querySelector('#finals .current')?.textContent.includes('number 7')")
         assert not await page.evaluate("document.querySelector('#sessions').open")
@@ -366,6 +408,33 @@ async def test_the_page_comes_back_after_a_restart_and_shows_nothing_twice() -> 
         async with serving(new, port=port):
             await page.wait_for(finals_are(*texts, "the daemon was restarted", "new run"))
             assert (await saved(page)).splitlines() == [*texts, "[the daemon was restarted]", "new run"]
+
+
+async def test_the_page_says_where_captions_are_missing(history: History) -> None:
+    missing = "captions are missing here: they are no longer kept, or cannot be read"
+    log, later = (EventLog(name, 2, keep=history.keeper(source="microphone")) for name in ("own", "later"))
+    log.append(ready())
+    log.append(final(1, "before"))
+    async with (
+        serving(log, history_file=history) as running,
+        cutting(running.port) as proxy,
+        browse(f"http://127.0.0.1:{proxy.port}/") as page,
+    ):
+        await page.wait_for(finals_are("before"))
+        proxy.cut()
+        for n in range(2, 5):
+            log.append(final(n, f"number {n}"))
+        later.append(ready())
+        later.append(final(1, "after"))
+        await asyncio.to_thread(wait_published, later)
+        with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
+            connection.execute("DROP TABLE events")
+        texts = ("before", missing, "number 3", "number 4")
+        await page.wait_for(finals_are(*texts))
+        port = running.port
+        await running.server.stop()
+        async with serving(later, port=port, history_file=history):
+            await page.wait_for(finals_are(*texts, missing, "the daemon was restarted", "after"))
 
 
 async def test_the_page_does_not_grow_for_ever() -> None:

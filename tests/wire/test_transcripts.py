@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from streamer.engine.eventlog import EventLog
-from streamer.events import Event, Gap, from_json
+from streamer.events import Error, Event, Gap, from_json
 from streamer.outputs.subtitles import open_writer
 from streamer.server import history as history_module
 from streamer.server import history_audio, transcripts
@@ -77,7 +77,7 @@ async def test_sessions_are_listed_newest_first_in_pages(history: History) -> No
 
 
 async def test_words_are_searched_for(history: History) -> None:
-    said(history, "s0", "Good morning everybody", "a good day")
+    said(history, "s0", "Good morning everybody", "a [good] day")
     said(history, "secret", "a good stream that goes on", own=False, end=False)
     async with asking(history) as client:
         found = (await client.get("/v1/sessions", params={"q": "GOOD", "limit": 1})).json()
@@ -87,10 +87,10 @@ async def test_words_are_searched_for(history: History) -> None:
             "start": 3.0,
             "end": 3.9,
             "time": "",
-            "snippet": "a [good] day",
+            "snippet": "a [\x02good\x03] day",
         }
         found = (await client.get("/v1/sessions", params={"q": "GOOD", "before": found["before"]})).json()
-        assert [hit["snippet"] for hit in found["hits"]] == ["[Good] morning everybody"]
+        assert [hit["snippet"] for hit in found["hits"]] == ["\x02Good\x03 morning everybody"]
         for text in ('"', "a AND", "x' OR 1=1 --", "NEAR(", "*", "\0", "ä" * 501, ""):
             answer = await client.get("/v1/sessions", params={"q": text})
             assert answer.status_code in (200, 400), text
@@ -261,13 +261,23 @@ async def test_what_is_kept_needs_a_token_and_the_page_is_told(history: History)
         assert (await client.get("/v1/input")).json()["kept"] is True
 
 
-async def test_a_damaged_file_is_one_line(history: History, caplog: pytest.LogCaptureFixture) -> None:
-    said(history, "s0", *"abcdef")
+async def test_a_damaged_file_is_one_line(
+    history: History, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 2)
+    events = said(history, "s0", *"abcdef")
     with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute("UPDATE events SET event = json_remove(event, '$.text') WHERE seq = 4")
     async with asking(history) as client:
         answer = await client.get("/v1/sessions/s0.txt")
-        assert answer.text.endswith("the rest of the history cannot be read\n")
+        assert (
+            answer.text
+            == "a\n\n[the rest of the session is missing: its history cannot be read, or was deleted meanwhile]\n"
+        )
+        *read, lost = map(from_json, (await client.get("/v1/sessions/s0.jsonl")).text.splitlines())
+        assert read == events[:2]
+        assert isinstance(lost, Error)
+        assert (lost.session, lost.seq, lost.code, lost.fatal) == ("s0", 2, "history_lost", False)
         with contextlib.closing(sqlite3.connect(history.path)) as connection, connection:
             connection.execute("DROP TABLE events")
         answer = await client.get("/v1/sessions")

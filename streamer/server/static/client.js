@@ -1,5 +1,5 @@
 // A client of a streamer daemon (docs/protocol.md): its captions, and those of one's own audio. Connections that break are
-// made again, and nothing is lost or comes twice. No dependencies; for browsers, and for Node from version 22 on.
+// made again, and nothing is lost or comes twice. No dependencies; for browsers and Node 22 or later.
 
 const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000]; // from one attempt to connect to the next
 const REFUSALS = [1002, 1003, 1007, 1008, 1009, 1010, 4000]; // close codes after which a stream cannot go on
@@ -8,6 +8,8 @@ const MAX_KEPT_ITEMS = 20000; // pieces of audio and commands among it
 const MESSAGE_BYTES = 2 ** 16;
 const MAX_BUFFERED_BYTES = 2 ** 18; // in the browser; what is behind that waits here
 const POLL_MS = 50;
+const ABNORMAL = 1006; // the close code of a connection that ended without one (RFC 6455, 7.4.1)
+const POLICY = 1008; // that of a client which is refused
 
 // Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
 // connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, message}. `status` is that of
@@ -15,15 +17,13 @@ const POLL_MS = 50;
 // after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
 // Returns {retry(), close()}.
 export function listen({ url, token, after, onEvent, onState }) {
-  let session = null;
-  let seq = 0;
+  const place = new Place();
   let ended = false;
   const line = new Line({ url, token, path: "v1/captions", onState }, {
-    query: () => (session === null ? { after } : { after: seq, session }),
+    query: () => (place.session ? { after: place.seq, session: place.session } : { after }),
     opened() {},
     message(event) {
-      if (event.session === session && event.seq <= seq) return;
-      ({ session, seq } = event);
+      if (!place.moved(event)) return;
       ended = event.type === "end";
       onEvent(event);
     },
@@ -46,8 +46,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   const rate = start.sample_rate ?? 16000;
   const frameBytes = (start.format === "f32le" ? 4 : 2) * (start.channels ?? 1);
   const sent = new Sent({ ...start, type: "start" }, frameBytes, KEPT_S * rate);
-  let session = "";
-  let seq = 0;
+  let place = new Place();
   let known = false; // whether there ever was a session
   let base = 0; // where the session began, in samples of all the audio
   let settled = 0; // up to where its text is known
@@ -59,9 +58,9 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   const line = new Line({ url, token, path: "v1/stream", onState }, {
     query: () => ({}),
     opened(socket) {
-      ready = !session;
+      ready = !place.session;
       if (!ready) {
-        socket.send(JSON.stringify({ type: "resume", session, after: seq })); // `resumed` comes first
+        socket.send(JSON.stringify({ type: "resume", session: place.session, after: place.seq })); // `resumed` comes first
         return;
       }
       beginAnew(base);
@@ -79,9 +78,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
         refused(event);
         return;
       }
-      const notice = event.type === "error" && !event.fatal && event.seq === seq; // is not counted
-      if (event.session === session && event.seq <= seq && !notice) return;
-      ({ session, seq } = event);
+      if (!place.moved(event)) return;
       known = true;
       if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);
       else if (event.type === "error" && event.fatal) fatal = event;
@@ -97,12 +94,12 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
     lost({ code, reason, status, message }) {
       const final = fatal || !known || REFUSALS.includes(code) || status === 401 || status === 403;
       if (final) over(fatal ?? { code, message: message || reason || `close code ${code}` });
-      else line.later({ message: reason });
+      else line.later({ status, message: message || reason });
     },
   });
 
   function refused(error) {
-    if (error.code === "unknown_session" && session) {
+    if (error.code === "unknown_session" && place.session) {
       beginAnew(settled);
       line.drop();
       line.open();
@@ -114,8 +111,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
     if (position < sent.first) line.report({ state: "lost", message: "audio that is not kept any more has no text" });
     sent.rewind(position);
     base = settled = Math.min(Math.max(position, sent.first), sent.position);
-    session = "";
-    seq = 0;
+    place = new Place();
     heard = null;
   }
 
@@ -167,6 +163,20 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
       return sent.waiting + (line.socket?.bufferedAmount ?? 0);
     },
   };
+}
+
+// Session and number of the newest event.
+class Place {
+  session = "";
+  seq = 0;
+
+  // Advance to an event; return whether it is new. Errors that are no events of the session repeat the last number.
+  moved(event) {
+    const between = event.type === "error" && !event.fatal && event.seq === this.seq;
+    if (event.session === this.session && event.seq <= this.seq && !between) return false;
+    ({ session: this.session, seq: this.seq } = event);
+    return true;
+  }
 }
 
 // What was sent in a stream and may have to be sent again: audio and commands, in order. Positions count samples of all the
@@ -251,17 +261,23 @@ class Line {
     this.path = path;
     this.report = onState;
     this.#client = client;
+    if (!globalThis.WebSocket) throw new Error("this JavaScript has no WebSocket: expected a browser, or Node 22 or later");
   }
 
   open() {
     clearTimeout(this.#timer);
     if (this.socket) return;
     this.report({ state: "connecting", attempt: this.#attempt });
+    const token = this.token();
+    if (!/^[ -~]*$/.test(token)) {
+      this.#client.lost({ code: POLICY, status: 401, message: "the token has characters that no token has: expected printable ASCII; copy it again" });
+      return;
+    }
     const address = new URL(this.path, this.url);
     for (const [key, value] of Object.entries(this.#client.query())) {
       if (value !== undefined) address.searchParams.set(key, value);
     }
-    const socket = openSocket(address, this.token());
+    const socket = openSocket(address, token);
     this.socket = socket;
     let opened = false;
     socket.onopen = () => {
@@ -275,13 +291,18 @@ class Line {
       this.#attempt = 0;
       this.#client.message(JSON.parse(data));
     };
-    socket.onclose = async ({ code, reason }) => {
+    // Node 22 fires no `close` when it cannot connect.
+    const closed = new Promise((resolve) => {
+      socket.onclose = resolve;
+      socket.onerror = () => resolve({ code: ABNORMAL, reason: "" });
+    });
+    closed.then(async ({ code, reason }) => {
       if (this.socket !== socket) return;
-      const refusal = opened ? {} : await whyNot(address, this.token());
+      const refusal = opened ? {} : await whyNot(address, token);
       if (this.socket !== socket) return;
       this.socket = null;
       this.#client.lost({ code, reason, ...refusal });
-    };
+    });
   }
 
   // Try at once, as if nothing had failed.

@@ -44,7 +44,7 @@ export function listSessions({ url, token, onOpen }) {
   }
 
   function hitItem({ session, seq, time: at, snippet }) {
-    const parts = snippet.split(/\[([^[\]]*)\]/).map((text, i) => {
+    const parts = snippet.split(/[\x02\x03]/).map((text, i) => {
       if (i % 2 === 0) return text;
       const mark = document.createElement("mark");
       mark.textContent = text;

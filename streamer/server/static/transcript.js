@@ -23,6 +23,8 @@ const GAP_REASONS = {
   unclear: "what was said is unclear",
 };
 
+const LOST = "captions are missing here: they are no longer kept, or cannot be read";
+
 export class Transcript {
   #resent; // whether audio without a final is sent again to a new session, as `stream` does
   #base = 0; // where the present session begins, in seconds of the transcript
@@ -118,8 +120,8 @@ export class Transcript {
         break;
       case "error":
         if (event.fatal) this.error = event.message;
-        if (event.code === "history_lost") shown.added.push(this.#keep("gap", "earlier captions are no longer kept"));
-        else shown.added.push(this.#keep("error", event.message));
+        if (event.code !== "history_lost") shown.added.push(this.#keep("error", event.message));
+        else if (this.entries.at(-1)?.text !== LOST) shown.added.push(this.#keep("gap", LOST)); // history and daemon may both report it
         break;
       case "end":
         this.ended = true;

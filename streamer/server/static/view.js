@@ -160,11 +160,12 @@ export class View {
       return paragraph;
     }
     paragraph.classList.toggle("begins", entry.begins);
+    if (entry.begins) paragraph.append(element("span", "pause"));
     paragraph.append(element("time", "when", time(entry.start)));
     // Few unless all are asked for: some screen readers stop at each of them.
     const doubts = document.documentElement.dataset.doubts ? entry.doubts : entry.doubts.filter(([, , level]) => level === 2);
     const marks = [...doubts.map(([from, to, level]) => [from, to, `doubt${level}`]), ...entry.changes.map((place) => [...place, "changed"])];
-    paragraph.append(...entry.runs.map((run) => this.#run(entry, run, marks)));
+    paragraph.append(...entry.runs.flatMap((run) => [" ", this.#run(entry, run, marks)])); // copied with its spaces
     if (this.plays(entry) && !entry.silent) paragraph.querySelector(".text").prepend(this.#playButton(entry));
     if (entry.translation) paragraph.append(foreign("translation", entry.translation));
     if (entry.first !== null) this.#addFirst(paragraph, entry);
@@ -204,8 +205,9 @@ export class View {
 
   // What was written first, on request.
   #addFirst(paragraph, entry) {
-    const first = foreign("first", { text: entry.first, language: entry.language });
+    const first = element("span", "first", "At first: ");
     const button = element("button", "revised");
+    first.append(foreign("", { text: entry.first, language: entry.language }));
     first.id = `first-${entry.number}`;
     button.type = "button";
     button.title = "What was written first";

@@ -20,7 +20,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation, Turn
 from streamer.server import history as module
-from streamer.server.history import History, KeptSession, history_path, open_history, utc
+from streamer.server.history import MARKS, History, KeptSession, history_path, open_history, utc
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
@@ -99,7 +99,9 @@ def texts(history: History, session: str = "s1") -> list[str]:
 
 
 def found(history: History, text: str) -> list[str]:
-    return [hit.snippet for hit in history.search(text, 10)]
+    """Return the snippets of a search, with their marks as brackets."""
+    begin, end = MARKS
+    return [hit.snippet.replace(begin, "[").replace(end, "]") for hit in history.search(text, 10)]
 
 
 def change(history: History, statement: str) -> None:
@@ -596,9 +598,8 @@ def test_words_and_phrases_are_found_newest_first(history: History) -> None:
     assert found(history, '"good morning"') == ["[Good morning], everybody."]
     assert found(history, "koln") == ["Grüße aus [Köln]"]
     assert found(history, "evening") == []
-    (hit,) = history.search("walk", 10, marks=("<", ">"))
+    (hit,) = history.search("walk", 10)
     assert (hit.session, hit.seq, hit.start_s) == ("s1", 3, 10.0)
-    assert hit.snippet.endswith("<walk>.")
     newest, oldest = history.search("good", 2)
     assert history.search("good", 2, before=newest.number) == [oldest]
 
@@ -664,11 +665,24 @@ def test_texts_are_read_and_found_as_corrected_since(history: History, monkeypat
     assert [getattr(event, "text", "") for event in newest] == ["", "with Siobhan", "Ah.", "mit Siobhan"]
     assert [word.speaker for word in newest[1].words] == ["S1", "S1"]  # type: ignore[attr-defined]
     assert [event.type for event in events(history)][3:7] == ["revision"] * 4
-    assert [(hit.seq, hit.snippet) for hit in history.search("siobhan", 9)] == [(first.seq, "with [Siobhan]")]
+    assert [hit.seq for hit in history.search("siobhan", 9)] == [first.seq]
+    assert found(history, "siobhan") == ["with [Siobhan]"]
     assert history.search("shavon", 9) == history.search("chevron", 9) == []
     assert [hit.seq for hit in history.search("ah", 9)] == [second.seq]
     assert history.delete(session) == 2
     assert history.search("siobhan", 9) == []
+
+
+def test_a_transcript_that_is_deleted_while_it_is_read_does_not_seem_complete(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    session = said(history, "s1", *"abcd")
+    read = history.transcript(session)
+    assert [next(read).type for _ in range(2)] == ["ready", "final"]
+    history.delete(session)
+    with pytest.raises(HistoryError, match="deleted while it was read"):
+        next(read)
 
 
 def test_nothing_is_left_of_what_was_deleted(history: History) -> None:
