@@ -79,7 +79,7 @@ def command(*arguments: str | Path, environ: Mapping[str, str] | None = None, st
 
 
 class Daemon:
-    """A daemon that has been started."""
+    """A daemon, or another command, that has been started."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -199,12 +199,12 @@ class Daemon:
 def started(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Daemon]:
-    """Start `streamer run` on a free port, ready or not; it is gone when the block is left."""
+    """Start a command; it is gone when the block is left."""
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP  # else a Ctrl-Break for it would end the tests too
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamer", "run", "--port", "0", *map(str, arguments)],
+        [sys.executable, "-m", "streamer", *map(str, arguments)],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -225,7 +225,7 @@ def running(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Daemon]:
     """Start `streamer run` on a free port and wait until it is ready."""
-    with started(*arguments, environ=environ, stdin=stdin) as daemon:
+    with started("run", "--port", "0", *arguments, environ=environ, stdin=stdin) as daemon:
         daemon.wait_ready()
         yield daemon
 
