@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, from_json
+from tests.waiting import WAIT_S as WAIT_S
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE = REPOSITORY / "models" / "nano.en" / "sample.flac"
@@ -36,10 +37,6 @@ CACHE_VARIABLE = "STREAMER_CACHE_DIR"
 
 # The model that commands load which name none: tests fetch nothing.
 MODEL_VARIABLE = "STREAMER_MODEL_NAME"
-
-# Bounds of waits, so that a hang is a failure. Nothing is measured by them.
-START_S = 90.0
-WAIT_S = 90.0
 
 
 @dataclass
@@ -114,14 +111,14 @@ class Daemon:
             return re.search(pattern, self.stderr)
 
         with self._said:
-            assert self._said.wait_for(lambda: found() or self._ended, START_S), f"no {pattern!r} in:\n{self.stderr}"
+            assert self._said.wait_for(lambda: found() or self._ended, WAIT_S), f"no {pattern!r} in:\n{self.stderr}"
         match = found()
         assert match, f"it ended without {pattern!r}:\n{self.stderr}"
         return match[match.re.groups]
 
     def wait_answer(self) -> None:
         """Wait until it answers at its address, whatever it says."""
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + WAIT_S
         while True:
             try:
                 self.get("/healthz")

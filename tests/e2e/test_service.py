@@ -56,7 +56,7 @@ def test_a_second_signal_ends_at_once_whatever_hangs(wait: str) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stdout.readline() == b"stopping\n"
         process.send_signal(signal.SIGINT)
-        assert process.wait(90.0) == -signal.SIGINT
+        assert process.wait(WAIT_S) == -signal.SIGINT
 
 
 HANGING_UP = """

@@ -239,7 +239,7 @@ def test_ctrl_c_leaves_nothing_behind(
     async def is_alone() -> bool:
         async with bus_on(nats) as bus:
             try:
-                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=60)
+                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=WAIT_S)
             except ClusterError as error:
                 return "it has no subscriber" in str(error)
         return False
