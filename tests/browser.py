@@ -29,8 +29,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-START_TIMEOUT_S = 90.0  # for the browser to be there, on a busy machine
-WAIT_TIMEOUT_S = 90.0  # for something on a page to come true
+from tests.waiting import WAIT_S
+
 POLL_S = 0.05
 
 AXE = Path(sys.prefix) / "apart" / "axe_playwright_python" / "axe.min.js"
@@ -95,7 +95,7 @@ class Page:
             raise AssertionError(f"{expression}: {details.get('exception', {}).get('description', details['text'])}")
         return answer["result"].get("value")
 
-    async def wait_for(self, condition: str, timeout_s: float = WAIT_TIMEOUT_S) -> Any:  # noqa: ANN401 - any JSON value
+    async def wait_for(self, condition: str, timeout_s: float = WAIT_S) -> Any:  # noqa: ANN401 - any JSON value
         """Return the value of a JavaScript expression once it is true; fail where that takes too long."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -147,7 +147,7 @@ class Page:
         self._pending[number] = asyncio.get_running_loop().create_future()
         await self._connection.send(json.dumps({"id": number, "method": method, "params": params}))
         try:
-            async with asyncio.timeout(START_TIMEOUT_S):
+            async with asyncio.timeout(WAIT_S):
                 answer = await self._pending[number]
         finally:
             del self._pending[number]
@@ -226,7 +226,7 @@ def _browser(flags: tuple[str, ...]) -> int:
         stderr=subprocess.DEVNULL,
     )
     atexit.register(_end, process, profile)
-    deadline = time.monotonic() + START_TIMEOUT_S
+    deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
         assert process.poll() is None, f"Chromium ended with exit code {process.returncode} before it was ready"
         with contextlib.suppress(OSError, ValueError, IndexError):
@@ -234,13 +234,13 @@ def _browser(flags: tuple[str, ...]) -> int:
             _ask(port, "GET", "version")
             return port
         time.sleep(POLL_S)
-    raise AssertionError(f"Chromium was not ready after {START_TIMEOUT_S:.0f} s")
+    raise AssertionError(f"Chromium was not ready after {WAIT_S:.0f} s")
 
 
 def _end(process: "subprocess.Popen[bytes]", profile: Path) -> None:
     process.terminate()
     try:
-        process.wait(90)
+        process.wait(WAIT_S)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -251,6 +251,6 @@ def _ask(port: int, method: str, what: str) -> dict[str, Any]:
     """Ask a browser's debugger over HTTP."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     request = urllib.request.Request(f"http://127.0.0.1:{port}/json/{what}", method=method)
-    with opener.open(request, timeout=START_TIMEOUT_S) as response:
+    with opener.open(request, timeout=WAIT_S) as response:
         body = response.read()
     return dict(json.loads(body)) if body.startswith(b"{") else {}

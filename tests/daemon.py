@@ -27,6 +27,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, from_json
+from tests.waiting import WAIT_S as WAIT_S
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE = REPOSITORY / "models" / "nano.en" / "sample.flac"
@@ -36,10 +37,6 @@ CACHE_VARIABLE = "STREAMER_CACHE_DIR"
 
 # The model that commands load which name none: tests fetch nothing.
 MODEL_VARIABLE = "STREAMER_MODEL_NAME"
-
-# Bounds of waits, so that a hang is a failure. Nothing is measured by them.
-START_S = 90.0
-WAIT_S = 90.0
 
 
 @dataclass
@@ -79,7 +76,7 @@ def command(*arguments: str | Path, environ: Mapping[str, str] | None = None, st
 
 
 class Daemon:
-    """A daemon that has been started."""
+    """A daemon, or another command, that has been started."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self.process = process
@@ -114,14 +111,14 @@ class Daemon:
             return re.search(pattern, self.stderr)
 
         with self._said:
-            assert self._said.wait_for(lambda: found() or self._ended, START_S), f"no {pattern!r} in:\n{self.stderr}"
+            assert self._said.wait_for(lambda: found() or self._ended, WAIT_S), f"no {pattern!r} in:\n{self.stderr}"
         match = found()
         assert match, f"it ended without {pattern!r}:\n{self.stderr}"
         return match[match.re.groups]
 
     def wait_answer(self) -> None:
         """Wait until it answers at its address, whatever it says."""
-        deadline_s = time.monotonic() + START_S
+        deadline_s = time.monotonic() + WAIT_S
         while True:
             try:
                 self.get("/healthz")
@@ -199,12 +196,12 @@ class Daemon:
 def started(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Daemon]:
-    """Start `streamer run` on a free port, ready or not; it is gone when the block is left."""
+    """Start a command; it is gone when the block is left."""
     flags = 0
     if sys.platform == "win32":
         flags = subprocess.CREATE_NEW_PROCESS_GROUP  # else a Ctrl-Break for it would end the tests too
     process = subprocess.Popen(
-        [sys.executable, "-m", "streamer", "run", "--port", "0", *map(str, arguments)],
+        [sys.executable, "-m", "streamer", *map(str, arguments)],
         stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -224,8 +221,9 @@ def started(
 def running(
     *arguments: str | Path, environ: Mapping[str, str] | None = None, stdin: int = subprocess.DEVNULL
 ) -> Iterator[Daemon]:
-    """Start `streamer run` on a free port and wait until it is ready."""
-    with started(*arguments, environ=environ, stdin=stdin) as daemon:
+    """Start `streamer run` on a free port and wait until it is ready. It has room however busy the machine is."""
+    room = {"STREAMER_STREAM_MAX_PACE_S": "60"}
+    with started("run", "--port", "0", *arguments, environ={**room, **(environ or {})}, stdin=stdin) as daemon:
         daemon.wait_ready()
         yield daemon
 

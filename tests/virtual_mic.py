@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 TOOLS = ("pulseaudio", "pactl", "paplay")
 ALSA_CONF = Path("/usr/share/alsa/alsa.conf")
 ALSA_PULSE_PLUGIN = "alsa-lib/libasound_module_pcm_pulse.so"
-
-# How long the sound server may take to answer before the test fails.
-READY_S = 90.0
 
 
 class VirtualMicrophone:
@@ -89,7 +88,7 @@ def running_virtual_microphone() -> Iterator[VirtualMicrophone]:
                 [*command, "--use-pid-file=no"], env={**microphone.env, "HOME": name}, stdout=log, stderr=log
             )
         try:
-            deadline_s = time.monotonic() + READY_S
+            deadline_s = time.monotonic() + WAIT_S
             while not microphone.is_ready():
                 assert server.poll() is None, (directory / "pulse.log").read_text(encoding="utf-8")
                 assert time.monotonic() < deadline_s, "pulseaudio does not answer"

@@ -408,7 +408,7 @@ def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_
     # The server is there before the model is: when it answers, the model is being loaded, or just has been.
     port = free_port()
     environ = {"STREAMER_CACHE_DIR": str(tmp_path)}  # nothing was compiled before
-    with started("--input", "none", "--port", str(port), environ=environ) as daemon:
+    with started("run", "--input", "none", "--port", str(port), environ=environ) as daemon:
         daemon.url = f"http://127.0.0.1:{port}/"
         daemon.wait_answer()
         time.sleep(delay_s)

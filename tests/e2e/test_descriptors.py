@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from streamer.descriptors import LoopErrors
-
-TIMEOUT_S = 60.0
+from tests.waiting import WAIT_S
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such limit")
 
@@ -52,7 +51,7 @@ def test_the_limit_is_raised_and_reaching_it_is_one_line() -> None:
         rest = process.stderr.read().decode()
         for client in clients:
             client.close()
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(WAIT_S) == 0
     assert "new connections wait" in line
     assert "ulimit -n" in line
     assert rest == ""

@@ -20,7 +20,7 @@ from streamer.audio.vad import SpeechDetector
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device.stage import Stage
-from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, free_port, pause_after, recording
+from tests.daemon import SAMPLE, WAIT_S, Outcome, free_port, pause_after, recording
 from tests.promises import check_promises
 from tests.unit.whisper.support import Tensors
 from tests.waiting import until
@@ -102,7 +102,7 @@ async def daemon_at_work(source: str = str(SAMPLE)) -> AsyncIterator[tuple[Daemo
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:
-        async with asyncio.timeout(START_S):
+        async with asyncio.timeout(WAIT_S):
             await wait_healthz(port, "ok")
         yield daemon, port
     finally:

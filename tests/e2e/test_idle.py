@@ -76,8 +76,7 @@ async def both(daemon: Daemon) -> list[Received]:
 
 
 def test_the_model_leaves_memory_and_comes_back_for_two_clients_at_once() -> None:
-    room = {"STREAMER_STREAM_MAX_PACE_S": "60"}  # for two, however busy the machine is
-    with running(*IDLE, environ=room) as daemon:
+    with running(*IDLE) as daemon:
         asyncio.run(transcribe(daemon, AUDIO, speed=4.0))
         wait_away(daemon)
         assert shown(daemon) == ("ok", "unloaded", "0.0", False)

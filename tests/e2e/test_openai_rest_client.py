@@ -9,6 +9,7 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from tests.daemon import SAMPLE, pause_after, recording, running, sample_text
+from tests.waiting import WAIT_S
 from tests.wer import wer
 
 TOKEN = "a-secret-of-16-or-more"
@@ -20,7 +21,7 @@ def client() -> Iterator[openai.OpenAI]:
     """A client of a daemon that asks for a token."""
     with (
         running("--input", "none", "--model", "nano.en", environ={"STREAMER_SERVER_TOKEN": TOKEN}) as daemon,
-        openai.OpenAI(base_url=f"{daemon.url}v1", api_key=TOKEN, max_retries=0, timeout=60) as client,
+        openai.OpenAI(base_url=f"{daemon.url}v1", api_key=TOKEN, max_retries=0, timeout=WAIT_S) as client,
     ):
         yield client
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.tools.benchmarks.played import Shows, write_corpus
+from tests.waiting import WAIT_S
 from tools import benchmark
 from tools.benchmarks import stream
 from tools.benchmarks.published import PublishedModel
@@ -29,7 +30,7 @@ def test_to_see_what_there_is_takes_no_more_than_the_program() -> None:
     code = "import sys; from tools.benchmark import main\ntry: main(['--help'])\nfinally:\n"
     code += " more = {'torch', 'whisper', 'safetensors', 'jiwer'} & set(sys.modules)\n assert not more, more"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT, timeout=300, check=False
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT, timeout=3 * WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "delay, stability" in done.stdout

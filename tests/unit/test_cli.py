@@ -25,8 +25,7 @@ from tests.builders import timed_words
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
 from tests.daemon import Outcome, environment
 from tests.daemon import command as run_command
-
-TIMEOUT_S = 90  # so that a hang is a failure; nothing here takes a second by itself
+from tests.waiting import WAIT_S
 
 Run = Callable[..., Outcome]
 
@@ -48,7 +47,7 @@ async def spawned(*args: str, environ: Mapping[str, str] | None = None) -> Async
         env=environment(environ),
     )
     try:
-        async with asyncio.timeout(TIMEOUT_S):
+        async with asyncio.timeout(WAIT_S):
             yield process
     finally:
         if process.returncode is None:
@@ -126,7 +125,7 @@ def test_help_names_every_flag_and_needs_nothing_heavy(command: str) -> None:
     code += " heavy = {'openvino', 'numpy', 'sounddevice', 'rich', 'httpx', 'websockets'} & set(sys.modules)\n"
     code += " assert not heavy, heavy"
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=WAIT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert "--config FILE" in done.stdout
@@ -264,7 +263,7 @@ def in_shell(line: str) -> Outcome:
         ["sh", "-c", line, sys.executable],
         capture_output=True,
         encoding="utf-8",
-        timeout=TIMEOUT_S,
+        timeout=WAIT_S,
         env=environment(),
         check=False,
     )

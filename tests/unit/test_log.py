@@ -13,8 +13,7 @@ import pytest
 from streamer import log
 from streamer.log import MAX_CHARS, MAX_LINES, JsonFormatter, QueuedHandler, TextFormatter
 from streamer.settings.table import LogSettings
-
-TIMEOUT_S = 60.0
+from tests.waiting import WAIT_S
 
 
 class Reader:
@@ -25,7 +24,7 @@ class Reader:
         self.may_read = threading.Event()
 
     def __call__(self, line: str) -> None:
-        assert self.may_read.wait(TIMEOUT_S)
+        assert self.may_read.wait(WAIT_S)
         self.lines.append(line)
 
 
@@ -174,7 +173,7 @@ def test_standard_error_that_nobody_reads_stops_nothing() -> None:
     with run(code, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.read().split() == [b"done"]
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(WAIT_S) == 0
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
@@ -188,7 +187,7 @@ def test_a_short_command_loses_no_line_and_keeps_their_order(format: str) -> Non
     with run(code, stderr=subprocess.PIPE) as process:
         assert process.stderr is not None
         lines = process.stderr.read().decode("utf-8").splitlines()
-        assert process.wait(TIMEOUT_S) == 0
+        assert process.wait(WAIT_S) == 0
     if format == "json":
         lines = [json.loads(line)["message"] for line in lines]
         assert lines[300] == "streamer: error: x"

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from tests.waiting import WAIT_S
+
 LEFT_BEHIND = """
 import threading, time
 from streamer import __main__, cli
@@ -23,5 +25,5 @@ raise SystemExit(__main__.main())
 def test_the_program_ends_though_a_thread_is_left_in_a_compiler(daemon: bool) -> None:
     """As after Ctrl-C: graphs are compiled by the threads of a pool, which are no daemons."""
     program = [sys.executable, "-c", LEFT_BEHIND.replace("DAEMON", str(daemon))]
-    done = subprocess.run(program, stdout=subprocess.PIPE, check=False, timeout=60.0)
+    done = subprocess.run(program, stdout=subprocess.PIPE, check=False, timeout=WAIT_S)
     assert (done.returncode, done.stdout) == (3, b"done\n")

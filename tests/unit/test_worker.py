@@ -6,8 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from streamer.worker import WorkQueue, once
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S
 
 
 class Busy:

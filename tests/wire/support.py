@@ -293,7 +293,7 @@ def deaf_socket(port: int, path: str) -> socket.socket:
     """Open a WebSocket by hand that reads its handshake and nothing more, with a small receive buffer."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(90)
+    sock.settimeout(WAIT_S)
     sock.connect(("127.0.0.1", port))
     sock.sendall(
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

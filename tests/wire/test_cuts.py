@@ -12,6 +12,7 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from streamer.events import End, Error, Event, Final, Ready, Resumed
+from tests.waiting import WAIT_S
 from tests.wire.engine import SAMPLES_A_FINAL, FakeRunner, OneStream, open_stream
 from tests.wire.support import Running, next_event, serving, within
 
@@ -100,7 +101,7 @@ class Client:
         """Read what comes: everything, or what is there at the moment."""
         try:
             while True:
-                async with asyncio.timeout(90 if to_end else self._rng.random() * 0.004):
+                async with asyncio.timeout(WAIT_S if to_end else self._rng.random() * 0.004):
                     message = await next_event(connection)
                 if isinstance(message, End) and isinstance(self.events[-1], End):
                     continue  # repeated to one who has it

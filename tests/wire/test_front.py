@@ -14,6 +14,7 @@ from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.server.pages import PAGE_FILES
 from streamer.settings.table import ServerSettings
+from tests.waiting import WAIT_S
 from tests.wire.support import (
     RecordingStreams,
     Running,
@@ -33,7 +34,7 @@ async def get(
     """Ask over HTTP; return the response and its body."""
 
     def ask() -> tuple[HTTPResponse, str]:
-        connection = HTTPConnection("127.0.0.1", running.port, timeout=90)
+        connection = HTTPConnection("127.0.0.1", running.port, timeout=WAIT_S)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body or None, named)
         response = connection.getresponse()
@@ -302,7 +303,7 @@ async def test_localhost_has_one_port_for_all_its_addresses() -> None:
     assert port > 0
     for _, _, _, _, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
         try:
-            probe = socket.create_connection((str(address[0]), port), timeout=90)
+            probe = socket.create_connection((str(address[0]), port), timeout=WAIT_S)
         except OSError:
             assert address[0] == "::1"  # there is no IPv6 on this machine
         else:
@@ -336,7 +337,7 @@ async def test_stopping_does_not_wait_for_those_who_do_nothing() -> None:
             await within(stream.abandoned.wait())
         idle.close()
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", running.port), timeout=90)
+            socket.create_connection(("127.0.0.1", running.port), timeout=WAIT_S)
 
 
 async def test_a_daemon_that_drains_tells_streams_at_once_and_takes_no_more() -> None:

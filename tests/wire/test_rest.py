@@ -16,7 +16,7 @@ from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingO
 from streamer.server import front
 from streamer.server.tokens import TokenFile
 from tests.unit.protocols.recorded import segment
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.wire.support import Running, added, serving, within
 
 TOKEN = "a-secret-of-16-or-more"
@@ -110,7 +110,7 @@ async def rest(**settings: Any) -> AsyncIterator[Rest]:  # noqa: ANN401 - passed
     recordings = NotedRecordings()
     async with (
         serving(recordings=recordings, **settings) as running,
-        httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=90) as client,
+        httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=WAIT_S) as client,
     ):
         yield Rest(running, recordings, client)
 
@@ -289,7 +289,7 @@ async def test_a_revoked_token_ends_the_requests_that_were_made_with_it(
         async def ask(name: str, stream: str) -> httpx.Response:
             headers = {"Authorization": f"Bearer {tokens[name]}"}
             fields = {"model": "whisper-1", "stream": stream}
-            async with httpx.AsyncClient(base_url=served.running.url, trust_env=False, timeout=90) as client:
+            async with httpx.AsyncClient(base_url=served.running.url, trust_env=False, timeout=WAIT_S) as client:
                 file = {"file": ("a.wav", b"RIFF audio")}
                 return await client.post("/v1/audio/transcriptions", files=file, data=fields, headers=headers)
 

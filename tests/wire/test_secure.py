@@ -151,7 +151,7 @@ async def test_a_connection_that_breaks_off_leaves_nothing(caplog: pytest.LogCap
             )
             writer.write(b"GET / HT")
             writer.transport.abort()
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(WAIT_S):
             while running.server.n_connections:
                 await asyncio.sleep(0.01)
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []

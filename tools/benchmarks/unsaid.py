@@ -1,5 +1,6 @@
 """Detected speech that a transcript leaves out without saying so: it is in no word and in no gap."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -27,7 +28,7 @@ def unsaid(
 ) -> list[tuple[float, float, float]]:
     """Return where there are `least_s` seconds of speech or more between words and gaps.
 
-    speech : in order
+    speech : in order, none within another
     covered : words and gaps, in any order
 
     Returns start and end of the speech in each such place, and how many seconds of it there are.
@@ -35,9 +36,11 @@ def unsaid(
     reached: list[Span] = [(0.0, 0.0)]
     for start, end in sorted(covered):
         reached.append((start, max(end, reached[-1][1])))
+    starts, stops = [start for start, _ in speech], [stop for _, stop in speech]
     found = []
     for (_, begin), (end, _) in pairwise([*reached, (float("inf"), float("inf"))]):
-        inside = [(max(start, begin), min(stop, end)) for start, stop in speech if start < end and stop > begin]
+        between = speech[bisect_right(stops, begin) : bisect_left(starts, end)]
+        inside = [(max(start, begin), min(stop, end)) for start, stop in between]
         speech_s = sum(stop - start for start, stop in inside)
         if speech_s >= least_s:
             found.append((inside[0][0], inside[-1][1], speech_s))

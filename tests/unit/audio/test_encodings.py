@@ -10,6 +10,7 @@ import soundfile
 
 from streamer.audio.encodings import ALAW, MULAW, AudioFormat, AudioReader, Encoding
 from streamer.errors import AudioFileError
+from tests.waiting import WAIT_S
 
 SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, (500, 2)).astype("<i2")
 
@@ -104,5 +105,5 @@ def test_a_stream_that_is_dropped_ends_its_thread() -> None:
     reader.read(b"fLaC")
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "container"]
     del reader
-    thread.join(90)
+    thread.join(WAIT_S)
     assert not thread.is_alive()

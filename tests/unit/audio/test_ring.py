@@ -9,9 +9,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from streamer.audio.ring import Overrun, RingBuffer
-
-# Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 90.0
+from tests.waiting import WAIT_S
 
 
 def numbered(start: int, n_samples: int) -> NDArray[np.float32]:
@@ -110,7 +108,7 @@ def test_nothing_is_lost_while_the_writer_waits_for_room() -> None:
     def consume() -> None:
         position = 0
         while position < 5_000:
-            assert news.wait(LONG_S)
+            assert news.wait(WAIT_S)
             news.clear()
             end = ring.head
             read.extend(ring.read(position, end).tolist())
@@ -120,7 +118,7 @@ def test_nothing_is_lost_while_the_writer_waits_for_room() -> None:
     consumer = threading.Thread(target=consume)
     consumer.start()
     for start in range(0, 5_000, 40):
-        assert ring.wait_for_room(40, LONG_S)
+        assert ring.wait_for_room(40, WAIT_S)
         ring.write(numbered(start, 40))
         news.set()
     consumer.join()
@@ -139,9 +137,9 @@ def test_wake_ends_a_wait() -> None:
     ring = RingBuffer(10)
     ring.write(numbered(0, 10))
     results: list[bool] = []
-    waiter = threading.Thread(target=lambda: results.append(ring.wait_for_room(1, 10 * LONG_S)), daemon=True)
+    waiter = threading.Thread(target=lambda: results.append(ring.wait_for_room(1, 10 * WAIT_S)), daemon=True)
     waiter.start()
-    for _ in range(int(LONG_S / 0.01)):
+    for _ in range(int(WAIT_S / 0.01)):
         ring.wake()
         waiter.join(0.01)
         if results:

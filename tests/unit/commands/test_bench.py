@@ -3,7 +3,7 @@
 import io
 import json
 import signal
-from collections.abc import Callable, Iterator
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,13 @@ import pytest
 import soundfile
 from rich.console import Console
 
-from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands import bench as command_of_bench
 from streamer.commands import loading
 from streamer.commands.bench import bench
 from streamer.errors import AudioFileError, UsageError
 from streamer.settings.table import ModelSettings, Settings
-from tests.daemon import SAMPLE, Outcome, recording
+from tests.daemon import SAMPLE, recording, started
 
 pytestmark = pytest.mark.slow
 
@@ -93,13 +92,12 @@ def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
         refused()
 
 
-def test_an_interruption_ends_it_in_one_line(run_here: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted(path: Path, **keywords: object) -> Iterator[Float32Array]:
-        yield recording(path, 0.0, 0.1)
-        signal.raise_signal(signal.SIGINT)
-
-    monkeypatch.setattr(command_of_bench, "read_audio", interrupted)
-    outcome = run_here("bench", "--device", "CPU")
-    assert outcome.exit_code == 1
-    assert outcome.error() == "streamer: error: interrupted"
+@pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
+@pytest.mark.parametrize("arguments", [("bench",), ("compare", "--stream", "--models", "nano.en", SAMPLE)])
+def test_an_interruption_ends_it_in_one_line(arguments: tuple[str | Path, ...]) -> None:
+    with started(*arguments, "--device", "CPU") as command:
+        command.wait_said("at real-time pace")
+        command.process.send_signal(signal.SIGINT)
+        outcome = command.wait()
+    assert (outcome.exit_code, outcome.error()) == (1, "streamer: error: interrupted")
     assert outcome.stderr.endswith("interrupted\n")

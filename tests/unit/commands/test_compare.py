@@ -144,12 +144,3 @@ def test_slips_are_told_before_anything_is_measured(
     assert outcome.exit_code == 2
     assert message in outcome.error()
     assert not measured
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
-def test_an_interruption_ends_it_in_one_line(run_here: Cli, clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import os, signal, time; os.kill(os.getppid(), signal.SIGINT); time.sleep(60)"
-    monkeypatch.setattr(command, "apart", lambda _: [sys.executable, "-c", code])
-    outcome = run_here("compare", clip, "--models", "nano.en")
-    assert outcome.exit_code == 1
-    assert outcome.error() == "streamer: error: interrupted"

@@ -17,12 +17,10 @@ from streamer.commands.invocation import Invocation
 from streamer.findings import Finding
 from streamer.settings.table import Settings
 from tests.findings import OK, PROBLEM, WARNING, expect
-
-# Generous: nothing here comes near it.
-TIMEOUT_S = 120.0
+from tests.waiting import WAIT_S
 
 
-def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = TIMEOUT_S) -> Finding:
+def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = WAIT_S) -> Finding:
     """Return the only finding of a check whose process runs `code`."""
     monkeypatch.setattr(doctor, "apart", lambda function: [sys.executable, "-c", code])
     (found,) = check_apart("OpenVINO", Settings(), timeout_s).values()
@@ -31,14 +29,14 @@ def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = TIME
 
 @pytest.mark.parametrize("name", CHECKS)
 def test_each_check_answers_from_another_process(name: str) -> None:
-    found = check_apart(name, Settings(), TIMEOUT_S)
+    found = check_apart(name, Settings(), WAIT_S)
     assert found
     assert not any("exit code" in finding.found for finding in found.values()), found
 
 
 def test_names_that_are_no_text_are_checked() -> None:
     settings = Settings().having({"model.name": "no\udcffmodel", "model.cache_dir": "/dev/null/\udcff"})
-    found = check_apart("Files", settings, TIMEOUT_S)
+    found = check_apart("Files", settings, WAIT_S)
     expect(found["Model"], PROBLEM, r"there is no model 'no\udcffmodel'")
     expect(found["Compiled graphs"], PROBLEM, "/dev/null/\udcff cannot be made")
 
@@ -131,7 +129,7 @@ def test_the_report_is_text_without_the_persons_directory(monkeypatch: pytest.Mo
 
 
 def test_the_report_of_this_machine() -> None:
-    found = check_apart(REPORT, Settings(), TIMEOUT_S)
+    found = check_apart(REPORT, Settings(), WAIT_S)
     assert {"System", "OpenVINO", "CPU"} <= set(found)
     assert str(Path.home()) not in " ".join(finding.found for finding in found.values())
 

@@ -24,8 +24,7 @@ from tests.builders import final, words
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S
 
 
 def heard(text: str, *, before: tuple[str, ...] = ()) -> Draft:

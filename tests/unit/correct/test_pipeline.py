@@ -18,8 +18,7 @@ from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Gap, Revision, Word
 from tests.builders import final, words
 from tests.fakes import Clock
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S
 
 
 def final_of(text: str, segment: int = 1) -> Final:

@@ -26,8 +26,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Word
 from tests import builders
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S
 
 
 def words_of(text: str, start: float = 0.0, each_s: float = 0.5, speaker: str | None = None) -> tuple[Word, ...]:

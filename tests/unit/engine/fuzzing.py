@@ -51,9 +51,7 @@ from tests.fakes import (
 from tests.promises import Promises
 from tests.unit.engine.simulation import SETTINGS, Talker
 from tests.unit.engine.test_session import n_items
-
-# Longest wait for threads that are to be done; reached only where they hang.
-PATIENCE_S = 60.0
+from tests.waiting import WAIT_S
 
 # How much faster than the real one the clock of threads is: retries wait for seconds.
 CLOCK_RATE = 40.0
@@ -561,7 +559,7 @@ def run_threads(seed: int, totals: Totals) -> None:
         world.engine.start()
         for thread in threads:
             thread.start()
-        patience_s = begin_s + PATIENCE_S
+        patience_s = begin_s + WAIT_S
         while any(thread.is_alive() for thread in threads) or world.engine.n_sessions:
             if time.monotonic() > patience_s:
                 faulthandler.dump_traceback(file=sys.stderr)

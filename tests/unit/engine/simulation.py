@@ -37,6 +37,7 @@ from tests.fakes import (
     spoken,
 )
 from tests.promises import Promises
+from tests.waiting import WAIT_S
 
 AnyTalker = TypeVar("AnyTalker", bound="Talker")
 
@@ -46,8 +47,6 @@ PIECE_SAMPLES = round(PIECE_S * SAMPLE_RATE)
 
 CAPACITY_SAMPLES = 90 * SAMPLE_RATE
 
-# Longest wait for something that threads must do; reached only if they do not.
-PATIENCE_S = 90.0
 
 GATE = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
 
@@ -145,7 +144,7 @@ class Talker:
     def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
         """Wait until the events satisfy a condition; for an engine with threads."""
         with self._changed:
-            assert self._changed.wait_for(lambda: ready(self.events), PATIENCE_S), self.events
+            assert self._changed.wait_for(lambda: ready(self.events), WAIT_S), self.events
 
     def check(self, *, all_told: bool = True) -> None:
         """Check the events since the last call against the promises: in `take` the session would catch a failure."""
@@ -204,7 +203,7 @@ class Talker:
         """Send the rest of the audio at once, and wait until threads have finished the session."""
         self.write_until(until_s)
         self.runner.end()
-        assert self.finished.wait(PATIENCE_S)
+        assert self.finished.wait(WAIT_S)
 
     def _finish(self) -> None:
         self.n_finished += 1

@@ -26,9 +26,9 @@ from tests.fakes import (
     FakeEncoded,
     spoken,
 )
-from tests.unit.engine.simulation import PATIENCE_S, Machine, Talker
+from tests.unit.engine.simulation import Machine, Talker
 from tests.unit.engine.test_session import only
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 
 class Threads(Machine):
@@ -64,10 +64,10 @@ class Barrier:
 
     def __call__(self, encoded: FakeEncoded | None) -> None:
         self.reached.set()
-        assert self.let_go.wait(PATIENCE_S)
+        assert self.let_go.wait(WAIT_S)
 
     def wait(self) -> None:
-        assert self.reached.wait(PATIENCE_S)
+        assert self.reached.wait(WAIT_S)
 
 
 def check_one_gap(listener: Talker) -> None:
@@ -113,7 +113,7 @@ def test_several_sessions_are_told_apart(setting: Threads) -> None:
         listener.write_until(14.0)
         listener.runner.end()
     for listener in listeners:
-        assert listener.finished.wait(PATIENCE_S)
+        assert listener.finished.wait(WAIT_S)
         assert listener.text == listener.said
     assert setting.decoder.overwritten == []
 
@@ -300,7 +300,7 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     stopper.start()
     wait_until(lambda: setting.engine._decoding.stopping)
     barrier.let_go.set()
-    stopper.join(PATIENCE_S)
+    stopper.join(WAIT_S)
     assert not stopper.is_alive()
     assert not any(worker.is_alive() for worker in setting.engine._workers)
     assert setting.engine.stats.decodes == len(setting.decoder.decoded) == 1
@@ -336,16 +336,16 @@ class Doubtful(FakeDecoder):
 def test_a_second_look_ends_when_another_session_waits(
     setting: Threads, kind: AudioKind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "RETRY_S", PATIENCE_S)
+    monkeypatch.setattr(engine_module, "RETRY_S", WAIT_S)
     decoder = Doubtful(setting.encoder, setting.decoder.speakers)
     setting.engine._decoder = decoder
     doubtful, other = setting.listener(kind=kind), setting.listener(kind=AudioKind.LIVE)
     doubtful.write_until(14.0)
     doubtful.runner.end()
-    assert decoder.retrying.wait(PATIENCE_S)
+    assert decoder.retrying.wait(WAIT_S)
     n_decoded, decoder.wanted_s = len(decoder.decoded), 0.0  # the next is as short as can be
     other.write_until(2.0)
-    assert doubtful.finished.wait(PATIENCE_S)
+    assert doubtful.finished.wait(WAIT_S)
     assert decoder.retries[:2] == [True, False]
     assert decoder.decoded[n_decoded].voice == 1
     assert doubtful.text == doubtful.said
@@ -362,8 +362,8 @@ def test_an_engine_is_busy_while_a_window_is_at_work(setting: Threads) -> None:
     assert not setting.engine.wait_idle(0.0)
     setting.barrier.let_go.set()
     listener.runner.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert setting.engine.wait_idle(PATIENCE_S, 1e9)
+    assert listener.finished.wait(WAIT_S)
+    assert setting.engine.wait_idle(WAIT_S, 1e9)
 
 
 def test_a_turn_that_does_not_end_can_be_seen() -> None:
@@ -381,7 +381,7 @@ def test_a_turn_that_does_not_end_can_be_seen() -> None:
         assert engine.stalled_s == 130.0
         setting.barrier.let_go.set()
         listener.runner.end()
-        assert listener.finished.wait(PATIENCE_S)
+        assert listener.finished.wait(WAIT_S)
         wait_until(lambda: engine.stalled_s == 0.0)
     finally:
         setting.barrier.let_go.set()

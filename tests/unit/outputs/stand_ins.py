@@ -28,10 +28,7 @@ from streamer.events import Final
 from streamer.outputs.base import Sink
 from streamer.outputs.outputs import Output
 from tests import builders
-from tests.waiting import wait_until
-
-# Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 90.0
+from tests.waiting import WAIT_S, wait_until
 
 
 def final(number: int, text: str = "") -> Final:
@@ -51,7 +48,7 @@ def sending(sink: Sink) -> Iterator[Output]:
     """Put a sink behind a queue, which sends all at the end."""
     output = Output("there", sink, first_delay_s=0.01)
     yield output
-    output.close(time.monotonic() + LONG_S)
+    output.close(time.monotonic() + WAIT_S)
     assert output.n_dropped == 0
 
 
@@ -184,7 +181,7 @@ class CaptionService:
     def wait_for(self, n: int) -> None:
         """Wait until so many posts were taken."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.taken) >= n, LONG_S), self.taken
+            assert self.changed.wait_for(lambda: len(self.taken) >= n, WAIT_S), self.taken
 
 
 class ObsStandIn(StandIn):
@@ -216,7 +213,7 @@ class ObsStandIn(StandIn):
     def wait_for(self, n: int) -> None:
         """Wait until so many captions came."""
         with self.changed:
-            assert self.changed.wait_for(lambda: len(self.captions) >= n, LONG_S), self.captions
+            assert self.changed.wait_for(lambda: len(self.captions) >= n, WAIT_S), self.captions
 
     def _serve(self, connection: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):

@@ -18,7 +18,7 @@ from streamer.settings.table import ChatSettings
 from tests import builders
 from tests.builders import partial
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 
 
 def final(text: str, segment: int = 0) -> Final:
@@ -30,12 +30,12 @@ def conversing(url: str, **settings: Any) -> contextlib.aclosing[Conversation]: 
 
 
 async def pieces(conversation: Conversation, text: str) -> list[str]:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_S):
         return [piece async for piece in conversation.reply(text)]
 
 
 async def collect(conversation: Conversation, came: list[str]) -> None:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_S):
         async for piece in conversation.reply("hello"):
             came.append(piece)
 
@@ -71,7 +71,7 @@ async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
     async def script(reply: Reply) -> None:
         await reply.start()
         await reply.say("one")
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(WAIT_S):
             await first_came.wait()
         await reply.say("two")
         await reply.end()
@@ -356,7 +356,7 @@ class Transcript:
         self.lines.append(f"error: {error}")
 
     async def run(self) -> None:
-        async with contextlib.aclosing(self.conversation), asyncio.timeout(90):
+        async with contextlib.aclosing(self.conversation), asyncio.timeout(WAIT_S):
             await self.bot.run()
 
 

@@ -16,7 +16,8 @@ from streamer.outputs.web import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
 from tests.builders import partial, ready
-from tests.unit.outputs.stand_ins import LONG_S, final, warnings
+from tests.unit.outputs.stand_ins import final, warnings
+from tests.waiting import WAIT_S
 
 
 class Peer:
@@ -37,7 +38,7 @@ class Peer:
         with self.changed:
             self.n_calls += 1
             self.changed.notify_all()
-        assert self.open.wait(LONG_S)
+        assert self.open.wait(WAIT_S)
         if self.errors:
             raise self.errors.pop(0)
         with self.changed:
@@ -49,7 +50,7 @@ class Peer:
 
     def wait_for(self, happened: Callable[[], bool]) -> None:
         with self.changed:
-            assert self.changed.wait_for(happened, LONG_S)
+            assert self.changed.wait_for(happened, WAIT_S)
 
 
 def output(peer: Peer, limit: int = 10) -> Output:
@@ -57,7 +58,7 @@ def output(peer: Peer, limit: int = 10) -> Output:
 
 
 def finish(made: Output) -> None:
-    made.close(time.monotonic() + LONG_S)
+    made.close(time.monotonic() + WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +169,7 @@ def test_a_bug_costs_the_event_that_it_met_and_no_other(caplog: pytest.LogCaptur
 
 def test_the_end_waits_no_longer_than_it_may_and_says_what_was_not_sent(caplog: pytest.LogCaptureFixture) -> None:
     peer = Peer(*[PeerError("it is gone")] * 1000)
-    made = Output("peer", peer, first_delay_s=LONG_S)
+    made = Output("peer", peer, first_delay_s=WAIT_S)
     made.handle(final(1))
     made.handle(final(2))
     peer.wait_for(lambda: peer.n_calls == 1)

@@ -21,7 +21,6 @@ from tests.builders import ready
 from tests.daemon import REPOSITORY
 from tests.unit.outputs.stand_ins import (
     CUT,
-    LONG_S,
     Answer,
     CaptionService,
     Request,
@@ -32,14 +31,14 @@ from tests.unit.outputs.stand_ins import (
     wait_failing,
     warnings,
 )
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 
 def test_a_post_says_what_is_wrong_and_never_where() -> None:
     hang = threading.Event()
 
     def answer(request: Request) -> Answer:
-        assert hang.wait(LONG_S)
+        assert hang.wait(WAIT_S)
         return CUT
 
     with WebStandIn(answer) as stand_in:
@@ -84,7 +83,7 @@ def test_a_webhook_gets_signed_json_and_knows_what_it_has() -> None:
     with WebStandIn(answer) as stand_in, sending(webhook(stand_in, "hush")) as output:
         for number in (1, 2, 3):
             output.handle(final(number))
-        assert third.wait(LONG_S)
+        assert third.wait(WAIT_S)
         stand_in.stop()
         output.handle(spoken(4, "Again", "there."))
         stand_in.start()
@@ -115,7 +114,7 @@ def test_a_slow_or_redirecting_receiver_delays_no_event(caplog: pytest.LogCaptur
     answers: list[Answer] = [(301, b""), (200, b"x" * 200_000), (200, b"")]
 
     def answer(request: Request) -> Answer:
-        assert release.wait(LONG_S)
+        assert release.wait(WAIT_S)
         return answers.pop(0)
 
     with WebStandIn(answer) as stand_in, sending(webhook(stand_in)) as output:
@@ -219,7 +218,7 @@ def test_zoom_begins_at_one_where_it_cannot_be_asked_and_sends_nothing_old_when_
         wait_until(lambda: output.n_dropped >= 3)
         begun.set()
         output.handle(final(4))
-        output.close(time.monotonic() + LONG_S)
+        output.close(time.monotonic() + WAIT_S)
     assert texts(service) == ["Words 4.\n"]
     assert service.last == 1
 

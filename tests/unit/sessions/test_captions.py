@@ -9,9 +9,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.events import End, Event
 from streamer.sessions.captions import drawn_captions
 from tests.builders import final, partial
-
-# Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 90.0
+from tests.waiting import WAIT_S
 
 
 class Terminal:
@@ -31,7 +29,7 @@ class Terminal:
 
     def handle(self, event: Event) -> None:
         self.entered.set()
-        assert self.may_draw.acquire(timeout=LONG_S)
+        assert self.may_draw.acquire(timeout=WAIT_S)
         if self._error is not None:
             raise self._error
         self.drawn.append(event.seq)
@@ -45,7 +43,7 @@ class Terminal:
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no time end the drawing before all is drawn."""
-    monkeypatch.setattr("streamer.sessions.captions.CLOSE_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr("streamer.sessions.captions.CLOSE_TIMEOUT_S", WAIT_S)
 
 
 def test_all_that_was_published_is_drawn_before_the_end() -> None:
@@ -62,7 +60,7 @@ def test_a_slow_terminal_is_shown_the_newest_only() -> None:
     log, terminal = EventLog("s", 100), Terminal()
     with drawn_captions(log, terminal):
         log.append(partial("a", segment=1))
-        assert terminal.entered.wait(LONG_S)
+        assert terminal.entered.wait(WAIT_S)
         for _ in range(1000):
             log.append(partial("a", segment=1))
         log.append(final(segment=1))
@@ -77,7 +75,7 @@ def test_a_terminal_that_is_gone_is_followed_by_nothing(error: Exception, caplog
     with caplog.at_level(logging.INFO), drawn_captions(log, terminal):
         log.append(final(segment=1))
         terminal.may_draw.release()
-        assert terminal.closed.wait(LONG_S)
+        assert terminal.closed.wait(WAIT_S)
         log.append(final(segment=2))
     assert terminal.drawn == []
     assert "captions are no longer drawn" in caplog.text
@@ -87,11 +85,11 @@ def test_a_terminal_that_stood_still_misses_no_final() -> None:
     log, terminal = EventLog("s", 100), Terminal()
     with drawn_captions(log, terminal):
         log.append(final(segment=1))
-        assert terminal.entered.wait(LONG_S)
+        assert terminal.entered.wait(WAIT_S)
         for segment in range(2, 100):
             log.append(partial("a", segment=segment))
             log.append(final(segment=segment))
         log.close()
         terminal.may_draw.release(101)
-        assert terminal.ended.wait(LONG_S)
+        assert terminal.ended.wait(WAIT_S)
     assert terminal.drawn == [1, *range(3, 199, 2), 198]

@@ -30,12 +30,11 @@ from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_decode_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
+from tests.waiting import WAIT_S
 
 SAMPLES = read(SPEECH)
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
 ENCODED: Untyped = None
-
-PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +368,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
 
     def compile_anew(*_: object) -> None:
         compiling.set()
-        assert go_on.wait(3 * PATIENCE_S)
+        assert go_on.wait(3 * WAIT_S)
 
     monkeypatch.setattr(model, "_restart", compile_anew)
     engine = make_engine(model, DecodingSettings())
@@ -377,13 +376,13 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     lost = LostDeviceError("the device is lost", "decoder")
     monkeypatch.setattr(getattr(engine, thread), "_turn", lambda: model.recover(model.runtime, lost))
     engine.start()
-    assert compiling.wait(PATIENCE_S)
+    assert compiling.wait(WAIT_S)
     stopping = threading.Thread(target=engine.stop)
     stopping.start()
     try:
-        stopping.join(PATIENCE_S)
+        stopping.join(WAIT_S)
         assert not stopping.is_alive()
         assert getattr(engine, thread).is_alive()
     finally:
         go_on.set()
-        getattr(engine, thread).join(PATIENCE_S)
+        getattr(engine, thread).join(WAIT_S)

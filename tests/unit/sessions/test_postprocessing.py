@@ -14,8 +14,7 @@ from streamer.events import Event, Final, Partial, Revision
 from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.table import CorrectionSettings, Settings
 from tests.builders import final, partial, words
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S
 
 
 def post_processing_of(glossary: Path) -> PostProcessing:

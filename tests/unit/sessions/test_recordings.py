@@ -28,6 +28,7 @@ from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.fakes import Clock
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +53,7 @@ async def working(
 
 
 async def collect(job: Job) -> list[RecordedSegment]:
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_S):
         return [segment async for segment in job]
 
 

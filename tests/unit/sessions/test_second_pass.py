@@ -26,8 +26,7 @@ from tests.builders import final
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.promises import check_promises
 from tests.unit.whisper.support import NANO, load_on_cpu
-
-WAIT_S = 60.0
+from tests.waiting import WAIT_S
 
 
 @pytest.fixture(scope="module")

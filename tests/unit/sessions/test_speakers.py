@@ -24,9 +24,7 @@ from streamer.settings.load import load_settings
 from tests.builders import final, words
 from tests.daemon import Outcome
 from tests.unit.speakers.voices import heard
-from tests.waiting import wait_until
-
-WAIT_S = 90.0
+from tests.waiting import WAIT_S, wait_until
 
 
 def person_of(samples: Float32Array) -> Float32Array:

@@ -13,10 +13,10 @@ from streamer.speakers.clusters import Clusters
 from streamer.speakers.diarization import HOP_SAMPLES, Diarization
 from streamer.speakers.fbank import WINDOW_SAMPLES
 from tests.unit.speakers.voices import converse, voice
+from tests.waiting import WAIT_S
 
 HOUR = 3600 * SAMPLE_RATE
 
-PATIENCE_S = 60.0
 SOON_S = 5.0  # for what waits for nothing
 
 
@@ -80,7 +80,7 @@ def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def slow(clusters: Clusters) -> list[tuple[str, str]]:
         begun.set()
-        assert go_on.wait(PATIENCE_S)
+        assert go_on.wait(WAIT_S)
         return end_region(clusters)
 
     monkeypatch.setattr(Clusters, "end_region", slow)
@@ -88,7 +88,7 @@ def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
     diarization.end(14 * SAMPLE_RATE)
     with ThreadPoolExecutor(2) as threads:
         clustering = threads.submit(due, diarization)
-        assert begun.wait(PATIENCE_S)
+        assert begun.wait(WAIT_S)
         try:
             assert threads.submit(diarization.speaker, 1.0, 1.3).result(SOON_S) == "S1"
             threads.submit(diarization.begin, 15 * SAMPLE_RATE).result(SOON_S)
@@ -96,7 +96,7 @@ def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
             assert not clustering.done()
         finally:
             go_on.set()
-        assert clustering.result(PATIENCE_S)[-1][1] == 17 * SAMPLE_RATE
+        assert clustering.result(WAIT_S)[-1][1] == 17 * SAMPLE_RATE
 
 
 def test_a_word_has_the_label_of_who_says_it_and_none_where_nobody_is_known() -> None:

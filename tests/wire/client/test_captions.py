@@ -18,6 +18,7 @@ from streamer.errors import PeerError, UsageError
 from streamer.events import Edit, End, Error, Event, Revision, Speakers, Translation
 from streamer.server.tls import Tls, renew_self_signed
 from tests import builders
+from tests.waiting import WAIT_S
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -66,7 +67,7 @@ async def received(address: str | DaemonAddress) -> tuple[list[Event], list[str]
     notices: list[str] = []
     if isinstance(address, str):
         address = parse_address(address)
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_S):
         events = [event async for event in captions(address, on_notice=notices.append)]
     return events, notices
 
@@ -130,7 +131,7 @@ async def test_a_program_ends_that_has_left_its_events_open() -> None:
     async with daemon(going_on) as (address, _):
         done = await asyncio.to_thread(
             lambda: subprocess.run(
-                [sys.executable, "-c", code, address], capture_output=True, encoding="utf-8", timeout=60, check=True
+                [sys.executable, "-c", code, address], capture_output=True, encoding="utf-8", timeout=WAIT_S, check=True
             )
         )
     assert (done.stdout, done.stderr) == ("ready\n", "")

@@ -29,7 +29,7 @@ from streamer.errors import (
 from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.cutting import cutting
 from tests.daemon import free_port
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.wire.client.test_captions import daemon, ready, sending
 from tests.wire.client.test_captions import final as said
 from tests.wire.support import RecordingStream, Running, final, heard, serving, within
@@ -43,7 +43,7 @@ def host(running: Running) -> str:
 
 
 async def collected(events: AsyncIterator[Event] | Any) -> list[Event]:  # noqa: ANN401 - Events
-    async with asyncio.timeout(90):
+    async with asyncio.timeout(WAIT_S):
         return [event async for event in events]
 
 

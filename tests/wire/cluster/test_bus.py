@@ -78,12 +78,12 @@ async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
     async with bus_on(nats, name="a") as asks, bus_on(nats, name="b") as answers:
         await answers.subscribe("streamer.worker.b", handle)
         leave = Leave(session="s", epoch=1)
-        refused = await asks.request("streamer.worker.b", leave, Opened | Refused, timeout_s=5)
+        refused = await asks.request("streamer.worker.b", leave, Opened | Refused, timeout_s=WAIT_S)
         assert refused == Refused(code="busy", message="full")
         with pytest.raises(ClusterMessageError):
-            await asks.request("streamer.worker.b", leave, Opened, timeout_s=5)
+            await asks.request("streamer.worker.b", leave, Opened, timeout_s=WAIT_S)
         with pytest.raises(ClusterError, match=r"streamer\.worker\.c cannot be asked: it has no subscriber"):
-            await asks.request("streamer.worker.c", leave, Opened, timeout_s=5)
+            await asks.request("streamer.worker.c", leave, Opened, timeout_s=WAIT_S)
         with pytest.raises(ClusterError, match=r"did not answer within 0\.1 s"):
             await asks.request("streamer.worker.b", Leave(session="s", epoch=0), Opened, timeout_s=0.1)
 
@@ -161,7 +161,7 @@ async def test_a_dead_line_is_noticed_and_does_not_hold_up_another_or_the_end(na
         line.dead = False
         await until(lambda: bus.connected)
         line.dead = True
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(WAIT_S):
             await bus.close()
         await bus.publish("streamer.worker.x", Leave(session="s", epoch=1))
 

@@ -17,6 +17,7 @@ from streamer.cluster.metrics import register_cluster
 from streamer.cluster.worker import DRAIN_S
 from streamer.settings.load import load_settings
 from tests.daemon import REPOSITORY
+from tests.waiting import WAIT_S
 from tests.wire.cluster.test_metrics import FakeView
 
 CONTRIB = REPOSITORY / "contrib"
@@ -89,7 +90,7 @@ def test_nats_is_not_older_than_what_can_fence() -> None:
 
 def test_nats_takes_the_configuration() -> None:
     config = CONTRIB / "compose-cluster" / "nats.conf"
-    checked = subprocess.run([find_nats_server(), "-t", "-c", config], capture_output=True, text=True, timeout=60)
+    checked = subprocess.run([find_nats_server(), "-t", "-c", config], capture_output=True, text=True, timeout=WAIT_S)
     assert checked.returncode == 0, checked.stderr
 
 
@@ -132,7 +133,7 @@ def test_each_server_has_its_name_its_files_and_its_store_in_kubernetes() -> Non
 
 
 def test_the_server_has_the_flags_that_it_is_given() -> None:
-    known = subprocess.run([find_nats_server(), "--help"], capture_output=True, text=True, timeout=60)
+    known = subprocess.run([find_nats_server(), "--help"], capture_output=True, text=True, timeout=WAIT_S)
     for where, command, _, image in containers():
         flags = [word for word in command if word.startswith("-")] if image.startswith("nats:") else []
         assert all(re.search(rf"{flag}\b", known.stdout) for flag in flags), where

@@ -21,7 +21,7 @@ from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
 from tests.daemon import free_port
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.wire.cluster.fake_worker import texts_of
 from tests.wire.cluster.test_gateway import Places, finals, places, speech
 
@@ -102,14 +102,14 @@ def test_a_first_try_needs_no_nats(tmp_path: Path) -> None:
             if "listens on" in log.read_text(encoding="utf-8"):
                 break
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30)
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S)
         assert refused.value.code == 503
         assert b"no worker is alive" in refused.value.read()
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read()
+        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S).read()
         assert b"streamer_cluster_gateways" in metrics
     finally:
         gateway.terminate()
-        assert gateway.wait(60) == (0 if sys.platform != "win32" else gateway.returncode)
+        assert gateway.wait(WAIT_S) == (0 if sys.platform != "win32" else gateway.returncode)
     assert "a worker joins with: streamer worker --nats nats://127.0.0.1:" in log.read_text(encoding="utf-8")
 
 
@@ -118,7 +118,7 @@ def test_a_gateway_keeps_no_history(tmp_path: Path, setting: str) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(f"server: {{{setting}}}\n", encoding="utf-8")
     command = [sys.executable, "-m", "streamer", "gateway", "--config", str(config)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=WAIT_S, check=False)
     assert done.returncode == 2
     assert f"server.{setting.partition(':')[0]} is set" in done.stderr
     assert "a gateway keeps no history: leave it out" in done.stderr

@@ -21,7 +21,7 @@ from streamer.events import Final
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.wire.cluster.support import NatsServer, bus_on, settings_for, workplace
 from tests.wire.support import within
 
@@ -188,7 +188,7 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
 
 async def test_segments_are_passed_on_as_they_come(place: Place, transcriber: Transcriber) -> None:
     go = threading.Event()
-    transcriber.between = lambda run: assert_(go.wait(60))
+    transcriber.between = lambda run: assert_(go.wait(WAIT_S))
     await place.worker()
     with place.submit("a.wav", silence(3)) as submitted:
         found = aiter(submitted)
@@ -201,7 +201,7 @@ async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is
     place: Place, transcriber: Transcriber, mortal: str
 ) -> None:
     go = threading.Event()
-    transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
+    transcriber.between = lambda run: assert_(run > 1 or go.wait(WAIT_S))
     first = await place.worker("w1", mortal)
     with place.submit("a.wav", silence(3)) as submitted:
         found = aiter(submitted)
@@ -218,7 +218,7 @@ async def test_the_second_of_two_results_is_confirmed_and_left_out(
 ) -> None:
     monkeypatch.setattr(work, "RENEW_S", 60.0)  # the first seems dead, and is not
     go = threading.Event()
-    transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
+    transcriber.between = lambda run: assert_(run > 1 or go.wait(WAIT_S))
     first, second = await place.worker("w1", mortal), await place.worker("w2", mortal)
     assert await texts(place.submit("a.wav", silence(2))) == ["second 0", "second 1"]
     await until(lambda: first.counts.done + second.counts.done > 0)
@@ -237,7 +237,7 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
     def die(run: int) -> None:
         if len(transcriber.received[-1]) == 16_000 * 7:
             loop.call_soon_threadsafe(deaths.put_nowait, None)
-            over.wait(60)
+            over.wait(WAIT_S)
 
     transcriber.between = die
     machine = await place.worker("w0", mortal)
@@ -297,7 +297,7 @@ async def test_a_wrong_file_or_option_fails_at_once(place: Place, transcriber: T
 
 async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, transcriber: Transcriber) -> None:
     go = threading.Event()
-    transcriber.between = lambda run: assert_(go.wait(60))
+    transcriber.between = lambda run: assert_(go.wait(WAIT_S))
     worker = await place.worker()
     left = [place.submit(f"{i}.wav", silence(2)) for i in range(5)]
     await until(lambda: any(submitted.n_samples for submitted in left))
@@ -335,7 +335,7 @@ async def test_a_job_belongs_to_the_run_that_begins_it_first(place: Place) -> No
     wanted = []
     for run, begins in (("one", False), ("one", True), ("two", True), ("one", False)):
         report = jobs.JobReport(job=job.number, worker=run, run=run, begins=begins)
-        answer = await place.bus.request(f"{jobs.SUBMITTERS}.{job.submitter}", report, jobs.JobAnswer, timeout_s=60)
+        answer = await place.bus.request(f"{jobs.SUBMITTERS}.{job.submitter}", report, jobs.JobAnswer, timeout_s=WAIT_S)
         wanted.append(answer.wanted)
     assert wanted == [False, True, False, True]
 
@@ -373,14 +373,14 @@ async def test_a_job_that_gets_lost_on_its_way_goes_to_the_next(place: Place, tr
     await place.worker(most=0)
     submitted = place.submit("a.wav", silence(1))
     free = jobs.FreeSlot(worker="w9", model="nano.en 1")
-    assert isinstance(await place.bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=60), jobs.RecordingJob)
+    assert isinstance(await place.bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=WAIT_S), jobs.RecordingJob)
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
 
 
 async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber, nats_server: NatsServer) -> None:
     go = threading.Event()
-    transcriber.between = lambda run: assert_(go.wait(60))
+    transcriber.between = lambda run: assert_(go.wait(WAIT_S))
     worker = await place.worker()
     all = [place.submit(f"{i}.wav", silence(3)) for i in range(3)]
     await until(lambda: any(submitted.n_samples for submitted in all))
@@ -399,7 +399,7 @@ async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
 ) -> None:
     monkeypatch.setattr(jobs, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
     go = threading.Event()
-    transcriber.between = lambda run: assert_(run > 5 or go.wait(60))
+    transcriber.between = lambda run: assert_(run > 5 or go.wait(WAIT_S))
     machine = await place.worker("w0", identity="slow 1")
     submitted = place.submit("a.wav", silence(2))
     for i in range(1, 6):

@@ -2,8 +2,8 @@
 
 import asyncio
 import contextlib
-import itertools
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -25,7 +25,7 @@ from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
-from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
+from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording, started
 from tests.wire.cluster.support import bus_on, settings_for, workplace
 from tests.wire.support import within
 
@@ -213,20 +213,25 @@ def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_comman
     assert "beam_size is 9" in outcome.error()
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
 def test_ctrl_c_leaves_nothing_behind(
-    nats: str, worker: None, run_here: Run, sentences: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    nats: str, worker: None, sentences: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun = itertools.count()
+    begun, interrupted = threading.Event(), threading.Event()
 
-    def interrupt(model: WhisperModel, blocks: Iterator[object], *more: object, **others: object) -> object:
+    def wait(model: WhisperModel, blocks: Iterator[object], *more: object, **others: object) -> object:
         yield from ()
         assert next(blocks) is not None
-        if next(begun) == 0:  # a second Ctrl-C would end the command in the middle of its end
-            signal.raise_signal(signal.SIGINT)
+        begun.set()
+        assert interrupted.wait(WAIT_S)
         list(blocks)
 
-    monkeypatch.setattr("streamer.cluster.work.recorded_segments", interrupt)
-    outcome = run_here("transcribe", "--nats", nats, *sentences, SAMPLE, "-o", f"{tmp_path / 'texts'}/")
+    monkeypatch.setattr("streamer.cluster.work.recorded_segments", wait)
+    with started("transcribe", "--nats", nats, *sentences, SAMPLE, "-o", f"{tmp_path / 'texts'}/") as command:
+        assert begun.wait(WAIT_S)
+        command.process.send_signal(signal.SIGINT)  # one: a second would end the command in the middle of its end
+        interrupted.set()
+        outcome = command.wait()
     assert (outcome.exit_code, outcome.stdout) == (1, "")
     assert outcome.error() == "streamer: error: interrupted"
     assert list((tmp_path / "texts").iterdir()) == []
@@ -234,7 +239,7 @@ def test_ctrl_c_leaves_nothing_behind(
     async def is_alone() -> bool:
         async with bus_on(nats) as bus:
             try:
-                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=60)
+                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=WAIT_S)
             except ClusterError as error:
                 return "it has no subscriber" in str(error)
         return False

@@ -8,9 +8,7 @@ from numpy.typing import NDArray
 
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.errors import StreamerError
-
-# Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 90.0
+from tests.waiting import WAIT_S
 
 
 class Recorder:
@@ -45,7 +43,7 @@ class Recorder:
 
     def wait_for_end(self) -> StreamerError | None:
         """Wait until the source has ended by itself; return the error it ended with."""
-        assert self.ended.wait(LONG_S)
+        assert self.ended.wait(WAIT_S)
         return self.ends[0]
 
     def _on_audio(self, samples: NDArray[np.float32]) -> None:

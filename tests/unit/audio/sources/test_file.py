@@ -18,7 +18,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import file
 from streamer.audio.sources.file import FileReplay, read_audio
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
-from tests.unit.audio.sources.recorder import LONG_S, Recorder
+from tests.unit.audio.sources.recorder import Recorder
+from tests.waiting import WAIT_S
 
 SPEECH = Path(__file__).parents[3] / "data" / "speech.flac"
 
@@ -126,10 +127,10 @@ def test_a_slow_consumer_holds_the_replay_back(tmp_path: Path) -> None:
     def on_audio(samples: NDArray[np.float32]) -> None:
         recorder.callbacks.on_audio(samples)
         entered.set()
-        assert go_on.wait(LONG_S)
+        assert go_on.wait(WAIT_S)
 
     source.start(dataclasses.replace(recorder.callbacks, on_audio=on_audio))
-    assert entered.wait(LONG_S)
+    assert entered.wait(WAIT_S)
     assert len(recorder.blocks) == 1
     go_on.set()
     recorder.wait_for_end()
@@ -140,7 +141,7 @@ def test_stop_ends_a_replay_without_on_end_and_may_be_called_again(tmp_path: Pat
     recorder = Recorder()
     source = FileReplay(SPEECH, speed=1.0)
     source.start(recorder.callbacks)
-    assert recorder.heard.wait(LONG_S)
+    assert recorder.heard.wait(WAIT_S)
     source.stop()
     source.stop()
     n_blocks = len(recorder.blocks)

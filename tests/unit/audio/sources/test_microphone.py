@@ -24,9 +24,9 @@ from streamer.audio.sources.base import MAX_HOLE_S
 from streamer.audio.sources.microphone import LossEstimator, Microphone, list_microphones
 from streamer.errors import AudioDeviceError, StreamerError
 from tests.fakes import Clock
-from tests.unit.audio.sources.recorder import LONG_S, Recorder
+from tests.unit.audio.sources.recorder import Recorder
 from tests.virtual_mic import VirtualMicrophone
-from tests.waiting import wait_until
+from tests.waiting import WAIT_S, wait_until
 
 SPEECH = Path(__file__).parents[3] / "data" / "speech.flac"
 
@@ -99,7 +99,7 @@ class Capture:
     def wait_for(self, condition: Callable[[Event], bool]) -> Event:
         """Return the next event for which `condition` holds."""
         while True:
-            line = self._lines.get(timeout=LONG_S)
+            line = self._lines.get(timeout=WAIT_S)
             assert line, f"the capturing process ended: {self.events[-5:]}"
             event: Event = json.loads(line)
             self.events.append(event)
@@ -384,13 +384,13 @@ def test_a_consumer_that_stands_still_loses_audio_but_not_the_clock(portaudio: F
 
     def on_audio(samples: NDArray[np.float32]) -> None:
         entered.set()
-        assert go_on.wait(LONG_S)
+        assert go_on.wait(WAIT_S)
         recorder.callbacks.on_audio(samples)
 
     with capture_from(portaudio, on_audio=on_audio) as (recorder, _):
         [stream] = portaudio.streams
         stream.deliver(0.1, 160)
-        assert entered.wait(LONG_S)
+        assert entered.wait(WAIT_S)
         for _ in range(12):
             stream.deliver(0.2, SAMPLE_RATE)
         # Ten seconds may wait, with the block that is being delivered; the rest is counted.
@@ -539,7 +539,7 @@ def test_a_device_that_comes_and_goes_is_one_outage(portaudio: FakePortAudio, im
             wait_for_streams(portaudio, n)
             recorder.heard.clear()
             portaudio.streams[-1].deliver(0.1, 1_600)
-            assert recorder.heard.wait(LONG_S)
+            assert recorder.heard.wait(WAIT_S)
             portaudio.streams[-1].running = False
         wait_for_streams(portaudio, 6)
     assert np.count_nonzero(recorder.audio) == 5 * 1_600

@@ -13,7 +13,8 @@ import soundfile
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.stdin import StdinPcm
 from streamer.errors import AudioFileError, TruncatedAudioError
-from tests.unit.audio.sources.recorder import LONG_S, Recorder
+from tests.unit.audio.sources.recorder import Recorder
+from tests.waiting import WAIT_S
 
 SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, 30_000).astype("<i2")
 EXPECTED = SAMPLES.astype(np.float32) / 32768
@@ -54,7 +55,7 @@ def test_audio_is_heard_at_once_not_when_a_buffer_is_full() -> None:
     source = StdinPcm(os.fdopen(read_end, "rb"), "s16le", SAMPLE_RATE, 1)
     source.start(recorder.callbacks)
     os.write(write_end, SAMPLES[:100].tobytes())
-    assert recorder.heard.wait(LONG_S)
+    assert recorder.heard.wait(WAIT_S)
     source.stop()
     source.stop()
     assert recorder.ends == []

@@ -15,6 +15,7 @@ import pytest
 from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.graphs.build import ModelGraphs
+from tests.waiting import WAIT_S
 
 linux_only = pytest.mark.skipif(platform.system() != "Linux", reason="only Linux lists what is mapped")
 
@@ -36,7 +37,7 @@ print(psutil.Process().memory_info().rss // 2**20)
 
 def rss_mb(*, give_back: bool) -> int:
     command = [sys.executable, "-c", CHURN, "yes" if give_back else "no"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=300).stdout)
+    return int(subprocess.run(command, capture_output=True, text=True, check=True, timeout=3 * WAIT_S).stdout)
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")

@@ -18,12 +18,11 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
 from streamer.whisper.graphs.ports import STAGES, key_values, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.slow
 
 HEADS = [(1, 0)]
-
-PATIENCE_S = 20.0
 
 
 def marked(model: ov.Model) -> list[ov.Node]:
@@ -86,11 +85,11 @@ def test_an_interrupt_does_not_wait_for_a_compiler(checkpoint: Checkpoint, monke
 
     plans = plan_stages(DeviceSettings("CPU"), ["CPU"])
     compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans, on_progress=interrupt)
-    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * PATIENCE_S))
+    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * WAIT_S))
     with ThreadPoolExecutor(1) as thread:
         compiling = thread.submit(compilation.compile)
         try:
-            assert isinstance(compiling.exception(PATIENCE_S), KeyboardInterrupt)
+            assert isinstance(compiling.exception(WAIT_S), KeyboardInterrupt)
         finally:
             go_on.set()
 

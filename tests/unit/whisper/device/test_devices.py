@@ -1,5 +1,6 @@
 """Which device each stage tries, with which properties, and what is reported if they are wrong."""
 
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -293,14 +294,20 @@ def test_each_device_and_driver_has_facts_of_its_own(monkeypatch: pytest.MonkeyP
 def test_a_signal_after_devices_were_renewed_in_another_thread_ends_nothing() -> None:
     # OpenVINO's CPU plugin gives its thread a stack for signals, and unmaps it wherever it is released.
     code = """if True:
-        import gc, os, signal, threading
+        import gc, signal, threading
         from streamer.whisper.device.devices import available_devices, the_core
         available_devices()
         thread = threading.Thread(target=lambda: (the_core(renewed=True), gc.collect()))
         thread.start()
         thread.join()
         signal.signal(signal.SIGUSR1, lambda *_: print("heard"))
-        os.kill(os.getpid(), signal.SIGUSR1)
+        print("ready", flush=True)
+        input()
         """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
-    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
+    program, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    with subprocess.Popen(program, stdin=pipe, stdout=pipe, encoding="utf-8") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.communicate("\n")[0] == "heard\n"
+    assert process.returncode == 0
