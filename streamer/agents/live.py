@@ -112,7 +112,7 @@ class LiveStream:
             yield item
 
     def _time_s(self, begin: int, time_s: float) -> float:
-        """Return the second of all the audio that is second `time_s` of what was taken after the first `begin` samples."""
+        """Return a time in all the audio; `time_s` counts from the first `begin` samples that were taken."""
         position = begin + round(time_s * SAMPLE_RATE)
         i = bisect.bisect_right(self._drops, position, key=lambda drop: drop[0])
         return (position + self._drops[max(i, 1) - 1][1]) / SAMPLE_RATE
