@@ -34,6 +34,27 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_wildcard(host: str) -> bool:
+    """Return whether `host` means all addresses of the machine."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_unspecified
+    except ValueError:
+        return False
+
+
+def own_host(host: str) -> str:
+    """Return where programs on this machine reach one that listens on `host`."""
+    if is_wildcard(host):
+        return "::1" if ":" in host else "127.0.0.1"
+    return host.strip("[]")
+
+
+def host_port(host: str, port: int) -> str:
+    """Return host and port as addresses have them, such as `[::1]:8765`."""
+    name = host.strip("[]")
+    return f"[{name}]:{port}" if ":" in name else f"{name}:{port}"
+
+
 def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     """Read an IP address as headers have it, with a port or without; None for other text.
 

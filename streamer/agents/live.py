@@ -1,8 +1,10 @@
 """What the plugins for voice agents share: audio that waits for the daemon, and the user's turns in its events."""
 
 import asyncio
+import bisect
 import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -49,9 +51,11 @@ class LiveStream:
         self._decoder = PcmDecoder("s16le", SAMPLE_RATE, 1)
         # All changes of options, in case one is dropped.
         self._changes: dict[str, Any] = {}
-        # Samples that sessions have taken.
-        self._n_taken = 0
-        # Whether `on_lost` was called since the last event, and whether audio was dropped since the last was taken.
+        # Samples that sessions have taken, and that were dropped.
+        self._n_taken = self._n_dropped = 0
+        # How many samples had been taken at each drop, and dropped by then; the newest drops.
+        self._drops = [(0, 0)]
+        # Whether `on_lost` was called since the last event, and whether anything was dropped since the last was taken.
         self._lost = self._dropping = False
 
     def audio(self, pcm: bytes, sample_rate: int, channels: int) -> None:
@@ -85,13 +89,13 @@ class LiveStream:
         """
         turns = UserTurns()
         while True:
-            begin_s = self._n_taken / SAMPLE_RATE
+            begin = self._n_taken
             events = stream(self, self._address, on_notice=self._notice, wait_s=self._wait_s, **self._options)
             try:
                 async with contextlib.aclosing(aiter(events)) as reading:
                     async for event in reading:
                         self._lost = False
-                        if published := turns.handle(shifted(event, begin_s)):
+                        if published := turns.handle(shifted(event, partial(self._time_s, begin))):
                             yield published
                 return
             except IdleError:
@@ -99,15 +103,24 @@ class LiveStream:
 
     async def __aiter__(self) -> AsyncIterator[Item]:
         while (item := await self._items.get()) is not None:
+            if self._n_dropped > self._drops[-1][1]:
+                self._drops = [*self._drops[1 - MAX_WAITING :], (self._n_taken, self._n_dropped)]
             if self._dropping and self._changes:
                 yield cast(Options, self._changes)
             self._dropping = False
             self._n_taken += len(item) if isinstance(item, np.ndarray) else 0
             yield item
 
+    def _time_s(self, begin: int, time_s: float) -> float:
+        """Return a time in all the audio; `time_s` counts from the first `begin` samples that were taken."""
+        position = begin + round(time_s * SAMPLE_RATE)
+        i = bisect.bisect_right(self._drops, position, key=lambda drop: drop[0])
+        return (position + self._drops[max(i, 1) - 1][1]) / SAMPLE_RATE
+
     def _send(self, item: Item | None) -> None:
         if self._items.full():
-            self._items.get_nowait()
+            oldest = self._items.get_nowait()
+            self._n_dropped += len(oldest) if isinstance(oldest, np.ndarray) else 0
             if not self._dropping:
                 log_notice(f"{self._address} takes no audio: the oldest of {MAX_WAITING} pieces that wait are dropped")
             self._dropping = True

@@ -296,7 +296,8 @@ class StreamClient:
                     ):
                         self._begin_anew(self._base + self._processed)
                         raise GoneError("it stops")
-                yield shifted(event, self._base / self._rate) if self._base else event
+                base_s = self._base / self._rate
+                yield shifted(event, base_s.__add__) if base_s else event
         finally:
             if sending is not None:
                 sending.cancel()
@@ -489,13 +490,13 @@ def _error(event: Error) -> StreamerError:
     return _ERRORS.get(event.code, PeerError)(f"{one_line(event.message):.500}")
 
 
-def shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
-    """Return an event, or a word, with times that are later."""
+def shifted(value: Any, later: Callable[[float], float]) -> Any:  # noqa: ANN401 - an event or a word
+    """Return an event, or a word, with later times."""
     changes: dict[str, Any] = {
-        name: round(getattr(value, name) + by_s, 3)
+        name: round(later(getattr(value, name)), 3)
         for name in ("time", "start", "end")
         if name in value.__struct_fields__
     }
     if "words" in value.__struct_fields__:
-        changes["words"] = tuple(shifted(word, by_s) for word in value.words)
+        changes["words"] = tuple(shifted(word, later) for word in value.words)
     return msgspec.structs.replace(value, **changes)

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from streamer.cluster.messages import EVENTS, Message, decoded, encoded
 from streamer.errors import ClusterError, ConfigError
-from streamer.outside import one_line
+from streamer.outside import host_port, one_line
 from streamer.settings.table import ClusterSettings
 
 try:
@@ -123,7 +123,7 @@ class Bus:
                 **login,
             )
         except (errors.Error, OSError, TimeoutError) as error:
-            addresses = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
+            addresses = ", ".join(host_port(server.hostname or "", server.port or 0) for server in servers)
             raise ClusterError(
                 f"NATS at {addresses} cannot be used: {client.reason or one_line(error)}; expected nats-server 2.12 or"
                 " later, with JetStream, that takes this machine's login (docs/cluster.md)"

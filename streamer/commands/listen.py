@@ -12,7 +12,7 @@ from streamer.commands.terminal import make_console, notice
 from streamer.errors import ConfigError
 from streamer.events import Error, Event, Gap
 from streamer.outputs.base import Sink
-from streamer.outside import one_line
+from streamer.outside import host_port, one_line, own_host
 from streamer.settings.load import TOKEN_VARIABLE
 from streamer.settings.table import Settings
 
@@ -98,9 +98,7 @@ def daemon_address(url: str | None, token: str, fingerprint: str, settings: Sett
         # The token of the settings is for our own daemon, not for any other.
         is_own = bool(server.unix_socket) and url == f"unix://{server.unix_socket}"
         return parse_address(url, known or (server.token if is_own else ""), fingerprint)
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)  # noqa: S104
-    place = f"[{host}]:" if ":" in host else f"{host}:"
-    place += str(server.port or DEFAULT_PORT)
+    place = host_port(own_host(server.host or "127.0.0.1"), server.port or DEFAULT_PORT)
     if server.tls == "self-signed" or (server.tls != "off" and server.tls_certificate):
         # Late, as few need it.
         from streamer.server.tls import certificate_path, fingerprint_of

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from streamer.errors import PeerError, RefusalError
 from streamer.events import Event
-from streamer.outputs.completions import ChatEndpoint, Names
+from streamer.outputs.completions import ChatEndpoint, Names, WordlessError
 from streamer.outputs.turn import SpokenQuestion
 from streamer.outside import printable
 from streamer.settings.table import ChatSettings
@@ -40,9 +40,9 @@ class Conversation:
         await self._endpoint.aclose()
 
     @property
-    def reached(self) -> bool:
-        """Whether there is a chat endpoint at the address."""
-        return self._endpoint.reached
+    def refused(self) -> bool:
+        """Whether the endpoint has answered only that address or key are wrong."""
+        return self._endpoint.refused
 
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send a question and yield the reply in pieces.
@@ -131,7 +131,8 @@ class Chatbot:
     async def run(self) -> None:
         """Send questions and show replies until close() and the last reply.
 
-        A failure of the endpoint is shown, and the conversation continues. Raises PeerError if there is no endpoint.
+        A failure of the endpoint is shown, and the conversation continues; a question without any answer is added to
+        the next one. Raises PeerError if the address or the key of the endpoint is wrong.
         """
         while question := await self._question():
             self._view.question(question)
@@ -171,6 +172,8 @@ class Chatbot:
                     self._view.piece(piece)
             self._view.end()
         except PeerError as error:
-            if not self._conversation.reached:
+            if self._conversation.refused:
                 raise
             self._view.error(error)
+            if not (self._begun or self._closed or isinstance(error, RefusalError | WordlessError)):
+                self._turn.put_back(question, until_more=True)

@@ -28,7 +28,12 @@ MAX_ERROR_BYTES = 65_536  # that are read of an error's body
 # to 2.6 times shorter; a small model that repeats a sentence with other names 4 to 5 times, the same words 12 and more.
 LOOP_CHARS, LOOP_RATIO = 1_000, 3.5
 
-_NO_WORDS = "the reply has no words: ask in other words, or try another model"
+
+class WordlessError(PeerError):
+    """A reply without words, which the same question would get again."""
+
+    def __init__(self) -> None:
+        super().__init__("the reply has no words: ask in other words, or try another model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,9 @@ class ChatEndpoint:
         self._model = model
         self._names = names
         self._max_reply_chars = max_reply_chars
-        # Whether a chat endpoint is there: it has answered, and not that address or key are wrong.
-        self.reached = False
+        # Whether it has answered, and only ever that address or key are wrong.
+        self.refused = False
+        self._accepted = False
         # The address without the parts that may be secret, for messages.
         self.name = str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
 
@@ -97,14 +103,15 @@ class ChatEndpoint:
         body = {"model": self._model, "messages": messages, "stream": True, **(options or {})}
         try:
             async with self._client.stream("POST", self._url, json=body) as response:
-                self.reached = self.reached or response.status_code not in (401, 403, 404)
+                self._accepted = self._accepted or response.status_code not in (401, 403, 404)
+                self.refused = not self._accepted
                 if response.status_code != 200:
                     refused = response.status_code in (400, 413, 422)
                     raise (RefusalError if refused else PeerError)(await self._refusal(response))
                 if response.headers.get("content-type", "").startswith("application/json"):
                     content, _ = _content(await _body(response, 4 * self._max_reply_chars))  # it does not stream
                     if not content:
-                        raise PeerError(_NO_WORDS)
+                        raise WordlessError
                     yield _halved(content)[0]
                     return
                 async with contextlib.aclosing(_pieces(response, self._max_reply_chars)) as pieces:
@@ -181,7 +188,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
     if not finished:
         raise PeerError("the reply was cut off before its end: the text so far is kept; ask again")
     if not n_chars:
-        raise PeerError(_NO_WORDS)
+        raise WordlessError
 
 
 async def _lines(response: httpx.Response, max_bytes: int) -> AsyncGenerator[bytes, None]:

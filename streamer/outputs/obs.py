@@ -6,6 +6,7 @@ import hashlib
 import json
 import time
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketException
 from websockets.sync.client import ClientConnection, connect
@@ -14,8 +15,9 @@ from websockets.uri import parse_uri
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Ready
 from streamer.outputs.pieces import pieces
-from streamer.outside import is_loopback, one_line
+from streamer.outside import host_port, is_loopback, one_line
 
+DEFAULT_PORT = 4455
 TIMEOUT_S = 10.0  # for a connection, and for the answer to a request
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_CAPTION_BYTES = 128  # libobs truncates longer captions
@@ -32,12 +34,15 @@ class Obs:
 
     def __init__(self, url: str, *, password: str = "", text_source: str = "") -> None:
         """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for an invalid address."""
-        self._url = url if "://" in url else f"ws://{url}"
         try:
+            parts = urlsplit(url if "://" in url else f"ws://{url}")
+            if parts.scheme == "ws" and parts.port is None:
+                parts = parts._replace(netloc=f"{parts.netloc.rstrip(':')}:{DEFAULT_PORT}")
+            self._url = parts.geturl()
             uri = parse_uri(self._url)
         except (InvalidURI, ValueError):
             raise ConfigError("outputs.obs_url is not an address: expected ws://HOST:4455") from None
-        self._name = f"OBS at {uri.host}:{uri.port}"
+        self._name = f"OBS at {host_port(uri.host, uri.port)}"
         self._proxy: Literal[True] | None = None if is_loopback(uri.host) else True
         self._password = password
         self._text_source = text_source

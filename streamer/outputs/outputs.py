@@ -102,7 +102,7 @@ class Output:
 
     A thread passes it one event after another. If the sink raises StreamerError or OSError, the event is retried until
     the sink accepts it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A failure
-    is logged once, until the output works again.
+    is logged once, until the output accepts a final.
     """
 
     def __init__(
@@ -213,19 +213,20 @@ class Output:
         return True
 
     def _accepted(self, event: Event) -> None:
+        if not _has_text(event):
+            return  # many sinks leave it out, which shows nothing
         self._refusing = False
         with self._changed:
             n_lost, self._n_lost = self._n_lost, 0
         if self._failing or n_lost:
             self._failing = False
             missing = f"; {n_lost} finals are missing there" if n_lost else ""
-            logger.warning("output %s works again%s", self.name, missing)
-        if isinstance(event, Final):
-            self.n_sent += 1
+            logger.warning("output %s works %s%s", self.name, "again" if self.n_sent else "now", missing)
+        self.n_sent += 1
 
     def _drop(self, event: Event) -> None:
         """Count a dropped event, and log the first. The condition is held."""
-        if not isinstance(event, Final):
+        if not _has_text(event):
             return
         self.n_dropped += 1
         self._n_lost += 1
@@ -233,6 +234,10 @@ class Output:
             logger.warning(
                 "output %s: finals are dropped (it refuses them, or more than %d wait)", self.name, self._limit
             )
+
+
+def _has_text(event: Event) -> bool:
+    return isinstance(event, Final) and bool(event.text.strip())
 
 
 def parse_target(text: str) -> tuple[str, str]:

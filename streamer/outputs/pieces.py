@@ -1,6 +1,9 @@
 """Division of finals into pieces of a maximum length."""
 
+from collections.abc import Sequence
+
 from streamer.events import Final
+from streamer.outputs.subtitles.breaks import best_break
 from streamer.outside import one_line
 
 WORD_BYTES = 10  # difference between the lengths of a final's pieces
@@ -15,11 +18,17 @@ def pieces(final: Final, limit_bytes: int) -> list[tuple[float, str]]:
     n_bytes = len(final.text.encode("utf-8"))
     limit_bytes = min(limit_bytes, n_bytes // -(-n_bytes // limit_bytes) + WORD_BYTES)
     found: list[tuple[float, str]] = []
+    piece: list[tuple[float, str]] = []
     for start_s, word in words or [(final.start, f" {word}") for word in final.text.split()]:
-        begin_s, text = found[-1] if found else (start_s, "")
-        longer = one_line(text + word)
-        if found and len(longer.encode("utf-8")) <= limit_bytes:
-            found[-1] = (begin_s, longer)
-        elif alone := one_line(word):
-            found.append((start_s, alone))
-    return found
+        if not one_line(word):
+            continue
+        piece.append((start_s, word))
+        while len(piece) > 1 and len(_text(piece).encode("utf-8")) > limit_bytes:
+            begin = best_break([word for _, word in piece])
+            found.append((piece[0][0], _text(piece[:begin])))
+            piece = piece[begin:]
+    return [*found, (piece[0][0], _text(piece))] if piece else found
+
+
+def _text(piece: Sequence[tuple[float, str]]) -> str:
+    return one_line("".join(word for _, word in piece))

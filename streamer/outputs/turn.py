@@ -79,6 +79,8 @@ class SpokenQuestion:
         self._texts.clear()
         return question
 
-    def put_back(self, question: str) -> None:
-        """Make an unanswered question the beginning of the next."""
+    def put_back(self, question: str, *, until_more: bool = False) -> None:
+        """Make an unanswered question the beginning of the next; `until_more`: it waits for more text."""
         self._texts.insert(0, question)
+        if until_more:
+            self._text_s = math.inf

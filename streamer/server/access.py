@@ -250,14 +250,6 @@ class Access:
         return any(entry in (parsed, (scheme, name, None)) for entry in allowed)
 
 
-def is_wildcard(host: str) -> bool:
-    """Return whether `host` means all addresses of the machine."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_unspecified
-    except ValueError:
-        return False
-
-
 def _subprotocol_tokens(offered: Sequence[str]) -> list[str]:
     ours = [each.removeprefix(TOKEN_SUBPROTOCOL) for each in offered if each.startswith(TOKEN_SUBPROTOCOL)]
     openai = [each.removeprefix(OPENAI_SUBPROTOCOL) for each in offered if each.startswith(OPENAI_SUBPROTOCOL)]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from streamer.errors import ConfigError, PortInUseError
 from streamer.findings import Finding, ok, problem
-from streamer.outside import one_line
+from streamer.outside import one_line, own_host
 from streamer.server.access import Access
 from streamer.server.sockets import listen
 from streamer.settings.table import ServerSettings
@@ -39,7 +39,7 @@ def check_port(server: ServerSettings, token_file: Path) -> Finding:
 
 def _check_holder(host: str, port: int) -> Finding:
     """Return which program holds a port."""
-    status = _daemon_status({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104
+    status = _daemon_status(own_host(host), port)
     if status is None:
         return problem(
             f"{host} port {port} is taken by another program",

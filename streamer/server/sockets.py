@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 
 from streamer.errors import ConfigError, PortInUseError
-from streamer.server.access import is_wildcard
+from streamer.outside import host_port, is_wildcard, own_host
 
 logger = logging.getLogger(__name__)
 
@@ -86,10 +86,7 @@ def bind(family: int, address: tuple[object, ...]) -> socket.socket:
 
 def url(scheme: str, host: str, port: int) -> str:
     """Return the address of a page on this machine, such as `http://127.0.0.1:8765/`."""
-    name = host
-    if is_wildcard(host):
-        name = "::1" if ":" in host else "127.0.0.1"
-    return f"{scheme}://[{name}]:{port}/" if ":" in name else f"{scheme}://{name}:{port}/"
+    return f"{scheme}://{host_port(own_host(host), port)}/"
 
 
 def own_addresses() -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:

@@ -19,8 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from streamer.errors import ConfigError
-from streamer.outside import is_loopback, one_line
-from streamer.server.access import is_wildcard
+from streamer.outside import is_loopback, is_wildcard, one_line
 from streamer.server.sockets import own_addresses, reachable, url
 from streamer.server.watched import Stamp, read_file, stamp
 from streamer.settings.table import ServerSettings

@@ -7,7 +7,7 @@ import socket
 from collections.abc import Sequence
 
 from streamer.errors import ConfigError, PortInUseError
-from streamer.outside import is_loopback
+from streamer.outside import host_port, is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
 from streamer.server.interfaces import Context
 from streamer.server.runtime import serve
@@ -49,7 +49,7 @@ class WyomingServer:
         for sock in self._sockets:
             self._listeners.append(await asyncio.start_server(self._accept, sock=sock, limit=READ_BYTES))
         host, port = self._context.settings.wyoming_host.strip("[]"), self._sockets[0].getsockname()[1]
-        logger.info("listening on tcp://%s:%d for Wyoming", host, port)
+        logger.info("listening on tcp://%s for Wyoming", host_port(host, port))
         if not is_loopback(host):
             logger.warning("Wyoming has no tokens: every client that reaches %s port %d is served", host, port)
             address = self._sockets[0].getsockname()[0]

@@ -1,4 +1,6 @@
-from streamer.outside import escaped, one_line, printable
+import pytest
+
+from streamer.outside import escaped, host_port, one_line, own_host, printable
 
 
 def test_text_from_outside_steers_nothing_and_stays_on_its_line() -> None:
@@ -10,3 +12,18 @@ def test_text_from_outside_steers_nothing_and_stays_on_its_line() -> None:
 def test_control_characters_are_written_out() -> None:
     assert escaped("a\x1b[2J\x9b\n世\u202e\udcff") == r"a\x1b[2J\x9b\n世\u202e\udcff"
     assert escaped("a\n\tb", keep="\n") == "a\n\\tb"
+
+
+@pytest.mark.parametrize(
+    ("host", "address"),
+    [
+        ("[::1]", "[::1]:8765"),
+        ("::1", "[::1]:8765"),
+        ("[::]", "[::1]:8765"),
+        ("::", "[::1]:8765"),
+        ("0.0.0.0", "127.0.0.1:8765"),
+        ("localhost", "localhost:8765"),
+    ],
+)
+def test_a_host_may_have_brackets(host: str, address: str) -> None:
+    assert host_port(own_host(host), 8765) == address

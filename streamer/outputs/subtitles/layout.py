@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from streamer.events import Final, Word
+from streamer.outputs.subtitles.breaks import best_break, may_break
 from streamer.outputs.subtitles.cues import (
     Cue,
     CueWord,
@@ -158,33 +159,33 @@ def _break_cost(pieces: list[_Piece], i: int) -> float:
 def _pieces(final: Final) -> Iterator[_Piece]:
     """Yield the words of a final in pieces, none longer than a line."""
     piece: list[CueWord] = []
-    n_columns = 0
-    for word in timed_words(final):
-        for part in _divided(word):
-            width = columns(part.text.removeprefix(" "))
-            joined = piece and not (
-                part.text.startswith(" ")
-                or piece[-1].text.endswith(tuple(_WIDE_CLAUSE_ENDS))
-                or _is_pause(piece[-1], part)
-                or n_columns + width > LINE_CHARS
-            )
-            if piece and not joined:
+    for part in itertools.chain.from_iterable(map(_divided, timed_words(final))):
+        if piece and may_break(piece[-1].text, part.text):
+            clause_ends = piece[-1].text.endswith(tuple(_WIDE_CLAUSE_ENDS))
+            if part.text.startswith(" ") or clause_ends or _is_pause(piece[-1], part):
                 yield piece
-            piece, n_columns = ([*piece, part], n_columns + width) if joined else ([part], width)
+                piece = []
+        piece.append(part)
+        while len(piece) > 1 and _width([piece]) > LINE_CHARS:
+            begin = best_break([word.text for word in piece])
+            yield piece[:begin]
+            piece = piece[begin:]
     if piece:
         yield piece
 
 
 def _divided(word: Word) -> list[CueWord]:
-    """Divide a word at spaces within it and into full lines; the parts share its time."""
-    step = LINE_CHARS if columns(word.word) == len(word.word) else LINE_CHARS // 2
-    texts = [
-        (" " if first == 0 else "") + part[first : first + step]
-        for part in word.word.removeprefix(" ").split(" ")
-        for first in range(0, len(part), step)
-    ]
-    if not word.word.startswith(" "):
-        texts[0] = texts[0].removeprefix(" ")
+    """Divide a word at spaces within it and into lines; the parts share its time."""
+    texts: list[str] = []
+    for i, part in enumerate(word.word.split(" ")):
+        space, begin = " " if i else "", 0
+        while columns(part[begin : begin + LINE_CHARS + 1]) > LINE_CHARS:
+            n_chars = next(n for n in range(LINE_CHARS, 0, -1) if columns(part[begin : begin + n]) <= LINE_CHARS)
+            end = begin + best_break(part[begin : begin + n_chars + 1])
+            texts.append(space + part[begin:end])
+            space, begin = "", end
+        if begin < len(part):
+            texts.append(space + part[begin:])
     step_s = (word.end - word.start) / len(texts)
     return [
         CueWord(text, milliseconds(word.start + i * step_s), milliseconds(word.start + (i + 1) * step_s), word.speaker)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from streamer.events import Event, Final
+from streamer.events import Event, Final, Revision
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from tests import builders
 from tests.builders import timed_words
@@ -31,6 +31,12 @@ def labelled(event: Final, *speakers: str | None) -> Final:
     named = itertools.zip_longest(event.words, speakers[: len(event.words)])
     words = tuple(msgspec.structs.replace(word, speaker=speaker) for word, speaker in named)
     return msgspec.structs.replace(event, words=words)
+
+
+def revision(event: Final, text: str, *speakers: str | None) -> Revision:
+    """Return a revision of a final; its words have these speakers, the others none."""
+    words = labelled(final(*spaced(text, start=event.start)), *speakers).words
+    return Revision(of=event.seq, by="glossary", text=text, words=words, edits=()).stamped(99, "s")
 
 
 def spaced(text: str, start: float = 0.0, step: float = 0.25) -> list[tuple[str, float, float]]:

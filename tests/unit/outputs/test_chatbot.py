@@ -454,8 +454,8 @@ async def test_a_failure_is_shown_and_the_conversation_continues() -> None:
         transcript.bot.handle(final(" Three."))
         transcript.bot.close()
         await running
-    assert [line[:9] for line in transcript.lines] == [
-        "you: One.", "a", ".", "you: Two.", "error: ht", "you: Thre", "b", "."
+    assert [line[:16] for line in transcript.lines] == [
+        "you: One.", "a", ".", "you: Two.", "error: http://12", "you: Two. Three.", "b", "."
     ]  # fmt: skip
 
 
@@ -467,13 +467,20 @@ def answering(status: int) -> Script:
     return script
 
 
-async def test_an_endpoint_that_was_never_there_ends_it() -> None:
-    async with chat_endpoint() as endpoint:
+async def test_a_question_to_an_endpoint_that_is_away_is_asked_with_the_next() -> None:
+    async with chat_endpoint() as absent:
         pass
-    transcript = Transcript(endpoint)
-    transcript.bot.handle(final(" One."))
-    with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
-        await transcript.run()
+    transcript = Transcript(absent)
+    running = asyncio.create_task(transcript.run())
+    for n, text in enumerate((" One.", " Two."), 1):
+        transcript.bot.handle(final(text))
+        await until(lambda n=n: len(transcript.lines) == 2 * n)  # type: ignore[misc]
+    transcript.bot.close()  # a last attempt
+    await running
+    questions, errors = transcript.lines[::2], transcript.lines[1::2]
+    assert questions == ["you: One.", "you: One. Two.", "you: One. Two."]
+    assert len(errors) == 3
+    assert all("cannot be reached (" in error and "start the chat endpoint" in error for error in errors)
 
 
 @pytest.mark.parametrize(("status", "ends"), [(404, True), (429, False), (503, False)])

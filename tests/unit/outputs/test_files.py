@@ -17,7 +17,7 @@ from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import SubtitleOptions
 from streamer.settings.table import OutputsSettings
 from tests.builders import ready
-from tests.unit.outputs.finals import final, spaced, written
+from tests.unit.outputs.finals import final, revision, spaced, written
 
 FINALS = [final(*spaced(f"This is sentence {i}.", start=10 * i), segment=i) for i in range(3)]
 
@@ -71,37 +71,58 @@ def test_the_files_options_are_those_of_the_settings(tmp_path: Path) -> None:
     assert path.read_text() == written("srt", [event], subtitle_style="whisper")
 
 
+@pytest.mark.parametrize("ending", files.FORMATS)
+def test_what_stays_the_same_is_not_written_again(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"captions{ending}"
+    output = growing(path)
+    for i in range(3):
+        output.handle(final(*spaced(f"This is sentence {i}.", start=10 * i), segment=i))
+    n_marked = path.read_bytes().index(b"sentence 1")
+    with path.open("r+b") as file:
+        file.write(b"#" * n_marked)
+    output.handle(final(*spaced("This is sentence 3.", start=30), segment=3))
+    output.handle(revision(final(*spaced("This is sentence 2.", start=20), segment=2), "This is the second."))
+    output.handle(final(*spaced("This is sentence 4.", start=40), segment=4))
+    text = path.read_text(encoding="utf-8")
+    assert text.startswith("#" * n_marked + "sentence 1.")
+    assert "This is the second." in text
+    assert text.index("sentence 3.") < text.index("sentence 4.")
+
+
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
-def test_readers_see_a_complete_file_at_any_time_and_after_a_kill(tmp_path: Path) -> None:
+def test_the_file_has_whole_cues_after_a_kill(tmp_path: Path) -> None:
     path = tmp_path / "captions.srt"
     with subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout
         assert process.stdout.readline() == b"begun\n"
-        texts = [path.read_text(encoding="utf-8") for _ in range(50)]
         os.kill(process.pid, signal.SIGKILL)
-    texts.append(path.read_text(encoding="utf-8"))
-    assert len(texts[-1]) > 20 * 30
-    for text in texts:
-        *blocks, rest = text.split("\n\n")
-        assert rest == ""
-        assert [block.split("\n")[0] for block in blocks] == [str(i) for i in range(1, len(blocks) + 1)]
-        assert all(block.endswith(".") for block in blocks)
+    text = path.read_text(encoding="utf-8")
+    assert len(text) > 20 * 30
+    *blocks, rest = text.split("\n\n")
+    assert rest == ""
+    assert [block.split("\n")[0] for block in blocks] == [str(i) for i in range(1, len(blocks) + 1)]
+    assert all(block.endswith(".") for block in blocks)
 
 
-def test_a_final_that_could_not_be_written_is_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output = growing(tmp_path / "a.txt")
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not limit the size of files")
+def test_a_final_that_could_not_be_written_is_written_once(tmp_path: Path) -> None:
+    import resource
 
-    def full(path: Path, text: str) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "replace", full)
-        for _ in range(3):
-            with pytest.raises(OSError, match="No space"):
-                output.handle(FINALS[0])
+    path = tmp_path / "a.txt"
+    output = growing(path)
     output.handle(FINALS[0])
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, unlimited[1]))
+    try:
+        for _ in range(3):
+            with pytest.raises(OSError, match="too large"):
+                output.handle(FINALS[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert path.read_text() == "This is sentence 0.\n"
     output.handle(FINALS[1])
-    assert (tmp_path / "a.txt").read_text() == "This is sentence 0.\nThis is sentence 1.\n"
+    output.handle(FINALS[2])
+    assert path.read_text() == written("text", FINALS)
 
 
 def test_what_was_there_is_kept(tmp_path: Path) -> None:
@@ -115,7 +136,7 @@ def test_what_was_there_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_long_file_is_kept_and_another_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_CHARS", 30)
+    monkeypatch.setattr(files, "MAX_BYTES", 30)
     output = growing(tmp_path / "a.txt")
     for event in FINALS:
         output.handle(event)

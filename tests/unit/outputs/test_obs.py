@@ -1,6 +1,7 @@
 """OBS Studio: stream captions and a text source, through restarts, and what is wrong with it."""
 
 import math
+import re
 
 import pytest
 
@@ -87,6 +88,25 @@ def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> N
         Obs(f"ws://127.0.0.1:{web.port}").handle(READY)
     with pytest.raises(ConfigError, match=r"outputs\.obs_url is not an address"):
         Obs("http://127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("127.0.0.1", "127.0.0.1:4455"),
+        ("[::1]", "[::1]:4455"),
+        ("ws://localhost", "localhost:4455"),
+        ("localhost:1", "localhost:1"),
+        ("wss://localhost/obs", "localhost:443"),
+    ],
+)
+def test_the_usual_port_is_that_of_obs(monkeypatch: pytest.MonkeyPatch, url: str, place: str) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError("refused")
+
+    monkeypatch.setattr("streamer.outputs.obs.connect", refuse)
+    with pytest.raises(PeerError, match=re.escape(f"OBS at {place} cannot be reached (refused)")):
+        Obs(url).handle(READY)
 
 
 def test_the_challenge_is_answered_as_the_protocol_says() -> None:

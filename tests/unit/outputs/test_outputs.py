@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.events import End, Event, Gap, Speech
+from streamer.events import End, Event, Final, Gap, Speech
 from streamer.outputs import outputs as module
 from streamer.outputs.obs import Obs
 from streamer.outputs.outputs import Output, Outputs, parse_target, read_secret
@@ -124,7 +125,7 @@ def test_a_failure_is_retried_and_logged_once(caplog: pytest.LogCaptureFixture) 
     assert made.n_failures == 3
     assert warnings(caplog) == [
         "output peer: it is gone; captions go on, and it is tried again",
-        "output peer works again",
+        "output peer works now",
     ]
 
 
@@ -142,7 +143,7 @@ def test_the_publisher_never_waits_and_the_oldest_events_are_dropped(caplog: pyt
     assert made.n_dropped == 3
     assert warnings(caplog) == [
         "output peer: finals are dropped (it refuses them, or more than 3 wait)",
-        "output peer works again; 3 finals are missing there",
+        "output peer works now; 3 finals are missing there",
     ]
 
 
@@ -154,7 +155,29 @@ def test_what_is_refused_over_and_over_is_dropped_and_does_not_pile_up(caplog: p
     finish(made)
     assert peer.taken == [final(4)]  # the first was tried five times, the next two once each
     assert made.n_dropped == 3
-    assert warnings(caplog)[-1] == "output peer works again; 3 finals are missing there"
+    assert warnings(caplog)[-1] == "output peer works now; 3 finals are missing there"
+
+
+def test_it_works_again_only_when_a_final_was_accepted(caplog: pytest.LogCaptureFixture) -> None:
+    class Away(Peer):
+        def handle(self, event: Event) -> None:
+            if isinstance(event, Final) and event.text:  # it leaves other events out
+                super().handle(event)
+
+    peer = Away(*[RefusalError("it is gone")] * (module.MAX_REFUSALS + 1))
+    made = output(peer)
+    for number in (1, 2, 3):
+        made.handle(Speech(state="start", time=1.0))
+        made.handle(final(number))
+        made.handle(msgspec.structs.replace(final(number), text=""))
+    peer.wait_for(lambda: bool(peer.taken))
+    finish(made)
+    assert peer.taken == [final(3)]  # the first was tried five times, the next one once
+    assert warnings(caplog) == [
+        "output peer: it is gone; captions go on, and it is tried again",
+        "output peer: finals are dropped (it refuses them, or more than 10 wait)",
+        "output peer works now; 2 finals are missing there",
+    ]
 
 
 def test_a_bug_costs_the_event_that_it_met_and_no_other(caplog: pytest.LogCaptureFixture) -> None:

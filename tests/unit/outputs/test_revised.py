@@ -6,23 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Event, Final, Revision, Speakers, Translation
+from streamer.events import Event, Final, Speakers, Translation
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
 from streamer.outputs.web import Webhook
 from tests.builders import ready
-from tests.unit.outputs.finals import final, labelled, spaced, written
+from tests.unit.outputs.finals import final, labelled, revision, spaced, written
 from tests.unit.outputs.test_terminal import show
 
 
 def said(number: int, text: str, *speakers: str | None) -> Final:
     return labelled(final(*spaced(text, start=10.0 * number), segment=number), *speakers)
-
-
-def revision(event: Final, text: str, *speakers: str | None) -> Revision:
-    words = labelled(final(*spaced(text, start=event.start)), *speakers).words
-    return Revision(of=event.seq, by="glossary", text=text, words=words, edits=()).stamped(99, "s")
 
 
 def same(label: str, other: str) -> Speakers:

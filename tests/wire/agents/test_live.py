@@ -101,6 +101,28 @@ async def test_what_waits_is_bounded_and_said_once(
     assert len([record for record in caplog.records if "are dropped" in record.message]) == 1
 
 
+@pytest.mark.parametrize("n_before", [0, 48_000], ids=["before a session", "within a session"])
+async def test_times_count_audio_that_was_dropped(monkeypatch: pytest.MonkeyPatch, n_before: int) -> None:
+    monkeypatch.setattr(module, "MAX_WAITING", 10)
+    async with serving() as running:
+        stream = opened(running.port, [])
+        events = asyncio.create_task(collected(stream))
+        first = await running.streams.first()
+        stream.audio(TONE[:n_before].tobytes(), 16_000, 1)
+        await heard(first, 2 * n_before)
+        for _ in range(30):
+            stream.audio(TONE[:160].tobytes(), 16_000, 1)  # at once, so that 20 of them are dropped
+        await heard(first, 2 * (n_before + 10 * 160))
+        start_s = n_before / 16_000
+        first.log.append(final(1, "One two.", start=start_s - 0.3 if n_before else 0.0))
+        stream.finish()
+        said = next(event for event in await within(events) if isinstance(event, Final))
+    ends_s = [start_s, start_s + 0.3] if n_before else [0.3, 0.6]
+    assert [word.end for word in said.words] == pytest.approx([end_s + 0.2 for end_s in ends_s])
+    assert said.start == pytest.approx(start_s - 0.3 if n_before else 0.2)
+    assert said.end == said.words[-1].end
+
+
 async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
     async with serving() as running:
         stream = opened(running.port, [])
