@@ -20,7 +20,7 @@ from streamer.whisper.hub.fetch import fetch_tokenizer
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import formats, lora
+from streamer.whisper.weights import formats, huggingface, lora
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 _EXPECTED = "a model that you may read"
@@ -129,6 +129,19 @@ def holds_graphs(path: Path) -> bool:
     """Return whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
     with readable(path, _EXPECTED):
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
+
+
+def is_model(path: Path) -> bool:
+    """Return whether a path holds a model of any format, or a LoRA adapter, as far as a first look shows."""
+    try:
+        if holds_graphs(path) or lora.is_alone(path):
+            return True
+        found = formats.checkpoints(path)
+        if found and found[0][0] is huggingface:  # known by a config.json, and other programs have one
+            return read_json(path / "config.json").get("model_type") == "whisper"
+        return bool(found)
+    except (OSError, ModelError):
+        return False
 
 
 def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Checkpoint]:

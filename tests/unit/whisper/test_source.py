@@ -233,7 +233,7 @@ class TestOneFile:
 
 class TestStrangers:
     def test_a_file_that_is_no_model(self, tmp_path: Path) -> None:
-        (tmp_path / "song.pt").write_bytes(b"ID3 and so on")
+        (tmp_path / "song.pt").write_bytes(b"ID3 and so on" * 100)
         with pytest.raises(ModelError, match=r"song\.pt is no Whisper checkpoint: expected openai-whisper's \.pt"):
             read_model(tmp_path / "song.pt", "song")
 
