@@ -212,7 +212,7 @@ class TestOneFile:
 
     def test_its_tokenizer_can_be_named(self, tmp_path: Path, checkpoint: Checkpoint) -> None:
         path = write_openai(tmp_path / "mine.pt", checkpoint)
-        with pytest.raises(ModelError, match=r"tokenizer\.json is missing: .* --tokenizer FILE"):
+        with pytest.raises(ModelError, match=r"mine\.pt has no tokenizer beside it, .* --tokenizer FILE"):
             read_model(path, "mine")
         source = read_model(path, "mine", NANO / "vocab.json")
         assert source.tokenizer.decode(source.tokenizer.encode(" The Commission")) == " The Commission"
