@@ -242,3 +242,15 @@ def test_weights_of_every_format_without_a_tokenizer(
         read_model(path, "mine")
     put(cache.models_folder().parent / ASSET, RANKS)
     assert read_model(path, "mine").tokenizer.spelled == EXPECTED.spelled
+
+
+@pytest.mark.usefixtures("index")
+def test_a_vocabulary_of_the_same_size_with_other_special_tokens_is_not_taken_for_it(tmp_path: Path) -> None:
+    """Such as an English-only one with one token more, which has as many as the multilingual one."""
+    put(cache.models_folder().parent / ASSET, RANKS)
+    end = EXPECTED.special.end_of_text
+    for number, failed in ((end, []), (end - 1, ["config.json: eos_token_id"])):
+        path = write_huggingface(tmp_path / "model", random_checkpoint(DIMS))
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        (path / "config.json").write_text(json.dumps({**config, "eos_token_id": number}), encoding="utf-8")
+        assert [check.name for check in read_model(path, "mine").checks if not check.passed] == failed
