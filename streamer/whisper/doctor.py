@@ -14,12 +14,11 @@ from streamer.whisper.cache import CACHE_VARIABLE, cache_base
 from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
+from streamer.whisper.weights.formats import MIN_WEIGHTS_BYTES
 
 # A large model is 3 GB to fetch, and as much again when it is compiled.
 LITTLE_SPACE_BYTES = 4 * 10**9
 
-# A shorter file holds no model.
-MIN_WEIGHTS_BYTES = 1000
 WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
 
 

@@ -3,6 +3,8 @@
 import contextlib
 import difflib
 import itertools
+import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +14,10 @@ from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
+from streamer.whisper.source import is_model
+from streamer.whisper.weights.checkpoint import SUFFIXES
+
+logger = logging.getLogger(__name__)
 
 # Entries of a directory that a mistyped path is compared with.
 _MOST_BESIDE = 1000
@@ -23,17 +29,25 @@ def find_model(name: str) -> Path | None:
         return None  # as a path it would be the working directory
     try:
         path = Path(name).expanduser()
-        candidates = [path, *(directory for known, directory in shipped().items() if known == name)]
-        found = next((candidate for candidate in candidates if candidate.is_dir() or candidate.is_file()), None)
+        is_path = (path.is_dir() or path.is_file()) and not is_published(name)
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of no user
         return None
-    return found or cache.cached(name)
+    return path if is_path else shipped().get(name) or cache.cached(name)
+
+
+def is_published(name: str) -> bool:
+    """Return whether a name is a shipped or published model's, and no file or folder of that name holds a model."""
+    return name in (*shipped(), *SHORT_NAMES) and not is_model(Path(name))
 
 
 def find_or_pull(name: str, on_progress: OnProgress) -> Path:
     """Find a model here, else fetch it. Raises ModelError if there is no such model, else as `fetch.pull`."""
+    if is_published(name) and Path(name).exists():
+        logger.warning("./%s holds no model: using the published %s", name, name)
     if found := find_model(name):
         return found
+    if os.path.lexists(name) and not is_published(name):
+        raise ModelError(f"{name} is neither a file nor a folder: expected a model; a link to one may be broken")
     beside = _nearest(name, _beside(name))
     if cache.repository(name) is not None:
         try:
@@ -61,7 +75,7 @@ def _beside(name: str) -> list[str]:
     """Return the paths of models in the directory that `name`, as a path, would be in."""
     with contextlib.suppress(OSError, ValueError, RuntimeError):  # as in `find_model`
         found = itertools.islice(Path(name).expanduser().parent.iterdir(), _MOST_BESIDE)
-        return [str(path) for path in found if path.is_dir() or path.suffix in (".bin", ".pt")]
+        return [str(path) for path in found if path.is_dir() or (path.suffix in SUFFIXES and path.is_file())]
     return []
 
 

@@ -26,9 +26,8 @@ from streamer.whisper.decode.suppression import (
 )
 from streamer.whisper.decode.window import FILE_BEAMS, FILE_BEST_OF, WindowOptions
 from streamer.whisper.generation import GenerationConfig
-from streamer.whisper.hub.published import SHORT_NAMES
+from streamer.whisper.locate import is_published
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.shipped import shipped
 from streamer.whisper.tokens.special import LANGUAGES
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -298,7 +297,7 @@ def check_decode_options(options: DecodingSettings, model: WhisperModel) -> Deco
 def _check_language(settings: Settings) -> None:
     language, task, name = settings.decoding.language, settings.decoding.task, settings.model.name
     # The tokenizers of other models know their languages.
-    if name != AUTO and (name not in (*shipped(), *SHORT_NAMES) or Path(name).exists()):
+    if name != AUTO and not is_published(name):
         return
     if language not in ("auto", *LANGUAGES):
         raise ConfigError(f"language is {language!r:.60}: expected auto, or one of {', '.join(LANGUAGES)}")

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
-from streamer.errors import ConfigError, ModelError, PeerError
+from streamer.errors import ConfigError, ModelError
 from streamer.whisper import adapters
 from streamer.whisper.adapters import WindowAdapter
 from streamer.whisper.check import Check
@@ -16,11 +16,11 @@ from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.graphs import foreign, saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
-from streamer.whisper.hub.fetch import fetch_tokenizer
+from streamer.whisper.hub import vocabularies
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import formats, lora
+from streamer.whisper.weights import formats, huggingface, lora
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 _EXPECTED = "a model that you may read"
@@ -131,6 +131,19 @@ def holds_graphs(path: Path) -> bool:
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
 
+def is_model(path: Path) -> bool:
+    """Return whether a path holds a model of any format, or a LoRA adapter, as far as a first look shows."""
+    try:
+        if holds_graphs(path) or lora.is_alone(path):
+            return True
+        found = formats.checkpoints(path)
+        if found and found[0][0] is huggingface:  # known by a config.json, and other programs have one
+            return read_json(path / "config.json").get("model_type") == "whisper"
+        return bool(found)
+    except (OSError, ModelError):
+        return False
+
+
 def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Checkpoint]:
     """Load a checkpoint, with an adapter in it; return its format, too. Raises ModelError if one is unfit."""
     with readable(path, _EXPECTED):
@@ -201,7 +214,7 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
 
 
 def _load_tokenizer(chosen: Path | None, path: Path, dims: ModelDimensions, table: Sequence[bytes] = ()) -> Tokenizer:
-    """Load the tokenizer that was chosen, else the model's own, else the published one of its vocabulary's size.
+    """Load the tokenizer that was chosen, else the model's own, else the published one of its size.
 
     table : what the tokens spell, if the weights' own file says that
     """
@@ -211,18 +224,8 @@ def _load_tokenizer(chosen: Path | None, path: Path, dims: ModelDimensions, tabl
     # such tokens spell is lost. The published tokenizer of this size has them.
     if table and not (dims.n_vocab in PUBLISHED and len({*table}) < len(table)):
         return Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(path)), where=str(path))
-    directory = path if path.is_dir() else path.parent
-    try:
-        found = vocabulary.find(directory)
-    except ModelError as error:
-        if dims.n_vocab not in PUBLISHED or any(directory.glob("*.tiktoken")):
-            raise  # a file that was found does not fit
-        _, repository = PUBLISHED[dims.n_vocab]
-        try:
-            found = fetch_tokenizer(repository)
-        except PeerError as unreached:
-            raise ModelError(f"{error}; that of {repository} was tried: {unreached}") from None
-    return Tokenizer.load(found, n_vocab=dims.n_vocab)
+    beside = vocabulary.find(path if path.is_dir() else path.parent)
+    return Tokenizer.load(beside, n_vocab=dims.n_vocab) if beside.is_file() else vocabularies.published(dims, path)
 
 
 def _common_checks(source: ModelSource) -> list[Check]:

@@ -25,7 +25,7 @@ def test_languages_are_in_openai_whispers_order() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
 def test_numbers_and_names_equal_openai_whispers(case: Case) -> None:
-    special, _ = PUBLISHED[case.n_vocab]
+    special = PUBLISHED[case.n_vocab]
     expected = reference(case)
     assert special.end_of_text == expected.eot == len(table(case.asset))
     assert dict(zip(special.names, range(special.end_of_text, case.n_vocab), strict=True)) == special_tokens(case)

@@ -79,12 +79,8 @@ def pull(name: str, *, on_progress: OnProgress = lambda progress: None) -> Path:
 
 
 def fetch_tokenizer(repository: str) -> Path:
-    """Fetch the `tokenizer.json` of a repository unless it is here. Raises as `pull` does."""
-    whole = find(Wanted(repository))
-    if whole and (whole / "tokenizer.json").is_file():
-        return whole / "tokenizer.json"
-    wanted = Wanted(repository, "tokenizer.json")
-    return find(wanted) or _pull(wanted, lambda progress: None)
+    """Fetch the `tokenizer.json` of a repository from the Hub, which has another source. Raises as `pull` does."""
+    return _pull(Wanted(repository, "tokenizer.json"), lambda progress: None, hasty=True)
 
 
 def _pull(wanted: Wanted, on_progress: OnProgress, *, hasty: bool = False) -> Path:

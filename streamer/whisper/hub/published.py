@@ -1,4 +1,4 @@
-"""Published models that have short names, and the sources of their files."""
+"""Published models that have short names, published vocabularies, and the sources of their files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -88,4 +88,36 @@ PACKAGED: Mapping[str, Sequence[PackedFile]] = {
             )
         ),
     ],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """A published vocabulary."""
+
+    repository: str  # has it as tokenizer.json
+
+    # openai-whisper's rank file, by whose digest it is known in any other format.
+    ranks: PackedFile
+
+
+_MLX_WHISPER = Wheel(
+    "mlx-whisper==0.4.3",
+    "mlx_whisper-0.4.3-py3-none-any.whl",
+    890_544,
+    "6b82b6597a994643a3e5496c7bc229a672e5ca308458455bfe276e76ae024489",
+)
+_GPT2, _MULTILINGUAL = (
+    PackedFile(name, n_bytes, sha256, [(_MLX_WHISPER, f"mlx_whisper/assets/{name}")])
+    for name, n_bytes, sha256 in (
+        ("gpt2.tiktoken", 835_554, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
+        ("multilingual.tiktoken", 816_730, "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126"),
+    )
+)
+
+# By the number of tokens and of mel bins, which distinguish large-v3 from a fine-tune with one token more.
+VOCABULARIES: Mapping[tuple[int, int], Vocabulary] = {
+    (51864, 80): Vocabulary("openai/whisper-tiny.en", _GPT2),
+    (51865, 80): Vocabulary("openai/whisper-tiny", _MULTILINGUAL),
+    (51866, 128): Vocabulary("openai/whisper-large-v3", _MULTILINGUAL),
 }

@@ -81,13 +81,12 @@ class SpecialTokens:
         return (*_BEFORE_LANGUAGES, *languages, *_BEHIND_LANGUAGES)
 
 
-# By vocabulary size: their special tokens, and the repository that has their tokenizer. English-only models have tokens
-# of languages, too.
+# By vocabulary size. English-only models have tokens of languages, too.
 ENGLISH_ONLY = SpecialTokens.at(50256, 99)
-PUBLISHED: Mapping[int, tuple[SpecialTokens, str]] = {
-    51864: (ENGLISH_ONLY, "openai/whisper-tiny.en"),
-    51865: (SpecialTokens.at(50257, 99), "openai/whisper-tiny"),
-    51866: (SpecialTokens.at(50257, 100), "openai/whisper-large-v3"),
+PUBLISHED: Mapping[int, SpecialTokens] = {
+    51864: ENGLISH_ONLY,
+    51865: SpecialTokens.at(50257, 99),
+    51866: SpecialTokens.at(50257, 100),
 }
 
 
@@ -103,11 +102,10 @@ def find_special(vocabulary: Mapping[str, int], n_vocab: int, where: str) -> Spe
     translate = vocabulary.get(_TRANSLATE, n_vocab - len(_BEHIND_LANGUAGES))
     n_languages = translate - end_of_text - len(_BEFORE_LANGUAGES)
     special = SpecialTokens.at(end_of_text, n_languages)
-    published, _ = PUBLISHED.get(n_vocab, (special, ""))
     if (
         not 1 <= n_languages <= len(LANGUAGES)
         or special.timestamp_end > n_vocab
-        or (_TRANSLATE not in vocabulary and special != published)
+        or (_TRANSLATE not in vocabulary and special != PUBLISHED.get(n_vocab, special))
     ):
         n_common = len(_BEFORE_LANGUAGES) + len(_BEHIND_LANGUAGES)
         raise ModelError(

@@ -27,7 +27,10 @@ MAX_BYTES = 8 << 20
 # All tokens in the order of their numbers, from CTranslate2.
 _LISTS = ("vocabulary.json", "vocabulary.txt")
 
-_EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
+_EXPECTED = (
+    "expected the tokenizer of the model (or vocab.json, or a .tiktoken file); fetch it again, or name one with"
+    " --tokenizer FILE"
+)
 
 # How a vocabulary writes each byte: as its Latin-1 character, or if that cannot be printed, as one from 256 on.
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
@@ -48,7 +51,10 @@ def spell(token: str) -> bytes:
 
 
 def find(path: Path) -> Path:
-    """Return the tokenizer's file in a directory, or the file itself. Raises ModelError if a directory has none."""
+    """Return the tokenizer's file in a directory, or the file itself.
+
+    A directory that has none lacks the one that is returned. Raises ModelError if it has several.
+    """
     with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
@@ -61,12 +67,7 @@ def find(path: Path) -> Path:
             f"{path} has {rank_files[0].name} and {rank_files[1].name}: expected one tokenizer; say which with"
             " --tokenizer FILE"
         )
-    if rank_files:
-        return rank_files[0]
-    raise ModelError(
-        f"{path / 'tokenizer.json'} is missing: expected the tokenizer of the model (or vocab.json, or"
-        " a .tiktoken file); fetch it again, or name one with --tokenizer FILE"
-    )
+    return rank_files[0] if rank_files else path / "tokenizer.json"
 
 
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
@@ -128,6 +129,11 @@ def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
             reason = f"line {i} is {line!r:.40}, not token {len(table)} in base64 and its number"
             raise _no_tokenizer(where, reason) from None
     return from_table(table, n_vocab, where)
+
+
+def to_ranks(table: Iterable[bytes]) -> bytes:
+    """Return the rank file of tokens that spell this, as `_from_ranks` reads it."""
+    return b"".join(b"%s %d\n" % (base64.b64encode(token) or b"=", number) for number, token in enumerate(table))
 
 
 def _added_beside(vocabulary_path: Path) -> list[tuple[object, object]]:

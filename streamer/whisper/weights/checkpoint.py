@@ -93,9 +93,13 @@ def as_checkpoint(
     return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in tensors.items()}, where))
 
 
+# Of files that are a whole checkpoint, and of some that are a part of one.
+SUFFIXES = (".pt", ".pth", ".bin")
+
+
 def first_bytes(path: Path, n_bytes: int = 4) -> bytes:
     """Return how a checkpoint's file begins, by which it is known; nothing of other files. Raises OSError."""
-    if path.suffix not in (".pt", ".pth", ".bin") or not path.is_file():  # reading a pipe would wait
+    if path.suffix not in SUFFIXES or not path.is_file():  # reading a pipe would wait
         return b""
     with path.open("rb") as file:
         return file.read(n_bytes)

@@ -29,6 +29,7 @@ NAME = "CTranslate2"
 FILES = (("model.bin", "vocabulary.json"), ("model.bin", "vocabulary.txt"))
 
 _FILE = "model.bin"
+_EXPECTED = "beside model.bin lie config.json, tokenizer.json and a vocabulary; fetch all of them again"
 _VERSION = 6
 _KIND = "WhisperSpec"
 
@@ -85,7 +86,7 @@ def load(path: Path) -> Checkpoint:
     tied = variables.get(_OUTPUT) in (None, variables[_EMBEDDING])
     tensors = {name: _find_tensor(variables, name) for name in expected_shapes(dims, tied=tied)}
     checkpoint = as_checkpoint(dims, tensors, str(path), "its other tensors", tied=tied)
-    return replace(checkpoint, config=read_json(path.with_name("config.json")))
+    return replace(checkpoint, config=read_json(path.with_name("config.json"), expected=_EXPECTED))
 
 
 def _read_variables(file: File) -> dict[str, Tensor]:

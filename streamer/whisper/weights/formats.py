@@ -1,12 +1,13 @@
 """The formats of checkpoints. A new one is a module like these and its place in the list."""
 
 from collections.abc import Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
 from streamer.errors import ModelError
 from streamer.whisper.weights import ctranslate2, ggml, huggingface, mlx, openai, optimum
-from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.checkpoint import SUFFIXES, Checkpoint
 
 
 class Format(Protocol):
@@ -27,8 +28,14 @@ class Format(Protocol):
         """Load a checkpoint; raises ModelError if it is broken."""
 
 
+# Files of which a directory has several.
+_PARTS = [pattern for format_ in (huggingface, mlx, optimum) for names in format_.FILES for pattern in names]
+
 # In the order in which a path is held against them.
 FORMATS: tuple[Format, ...] = (optimum, mlx, ctranslate2, huggingface, ggml, openai)
+
+# A shorter file holds no model.
+MIN_WEIGHTS_BYTES = 1000
 
 
 def find(path: Path) -> tuple[Format, Path]:
@@ -38,27 +45,36 @@ def find(path: Path) -> tuple[Format, Path]:
             f"{path} is a model for ONNX Runtime, whose files are not read: name the checkpoint that it was made from,"
             " such as --model small.en or OWNER/REPOSITORY on the Hub"
         )
-    for format_ in FORMATS:
-        if format_.matches(path):
-            return format_, path
-    if not path.is_dir():
+    if path.is_file() and any(fnmatch(path.name, pattern) for pattern in _PARTS):
+        raise ModelError(f"{path} is one file of a model: expected all of them; name their directory, {path.parent}")
+    found = checkpoints(path)
+    if len(found) > 1:
         raise ModelError(
-            f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
-            " in the layout of Hugging Face, CTranslate2 (faster-whisper), MLX or OpenVINO; see `streamer docs models`"
-        )
-    files = [
-        (format_, file)
-        for file in sorted(path.iterdir())
-        if file.is_file()
-        for format_ in FORMATS
-        if format_.matches(file)
-    ]
-    if len(files) > 1:
-        raise ModelError(
-            f"{path} holds {len(files)} checkpoints ({files[0][1].name}, {files[1][1].name}, ...): name the one that"
+            f"{path} holds {len(found)} checkpoints ({found[0][1].name}, {found[1][1].name}, ...): name the one that"
             " you mean"
         )
-    return files[0] if files else (huggingface, path)  # whose loader says what is missing
+    if found or path.is_dir():
+        return found[0] if found else (huggingface, path)  # whose loader says what is missing
+    if (n_bytes := path.stat().st_size) < MIN_WEIGHTS_BYTES:
+        raise ModelError(
+            f"{path} has {n_bytes} bytes: expected a checkpoint, and this is an interrupted download or a pointer of"
+            " Git LFS; fetch it again, or run `git lfs pull` in its directory"
+        )
+    raise ModelError(
+        f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
+        " in the layout of Hugging Face, CTranslate2 (faster-whisper), MLX or OpenVINO; see `streamer docs models`"
+    )
+
+
+def checkpoints(path: Path) -> list[tuple[Format, Path]]:
+    """Return the checkpoint that a path is, else those that a directory holds, each behind its format; raises OSError.
+
+    A first look decides: it may be broken.
+    """
+    if whole := [(format_, path) for format_ in FORMATS if format_.matches(path)]:
+        return whole[:1]
+    files = sorted(file for file in path.iterdir() if file.suffix in SUFFIXES) if path.is_dir() else []
+    return [(format_, file) for file in files for format_ in FORMATS if format_.matches(file)]
 
 
 def _is_onnx(path: Path) -> bool:

@@ -17,11 +17,13 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import mel_filters
 from streamer.offline import transcribe_segments
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.reference.published.parity import Pair
 from tests.unit.offline.as_whisper import as_whisper
 from tests.unit.whisper.sizes import whisper_config
 from tests.unit.whisper.support import SAMPLE, Untyped, load_on_cpu, read
+from tests.unit.whisper.tokens.published import TEXTS
 from tests.unit.whisper.weights.ggml_writer import write_ggml
 from tests.unit.whisper.weights.mlx_writer import write_mlx
 from tools.benchmarks.files import WORKER
@@ -138,6 +140,16 @@ def test_a_format_has_the_same_tokens(pair: Pair, written: Written, format_: str
         assert words_wrong(text_of(pair.ours), text_of(model)) <= MOST_WRONG
     else:
         assert tokens(model) == tokens(pair.ours)
+
+
+def test_weights_without_a_vocabulary_have_the_published_one(pair: Pair, written: Written, tmp_path: Path) -> None:
+    write_pt(tmp_path / "alone.pt", written.checkpoint)
+    found, expected = read_model(tmp_path / "alone.pt", "alone").tokenizer, pair.ours.tokenizer
+    assert Path(found.where).suffix == ".tiktoken"  # of the installed openai-whisper, or fetched
+    assert Path(expected.where).name == "tokenizer.json"
+    assert (found.spelled, found.special, found.languages) == (expected.spelled, expected.special, expected.languages)
+    for text in TEXTS.values():
+        assert found.encode(text) == expected.encode(text)
 
 
 @pytest.mark.parametrize(

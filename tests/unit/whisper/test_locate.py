@@ -42,6 +42,70 @@ def test_a_model_is_found_by_name_and_by_path(
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "is_model"),
+    [
+        ("notes.txt", b"", False),
+        ("config.json", b'{"model_type": "bert"}', False),
+        ("config.json", b"{}", False),
+        ("model.bin", b"", False),
+        ("config.json", b'{"model_type": "whisper"}', True),
+        ("config.json", b'{"n_mels": 80}', True),
+        ("streamer.json", b"", True),
+        ("adapter_config.json", b"", True),
+        ("mine.pt", b"PK\x03\x04", True),
+        ("model.bin", b"\6\0\0\0\x0c\0WhisperSpec\0", True),
+    ],
+)
+@pytest.mark.parametrize("name", ["base", "nano.en"])
+def test_a_folder_hides_the_model_of_its_name_only_if_it_holds_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    asked: list[str],
+    caplog: pytest.LogCaptureFixture,
+    name: str,
+    file: str,
+    content: bytes,
+    is_model: bool,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folder = Path(name)
+    folder.mkdir()
+    (folder / file).write_bytes(content)
+    found = find_or_pull(name, lambda progress: None)
+    if is_model:
+        assert (found, find_model(name)) == (folder, folder)
+        assert caplog.messages == []
+    else:
+        assert found.samefile(NANO) if name == "nano.en" else found == Path("pulled")
+        assert caplog.messages == [f"./{name} holds no model: using the published {name}"]
+    assert asked == ([] if is_model or name == "nano.en" else [name])
+    for path in (f"./{name}", f"{name}/"):
+        assert find_model(path) == folder
+
+
+def test_a_file_hides_no_model_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("base").write_text("notes", encoding="utf-8")
+    assert find_or_pull("base", lambda progress: None) == Path("pulled")
+    assert "./base holds no model" in caplog.text
+
+
+def test_a_link_to_nothing_is_said_to_be_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine.pt", "base"):
+        try:
+            Path(name).symlink_to("gone.pt")
+        except OSError:  # on Windows it takes a privilege
+            pytest.skip("no symbolic links")
+    with pytest.raises(ModelError, match=r"^mine\.pt is neither a file nor a folder: .* link to one may be broken$"):
+        find_or_pull("mine.pt", lambda progress: None)
+    assert find_or_pull("base", lambda progress: None) == Path("pulled")
+    assert asked == ["base"]
+
+
 def test_an_empty_name_is_not_the_working_directory(asked: list[str]) -> None:
     with pytest.raises(ModelError, match="there is no model ''"):
         find_or_pull("", lambda progress: None)

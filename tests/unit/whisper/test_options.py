@@ -132,9 +132,11 @@ def test_live_captions_are_translated_beside_and_have_no_fallback() -> None:
     check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
 
 
-def test_a_short_name_that_is_a_path_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_name_that_is_a_model_here_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "base.en").mkdir()
     monkeypatch.chdir(tmp_path)
+    assert "base.en knows English only" in refusal(language="de", model="base.en")
+    (tmp_path / "base.en" / "config.json").write_text('{"model_type": "whisper"}', encoding="utf-8")
     check_options(settings(language="de", model="base.en"), streaming=False)
 
 

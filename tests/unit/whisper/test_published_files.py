@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from streamer.errors import ModelError, PeerError
-from streamer.whisper import source
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -80,18 +78,9 @@ def test_old_tables_of_whisper_cpp_are_as_we_know_them(name: str, case: Case) ->
 
 
 @pytest.mark.parametrize("case", [ENGLISH, MULTILINGUAL], ids=["tiny.en", "base"])
-def test_an_old_table_of_whisper_cpp_gives_way_to_the_published_tokenizer(
-    tmp_path: Path, case: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_old_table_of_whisper_cpp_gives_way_to_the_published_tokenizer(tmp_path: Path, case: Case) -> None:
     path = tmp_path / "ggml-old.bin"
     model = random_checkpoint(replace(TINY, n_vocab=case.n_vocab))
     write_ggml(path, model, old_table(case), np.zeros((80, 201), np.float32), "f16")
 
-    def unreachable(repository: str) -> Path:
-        raise PeerError("the Hub cannot be reached")
-
-    monkeypatch.setattr(source, "fetch_tokenizer", unreachable)
-    with pytest.raises(ModelError, match=r"--tokenizer FILE; that of openai/whisper-tiny\S* was tried: the Hub cannot"):
-        read_model(path, "old")
-    monkeypatch.setattr(source, "fetch_tokenizer", lambda repository: case.path)
-    check(read_model(path, "old").tokenizer, case)
+    check(read_model(path, "old").tokenizer, case)  # which the installed openai-whisper has
