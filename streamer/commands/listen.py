@@ -6,6 +6,7 @@ import logging
 import os
 import sys
 
+from streamer import log
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import make_console, notice
@@ -22,13 +23,16 @@ logger = logging.getLogger(__name__)
 N_WAITING = 2
 
 
-def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None) -> int:
+def listen(
+    settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None, corrections: bool
+) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
 
     url : the daemon; None: that of the settings
     token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
+    corrections : whether corrections of captions are printed, as lines of their own
 
     Raises PeerError if there is no daemon or it refuses.
     """
@@ -37,7 +41,7 @@ def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint:
     if format == "captions":
         from streamer.outputs.terminal import TerminalSink
 
-        sink: Sink = TerminalSink(make_console())
+        sink: Sink = TerminalSink(make_console(), corrections=corrections, own_stderr=log.standard_error)
     else:
         from streamer.outputs.subtitles import open_writer, subtitle_options
 

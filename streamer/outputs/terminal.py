@@ -1,124 +1,436 @@
 """Live captions in a terminal."""
 
+import contextlib
+import functools
+import io
+import itertools
 import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TextIO, cast
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.live import Live
+import msgspec
+from rich.cells import cell_len, split_graphemes
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 from rich.text import Text
 
-from streamer.events import End, Error, Event, Final, Gap, Partial, Revision, Speakers, Translation
-from streamer.outputs.subtitles.revised import revised, speaker_of, turns
-from streamer.outside import one_line, printable
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Revision, Speakers, Translation
+from streamer.outputs.subtitles.cues import file_line
+from streamer.outputs.subtitles.revised import SpeakerNames, revised, speaker_of, turns
+from streamer.outputs.writing import may_break, sentence_starts, space_between
+from streamer.outside import printable
 
-MAX_LIVE_LINES = 6  # of a partial, however long the sentence is
 UNSTABLE_STYLE = "dim"
-LATER_STYLE = "cyan"  # of revisions, translations and names of speakers
-MAX_REMEMBERED = 50  # finals, for their revisions
+LATER_STYLE = "cyan"  # of translations, and of corrections that are printed
+MAX_REMEMBERED = 50  # finals, for the corrections that are printed
+LONG_PAUSE_S = 2.0  # ends a line, as a sentence does
+MAX_LINE_CHARS = 500  # such a line ends with its final: some models write no marks
+
+# What is written to a terminal.
+Output = Sequence[Text | Control]
 
 
 class TerminalSink:
-    """Writes finals as lines that scroll up, with the current partial below them, redrawn as it changes.
+    """Writes captions in lines that end at sentences, of which the last ones are redrawn as they change.
 
-    A revised final is written once more, behind `~`.
+    A correction changes its line while that is on the screen. With `corrections` it is printed instead, behind `~`.
 
-    If the console is not a terminal, only the finals are written, one a line and flushed at once, for a pipe.
+    If the console is not a terminal, only finals and such corrections are written, one a line and flushed at once, for
+    a pipe.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        corrections: bool = False,
+        own_stderr: Callable[[TextIO], contextlib.AbstractContextManager[object]] = contextlib.redirect_stderr,
+    ) -> None:
+        """Write to `console`; `own_stderr` puts a stream in the place of standard error, if that is a terminal."""
         self._console = console
+        self._own_stderr = own_stderr
 
-        # The redrawn region; None without a terminal that can redraw.
-        self._live: Live | None = None
-        if console.is_terminal and not console.is_dumb_terminal:
-            self._live = Live(
-                Group(),
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                vertical_overflow="crop",
-                # Log lines go above the captions, except if they go to a file.
-                redirect_stderr=sys.stderr.isatty(),
-            )
-        # The newest finals as last written, by session and number.
-        self._finals: dict[tuple[str, int], Final] = {}
-        # Whether the region is on screen: from the first event to close().
+        # The newest finals by session and number, for their corrections; None if these are not printed.
+        self._finals: dict[tuple[str, int], Final] | None = {} if corrections else None
+
+        # None without a terminal that can redraw.
+        self._captions = Captions() if console.is_terminal and not console.is_dumb_terminal else None
+        # Guards the captions: what is written to standard error comes from other threads.
+        self._lock = threading.Lock()
+        # Whether the captions own the terminal, from the first event to close(), and what gives standard error back.
         self._started = False
+        self._owned = contextlib.ExitStack()
 
     def handle(self, event: Event) -> None:
         """Show the next event."""
-        if self._live is None:
-            if isinstance(event, Final) and (text := _line(event)):
-                self._console.file.write(text + "\n")
+        correction = self._correction(event)
+        if self._captions is None:
+            if line := _line(event) if isinstance(event, Final) else correction:
+                self._console.file.write(line + "\n")
                 self._console.file.flush()
             return
         if not self._started:
+            if sys.stderr.isatty():
+                self._owned.enter_context(self._own_stderr(cast(TextIO, _Lines(self._print))))
             self._started = True
-            self._live.start()
+            self._console.show_cursor(False)
+        with self._lock:
+            size = self._console.size
+            if correction:
+                self._write(self._captions.print(Text(correction, LATER_STYLE), *size))
+            if self._finals is None or not isinstance(event, Revision | Speakers):
+                self._write(self._captions.handle(event, *size))
+
+    def close(self) -> None:
+        """Leave on the terminal what does not change any more, and the cursor below it."""
+        if self._captions is None or not self._started:
+            return
+        with self._lock:
+            self._started = False
+            self._write(self._captions.close(*self._console.size))
+            self._console.show_cursor(True)
+        # Without the lock: who writes to standard error now may wait for it.
+        self._owned.close()
+
+    def _correction(self, event: Event) -> str:
+        """Return the line that is printed for an event that corrects others; empty if none is."""
+        if self._finals is None:
+            return ""
         match event:
-            case Partial():
-                self._live.update(_Tail(_caption(event)), refresh=True)
             case Final():
                 self._finals[event.session, event.seq] = event
                 if len(self._finals) > MAX_REMEMBERED:
                     del self._finals[next(iter(self._finals))]
-                self._settle(Text(_line(event)))
             case Revision() if (final := self._finals.get((event.session, event.of))) is not None:
                 newer = self._finals[event.session, event.of] = revised(final, event)
-                if (line := _line(newer)) != _line(final):
-                    self._console.print(Text(f"~ {line}", LATER_STYLE))
+                return f"~ {_line(newer)}" if _line(newer) != _line(final) else ""
             case Speakers(same=(label, other)):
-                self._console.print(Text(f"~ {one_line(label)} is {one_line(other)}", LATER_STYLE))
-            case Translation():
-                self._console.print(Text(one_line(event.text), f"{LATER_STYLE} italic"))
-            case Gap():
-                self._settle(
-                    Text(
-                        f"[{event.start:.1f} s to {event.end:.1f} s not transcribed: {one_line(event.reason)}]",
-                        "yellow",
-                    )
-                )
+                return f"~ {file_line(label)} is {file_line(other)}"
+        return ""
+
+    def _print(self, line: str) -> None:
+        """Print a line that was written to standard error."""
+        assert self._captions is not None
+        with self._lock:
+            size = self._console.size
+            self._write(self._captions.print(Text(printable(line)), *size))
+            if not self._started:
+                self._write(self._captions.close(*size))
+
+    def _write(self, output: Output) -> None:
+        with self._console:  # all at once
+            for item in output:
+                if isinstance(item, Control):
+                    self._console.control(item)
+                else:
+                    self._console.print(item, end="", no_wrap=True, overflow="ignore", crop=False)
+
+
+class _Lines(io.TextIOBase):
+    """A stream that passes on each line."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._on_line(line)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """A sentence of an event, or the part of a sentence that is in it."""
+
+    text: Text
+    event: Final | Partial
+    speaker: str
+
+    # Whether it is the event's first.
+    first: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """The rows of a terminal that hold lines."""
+
+    # None: unknown, as the terminal has divided its rows anew.
+    rows: list[Text | None] = field(default_factory=list)
+
+    # Of each line: the index of its first piece, and of its first row.
+    lines: list[tuple[int, int]] = field(default_factory=list)
+
+
+class Captions:
+    """Decides what is written to a terminal of a known size, in columns and rows, to show events. Without I/O.
+
+    A row that has left the screen cannot be changed: its text is forgotten. Whatever else is written to the terminal
+    meanwhile has to go through `print`.
+    """
+
+    def __init__(self) -> None:
+        # What may still change its place or its text; a Text is a line of its own.
+        self._pieces: list[_Piece | Text] = []
+        self._partial: Partial | None = None
+        self._names = SpeakerNames()
+        # Lines that find their place when the partial is final.
+        self._waiting: list[Text] = []
+
+        # What is on the terminal. The cursor is in its last row, or in an empty one.
+        self._shown = _Layout()
+        # How many of its rows have left the screen.
+        self._n_hidden = 0
+        # Columns of the terminal when that was written.
+        self._width = 0
+
+    def handle(self, event: Event, width: int, height: int) -> Output:
+        """Return what shows the next event."""
+        self._resize(width, height)
+        match event:
+            case Partial():
+                self._partial = event
+            case Final():
+                self._partial = None
+                self._pieces += _pieces(self._names.named(event))
+            case Revision(session=session, of=of):
+                self._change(lambda final: revised(final, event) if _key(final) == (session, of) else final, height)
+            case Speakers():
+                self._names.learn(event)
+                self._change(lambda final: final, height)
+            case Translation(session=session, of=of):
+                line = Text(file_line(event.text), f"{LATER_STYLE} italic")
+                spoken = [i for i, piece in enumerate(self._pieces) if _key(piece) == (session, of)]
+                self._insert(line, spoken[-1] + 1 if spoken else self._line_start(), height)
+            case Gap(start=start, end=end):
+                self._partial = None
+                reason = file_line(event.reason)
+                self._pieces.append(Text(f"[{start:.1f} s to {end:.1f} s not transcribed: {reason}]", "yellow"))
             case Error():
-                self._settle(Text(one_line(f"{event.code}: {event.message}"), "red" if event.fatal else "yellow"))
-            case End():
-                self._live.update(Group(), refresh=True)
+                line = Text(file_line(f"{event.code}: {event.message}"), "red" if event.fatal else "yellow")
+                self._insert(line, self._line_start(), height)
+            case Ready() | End():
+                self._partial = None
+                return [*self._redraw(height), *self._leave()]
+        return self._redraw(height)
 
-    def close(self) -> None:
-        """Remove the region from the terminal."""
-        if self._live is not None and self._started:
-            self._started = False
-            self._live.update(Group())
-            self._live.stop()
+    def print(self, line: Text, width: int, height: int) -> Output:
+        """Return what prints a line above the sentence that is being spoken."""
+        self._resize(width, height)
+        self._insert(line, self._line_start(), height)
+        return self._redraw(height)
 
-    def _settle(self, line: Text) -> None:
-        """Print a line above the region in place of the partial."""
-        assert self._live is not None
-        # Cleared first, so that the text is never on screen twice.
-        self._live.update(Group(), refresh=True)
-        if line.plain:
-            self._console.print(line)
+    def close(self, width: int, height: int) -> Output:
+        """Return what leaves all text that cannot change any more, and the cursor in an empty row below it."""
+        self._resize(width, height)
+        if (partial := self._partial) is not None:
+            self._partial = None
+            self._pieces += _pieces(msgspec.structs.replace(partial, text=partial.text[: max(0, partial.stable)]))
+        return [*self._redraw(height), *self._leave()]
+
+    def _leave(self) -> list[Text | Control]:
+        """Forget all that is shown; what follows begins in the row below it."""
+        is_empty = not self._shown.rows
+        self._pieces, self._shown, self._n_hidden, self._names = [], _Layout(), 0, SpeakerNames()
+        return [] if is_empty else [Text("\n")]
+
+    def _change(self, change: Callable[[Final], Final], height: int) -> None:
+        """Change the finals that are on the screen from their beginning."""
+        whole = {_key(piece) for piece in self._pieces if isinstance(piece, _Piece) and piece.first}
+        changed: list[_Piece | Text] = []
+        for piece in self._pieces:
+            if isinstance(piece, Text) or isinstance(piece.event, Partial) or _key(piece) not in whole:
+                changed.append(piece)
+            elif piece.first:
+                changed += _pieces(self._names.named(change(piece.event)))
+        if self._is_reachable(changed, height):
+            self._pieces = changed
+
+    def _insert(self, line: Text, at: int, height: int) -> None:
+        """Put a line before a piece; if that has left the screen, behind what is being spoken, once it is final."""
+        pieces = [*self._pieces[:at], line, *self._pieces[at:]]
+        if self._is_reachable(pieces, height):
+            self._pieces = pieces
+        else:
+            self._waiting.append(line)
+
+    def _line_start(self) -> int:
+        """Return the index of the piece that begins the line to which text may still be added; if none, of the next."""
+        last = self._pieces[-1] if self._pieces else None
+        if self._partial is None and (not isinstance(last, _Piece) or _ends_sentence(last.text.plain)):
+            return len(self._pieces)
+        return max((piece for piece, _ in self._shown.lines if piece <= len(self._pieces)), default=len(self._pieces))
+
+    def _resize(self, width: int, height: int) -> None:
+        """Take in the terminal's size. Most terminals divide rows that are too long for a new width, and join none."""
+        if width != self._width:
+            n_rows = [-(-cell_len(row.plain) // width) or 1 if row is not None else 1 for row in self._shown.rows]
+            places = [0, *itertools.accumulate(n_rows)]
+            lines = [(piece, places[row]) for piece, row in self._shown.lines]
+            self._shown, self._n_hidden = _Layout([None] * places[-1], lines), places[self._n_hidden]
+            self._width = width
+        self._forget(height)
+
+    def _forget(self, height: int) -> None:
+        """Forget lines whose beginning has left the screen, except the one that is being spoken."""
+        self._n_hidden = min(max(self._n_hidden, len(self._shown.rows) - height), len(self._shown.rows))
+        if self._n_hidden:
+            lines = [(piece, row) for piece, row in self._shown.lines if piece <= len(self._pieces)]
+            first, top = next((line for line in lines if line[1] >= self._n_hidden), lines[-1])
+            del self._pieces[:first]
+            lines = [(piece - first, row - top) for piece, row in self._shown.lines if row >= top]
+            self._shown, self._n_hidden = _Layout(self._shown.rows[top:], lines), max(0, self._n_hidden - top)
+
+    def _redraw(self, height: int) -> list[Text | Control]:
+        """Return what turns what is on the terminal into the present text, as far as it is on the screen."""
+        if self._partial is None:
+            self._pieces += self._waiting
+            self._waiting.clear()
+        layout = self._laid_out(self._pieces, height)
+        old, new = self._shown.rows, layout.rows
+        n_same = max(_n_same(old, new), self._n_hidden)
+        self._shown = layout
+        self._forget(height)
+        return _rewritten(len(old), n_same, new)
+
+    def _is_reachable(self, pieces: Sequence[_Piece | Text], height: int) -> bool:
+        """Return whether all rows that differ with these pieces are on the screen."""
+        return _n_same(self._shown.rows, self._laid_out(pieces, height).rows) >= self._n_hidden
+
+    def _laid_out(self, pieces: Sequence[_Piece | Text], height: int) -> _Layout:
+        layout = _Layout()
+        partial = _pieces(self._partial) if self._partial is not None else ()
+        for first, line in _joined([*pieces, *partial]):
+            layout.lines.append((first, len(layout.rows)))
+            # A full row would take some terminals to the next one.
+            for row in line.divide(_breaks(line.plain, max(1, self._width - 1))):
+                row.rstrip()
+                layout.rows.append(row)
+        # Rows that may change must not leave the screen: those of unstable text, and the one before them, whose end may
+        # move.
+        n_rows, room = len(layout.rows), max(1, height - 1)
+        n_stable = next((i for i, row in enumerate(layout.rows) if row is not None and _is_unstable(row)), n_rows)
+        if n_rows - n_stable > room:
+            layout.rows[n_stable : n_rows - room + 1] = [Text("…", UNSTABLE_STYLE)]
+        return layout
+
+
+def _n_same(old: Sequence[Text | None], new: Sequence[Text | None]) -> int:
+    """Return how many rows both begin with."""
+    return sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(old, new, strict=False)))
+
+
+def _is_unstable(row: Text) -> bool:
+    return any(span.style == UNSTABLE_STYLE for span in row.spans)
+
+
+def _rewritten(n_old: int, n_same: int, new: Sequence[Text | None]) -> list[Text | Control]:
+    """Return what turns `n_old` rows, the cursor in the last, into others, of which the first `n_same` are the same."""
+    n_blank = n_old - max(n_same, len(new))
+    rows = [*new[n_same:], *[Text()] * n_blank]
+    if not rows:
+        return []
+    output: list[Text | Control] = [Text("\n")] if n_same == n_old > 0 else [_up(n_old - 1 - n_same)]
+    for i, row in enumerate(rows):
+        output += [*[Text("\n")] * (i > 0), Control((ControlType.ERASE_IN_LINE, 2)), row or Text()]
+    if n_blank > 0:
+        output.append(_up(n_blank if new or n_same else n_blank - 1))
+    return output
+
+
+def _up(n_rows: int) -> Control:
+    return Control(ControlType.CARRIAGE_RETURN, *([(ControlType.CURSOR_UP, n_rows)] if n_rows > 0 else []))
+
+
+def _key(said: "Event | _Piece | Text") -> tuple[str, int]:
+    """Return what a piece, or its event, is known by in later events; nothing of a line of its own."""
+    event = said.event if isinstance(said, _Piece) else said
+    return (event.session, event.seq) if isinstance(event, Event) else ("", -1)
 
 
 def _line(final: Final) -> str:
-    spoken = ((one_line(speaker_of(turn) or final.speaker), one_line(turn.text)) for turn in turns(final))
+    spoken = ((file_line(speaker_of(turn) or final.speaker), file_line(turn.text)) for turn in turns(final))
     return "\n".join(f"{speaker}: {text}" if speaker and text else text for speaker, text in spoken)
 
 
-def _caption(partial: Partial) -> Text:
-    text = printable(partial.text)
-    stable = max(0, partial.stable)
-    return Text.assemble(text[:stable].lstrip(), (text[stable:] if stable else text.lstrip(), UNSTABLE_STYLE))
+def _pieces(event: Final | Partial) -> list[_Piece]:
+    """Return the sentences of an event, each of one speaker."""
+    if isinstance(event, Partial):
+        stable = file_line(event.text[: max(0, event.stable)])
+        text = Text(file_line(event.text))
+        text.stylize(UNSTABLE_STYLE, len(stable))
+        spoken = [("", text)]
+    else:
+        spoken = [(speaker_of(turn) or event.speaker, Text(file_line(turn.text))) for turn in turns(event)]
+    pieces: list[_Piece] = []
+    for speaker, text in spoken:
+        for sentence in text.divide(sentence_starts(text.plain)):
+            sentence.rstrip()
+            if sentence.plain:
+                pieces.append(_Piece(sentence, event, file_line(speaker), first=not pieces))
+    return pieces
 
 
-class _Tail:
-    """The last lines of a text, as many as fit on the screen."""
+def _joined(pieces: Sequence[_Piece | Text]) -> Iterator[tuple[int, Text]]:
+    """Yield the lines that pieces make up, each with the index of its first piece."""
+    line, first, before = Text(), 0, None
+    for i, piece in enumerate(pieces):
+        if before is not None and isinstance(piece, _Piece) and _goes_on(line, before, piece):
+            line.append(space_between(line.plain, piece.text.plain)).append_text(piece.text)
+            # What has no speaker yet is taken for the same one's.
+            before = piece if piece.speaker else replace(piece, speaker=before.speaker)
+            continue
+        if line.plain:
+            yield first, line
+        first = i
+        if isinstance(piece, Text):
+            line, before = piece, None
+        else:
+            line, before = Text.assemble(f"{piece.speaker}: " if piece.speaker else "", piece.text), piece
+    if line.plain:
+        yield first, line
 
-    def __init__(self, text: Text) -> None:
-        self._text = text
 
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        mark = "… "
-        lines = self._text.wrap(console, max(1, options.max_width - len(mark)))
-        # A terminal scrolls when its last line is filled, so that one stays free.
-        room = max(1, min(MAX_LIVE_LINES, console.size.height - 1))
-        for i, line in enumerate(lines[-room:]):
-            yield Text.assemble(mark, line) if i == 0 and len(lines) > room else line
+def _goes_on(line: Text, before: _Piece, piece: _Piece) -> bool:
+    """Return whether a piece belongs to the line that ends with the piece before it."""
+    return (
+        piece.first
+        and piece.speaker in ("", before.speaker)
+        and piece.event.start - before.event.end < LONG_PAUSE_S
+        and len(line) < MAX_LINE_CHARS
+        and not _ends_sentence(line.plain, piece.text.plain)
+    )
+
+
+def _ends_sentence(text: str, following: str = "A") -> bool:
+    """Return whether a sentence ends between two parts of a text."""
+    begin = f"{text}{space_between(text, following)}"
+    return len(begin) in sentence_starts(begin + following)
+
+
+@functools.lru_cache(maxsize=256)
+def _breaks(text: str, width: int) -> tuple[int, ...]:
+    """Return where a line is divided into rows: at its line breaks, between words, and in words longer than a row."""
+    breaks = [0]
+    n_cells = 0  # of the row so far
+    place = n_before = 0  # where the row may be broken, and how many cells are before that
+    for start, end, n in split_graphemes(text)[0]:
+        if start and may_break(text[start - 1], text[start]):
+            place, n_before = start, n_cells
+        if n_cells + n > width and n_cells and text[start] != " ":
+            if place <= breaks[-1]:
+                place, n_before = start, n_cells
+            breaks.append(place)
+            n_cells -= n_before
+        n_cells += n
+        if text[end - 1] == "\n":
+            breaks.append(end)
+            n_cells = 0
+    return tuple(breaks[1:])
