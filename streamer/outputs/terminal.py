@@ -184,7 +184,7 @@ class Captions:
         # Lines that find their place when the partial is final.
         self._waiting: list[Text] = []
 
-        # What is on the terminal. The cursor is in its last row, or in an empty one.
+        # What is on the terminal. The cursor is at the beginning of its last row, or of an empty one.
         self._shown = _Layout()
         # How many of its rows have left the screen.
         self._n_hidden = 0
@@ -280,7 +280,8 @@ class Captions:
 
     def _forget(self, height: int) -> None:
         """Forget lines whose beginning has left the screen, except the one that is being spoken."""
-        self._n_hidden = min(max(self._n_hidden, len(self._shown.rows) - height), len(self._shown.rows))
+        n_rows = len(self._shown.rows)
+        self._n_hidden = max(0, min(max(self._n_hidden, n_rows - height), n_rows - 1))
         if self._n_hidden:
             lines = [(piece, row) for piece, row in self._shown.lines if piece <= len(self._pieces)]
             first, top = next((line for line in lines if line[1] >= self._n_hidden), lines[-1])
@@ -295,7 +296,8 @@ class Captions:
             self._waiting.clear()
         layout = self._laid_out(self._pieces, height)
         old, new = self._shown.rows, layout.rows
-        n_same = max(_n_same(old, new), self._n_hidden)
+        # The last row in any case: what is typed, such as Ctrl-C, is echoed there.
+        n_same = max(min(_n_same(old, new), len(old) - 1), self._n_hidden)
         self._shown = layout
         self._forget(height)
         return _rewritten(len(old), n_same, new)
@@ -334,15 +336,10 @@ def _is_unstable(row: Text) -> bool:
 def _rewritten(n_old: int, n_same: int, new: Sequence[Text | None]) -> list[Text | Control]:
     """Return what turns `n_old` rows, the cursor in the last, into others, of which the first `n_same` are the same."""
     n_blank = n_old - max(n_same, len(new))
-    rows = [*new[n_same:], *[Text()] * n_blank]
-    if not rows:
-        return []
-    output: list[Text | Control] = [Text("\n")] if n_same == n_old > 0 else [_up(n_old - 1 - n_same)]
-    for i, row in enumerate(rows):
+    output: list[Text | Control] = [_up(n_old - 1 - n_same)]
+    for i, row in enumerate([*new[n_same:], *[Text()] * n_blank]):
         output += [*[Text("\n")] * (i > 0), Control((ControlType.ERASE_IN_LINE, 2)), row or Text()]
-    if n_blank > 0:
-        output.append(_up(n_blank if new or n_same else n_blank - 1))
-    return output
+    return [*output, _up(n_blank if new else n_blank - 1)]
 
 
 def _up(n_rows: int) -> Control:

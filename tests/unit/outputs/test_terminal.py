@@ -251,6 +251,15 @@ def test_what_is_logged_stands_above_the_sentence_that_is_being_spoken(monkeypat
     assert stderr.getvalue() == "last\n"
 
 
+def test_what_is_typed_is_not_left_in_the_text() -> None:
+    screen = Screen(width=20)
+    sink = TerminalSink(screen.console)
+    sink.handle(final("This is nineteen ch."))
+    screen.write("^C")
+    sink.close()
+    assert screen.lines() == ["This is nineteen", "ch."]
+
+
 @pytest.mark.parametrize("size", [(20, 12), (61, 12), (40, 6), (30, 20)])
 def test_another_size_of_the_terminal_leaves_nothing_behind(size: tuple[int, int]) -> None:
     said = [f"This is sentence number {word} of them." for word in ("one", "two", "three", "four", "five")]
