@@ -10,7 +10,7 @@ from streamer import log
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import make_console, notice
-from streamer.errors import ConfigError
+from streamer.errors import ConfigError, UsageError
 from streamer.events import Error, Event, Gap
 from streamer.outputs.base import Sink
 from streamer.outside import one_line
@@ -34,10 +34,12 @@ def listen(
     format : one of the command's formats; None: captions in a terminal, else text
     corrections : whether corrections of captions are printed, as lines of their own
 
-    Raises PeerError if there is no daemon or it refuses.
+    Raises PeerError if there is no daemon or it refuses, UsageError if the options do not fit.
     """
     address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-    format = format or ("captions" if sys.stdout.isatty() else "text")
+    if corrections and format not in (None, "captions"):
+        raise UsageError(f"--corrections is about captions, and --format is {format}: leave out one of the two")
+    format = format or ("captions" if corrections or sys.stdout.isatty() else "text")
     if format == "captions":
         from streamer.outputs.terminal import TerminalSink
 

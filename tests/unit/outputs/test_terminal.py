@@ -346,10 +346,13 @@ def test_where_nothing_can_be_redrawn_only_finals_are_written_one_a_line(termina
 
     pipe = Pipe()
     console = Console(file=pipe, force_terminal=terminal == "dumb", width=20, _environ={"TERM": terminal})
-    sink = TerminalSink(console)
     gap = Gap(start=0, end=1, reason="device")
-    for event in (partial(" a"), final(" a rather long final beyond the width\n"), gap):
-        sink.handle(event)
-    assert flushed == ["a rather long final beyond the width\n"]
-    sink.close()
+    events = (partial(" a"), final(" a rather long final beyond the width\n"), revision(0, "corrected"), gap)
+    for corrections in (False, True):
+        sink = TerminalSink(console, corrections=corrections)
+        for event in events:
+            sink.handle(event)
+        sink.close()
+    text = "a rather long final beyond the width\n"
+    assert flushed == [text, text + text, text + text + "~ corrected\n"]
     assert pipe.getvalue() == flushed[-1]
