@@ -10,7 +10,8 @@ import pytest
 from rich.console import Console
 
 from streamer.events import End, Error, Event, Gap, Revision, Speakers, Speech, Translation
-from streamer.outputs.terminal import MAX_LINE_CHARS, TerminalSink
+from streamer.outputs.screen import MAX_LINE_CHARS
+from streamer.outputs.terminal import TerminalSink
 from tests.builders import final, partial, ready
 
 
