@@ -19,7 +19,7 @@ from streamer.commands.loading import device_settings, load_chosen
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog, no_audio
 from streamer.errors import ConfigError, StreamerError
-from streamer.log import set_levels
+from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import subtitle_options
 from streamer.outputs.terminal import TerminalSink
@@ -70,10 +70,11 @@ RELOADABLE = (
 )
 
 
-def run(settings: Settings, *, captions: bool, read_settings: Callable[[], Settings]) -> int:
+def run(settings: Settings, *, captions: bool, corrections: bool, read_settings: Callable[[], Settings]) -> int:
     """Run the daemon until it is stopped, or until its input ends if `input.exit_at_end` is set.
 
     captions : whether the input's captions are drawn on standard output
+    corrections : whether corrections are printed there, as lines of their own
     read_settings : called at SIGHUP
 
     Returns the exit code. Raises StreamerError if it cannot start.
@@ -83,7 +84,8 @@ def run(settings: Settings, *, captions: bool, read_settings: Callable[[], Setti
         # oneDNN keeps what it has made for graphs when they are freed, 40 MB. Graphs have caches of their own.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "0")
     with open_history(settings.server) as history:
-        return asyncio.run(Daemon(settings, history, captions=captions, read_settings=read_settings).run())
+        daemon = Daemon(settings, history, captions=captions, corrections=corrections, read_settings=read_settings)
+        return asyncio.run(daemon.run())
 
 
 class Daemon:
@@ -95,6 +97,7 @@ class Daemon:
         history: History | None = None,
         *,
         captions: bool,
+        corrections: bool = False,
         read_settings: Callable[[], Settings],
     ) -> None:
         # The daemon's own input; None if it has none.
@@ -108,6 +111,7 @@ class Daemon:
         self._reloaded = settings  # what SIGHUP has read last
         self._history = history
         self._captions = captions
+        self._corrections = corrections
         self._started = time.monotonic()
 
         # As /healthz shows it.
@@ -322,7 +326,8 @@ class Daemon:
         """Draw the input's captions in the terminal meanwhile, if there are any to draw."""
         if self.input is None or not self._captions:
             return contextlib.nullcontext()
-        return drawn_captions(self.input.log, TerminalSink(Console()))
+        sink = TerminalSink(Console(), corrections=self._corrections, own_stderr=standard_error)
+        return drawn_captions(self.input.log, sink)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

@@ -8,8 +8,9 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from typing import TextIO
 
 from streamer.outside import escaped
 from streamer.settings.table import LogSettings
@@ -22,6 +23,9 @@ MAX_CHARS = 16_384
 
 # How long an end waits for what is still to be written.
 FLUSH_S = 2.0
+
+# Held while a line is written, while standard error is replaced, and by what must not meet a line meanwhile.
+writing = threading.RLock()
 
 # Of a session's name: enough to distinguish clients. The whole name is a secret, with which a stream can be resumed.
 SESSION_CHARS = 8
@@ -52,6 +56,18 @@ def say(line: str) -> None:
     else:
         handler.say(line)
         handler.flush()
+
+
+@contextlib.contextmanager
+def standard_error(stream: TextIO) -> Iterator[None]:
+    """Put a stream in the place of standard error, such as what draws on the terminal; no line is half-way then."""
+    with writing:
+        before, sys.stderr = sys.stderr, stream
+    try:
+        yield
+    finally:
+        with writing:
+            sys.stderr = before
 
 
 def close() -> None:
@@ -190,13 +206,14 @@ def _exception(record: logging.LogRecord) -> str:
 
 
 def _write(text: str) -> None:
-    """Write to standard error as it is at that moment: while captions are drawn, rich puts itself in its place."""
-    stderr = sys.stderr
-    raw = getattr(stderr.buffer, "raw", None) if isinstance(stderr, io.TextIOWrapper) else None
-    if not isinstance(raw, io.RawIOBase):
-        print(text, end="", file=stderr, flush=True)
-        return
-    # Beneath its buffer, which has a lock: a thread that waits for a reader would hold it when the interpreter ends.
-    data = text.replace("\n", os.linesep).encode(stderr.encoding, "backslashreplace")
-    while data:
-        data = data[raw.write(data) or len(data) :]  # None: it would have to wait, and must not
+    """Write to standard error as it is at that moment."""
+    with writing:
+        stderr = sys.stderr
+        raw = getattr(stderr.buffer, "raw", None) if isinstance(stderr, io.TextIOWrapper) else None
+        if not isinstance(raw, io.RawIOBase):
+            print(text, end="", file=stderr, flush=True)
+            return
+        # Beneath its buffer, whose lock a thread that waits for a reader would hold when the interpreter ends.
+        data = text.replace("\n", os.linesep).encode(stderr.encoding, "backslashreplace")
+        while data:
+            data = data[raw.write(data) or len(data) :]  # None: it would have to wait, and must not

@@ -6,10 +6,11 @@ import logging
 import os
 import sys
 
+from streamer import log
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import make_console, notice
-from streamer.errors import ConfigError
+from streamer.errors import ConfigError, UsageError
 from streamer.events import Error, Event, Gap
 from streamer.outputs.base import Sink
 from streamer.outside import host_port, one_line, own_host
@@ -22,22 +23,27 @@ logger = logging.getLogger(__name__)
 N_WAITING = 2
 
 
-def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None) -> int:
+def listen(
+    settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None, corrections: bool
+) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
 
     url : the daemon; None: that of the settings
     token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
+    corrections : whether corrections of captions are printed, as lines of their own
 
-    Raises PeerError if there is no daemon or it refuses.
+    Raises PeerError if there is no daemon or it refuses, UsageError if the options do not fit.
     """
     address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-    format = format or ("captions" if sys.stdout.isatty() else "text")
+    if corrections and format not in (None, "captions"):
+        raise UsageError(f"--corrections is about captions, and --format is {format}: leave out one of the two")
+    format = format or ("captions" if corrections or sys.stdout.isatty() else "text")
     if format == "captions":
         from streamer.outputs.terminal import TerminalSink
 
-        sink: Sink = TerminalSink(make_console())
+        sink: Sink = TerminalSink(make_console(), corrections=corrections, own_stderr=log.standard_error)
     else:
         from streamer.outputs.subtitles import open_writer, subtitle_options
 

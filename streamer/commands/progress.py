@@ -6,8 +6,10 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO, cast
 
 from rich.console import Console
+from rich.file_proxy import FileProxy
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -20,6 +22,7 @@ from rich.progress import (
 from rich.progress import TaskProgressColumn as PercentColumn
 from rich.progress import TransferSpeedColumn as SpeedColumn
 
+from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.outside import one_line
 from streamer.whisper.hub import progress as hub
@@ -38,7 +41,9 @@ def show_progress(name: str) -> Iterator["Loading"]:
         # A daemon that is stopped while it loads leaves the thread that loads behind, and the cursor hidden.
         atexit.register(console.show_cursor)
     with contextlib.ExitStack() as stack:
-        yield Loading(name, console, stack)
+        loading = Loading(name, console, stack)
+        yield loading
+    loading.end()
     if console is not None:
         atexit.unregister(console.show_cursor)
 
@@ -63,8 +68,7 @@ class Loading:
 
     def compiled(self, done: int, total: int) -> None:
         """Show how many graphs of how many are compiled."""
-        if self._console is not None:
-            self._draw("compiling", done, total, (MofNCompleteColumn(),))
+        self._draw("compiling", done, total, (MofNCompleteColumn(),))
 
     def begin(self, doing: str) -> None:
         """Show what is being done, if it is not known how far that is."""
@@ -74,16 +78,36 @@ class Loading:
             self._doing = doing
             logger.info("%s: %s", self._name, doing)
 
+    def end(self) -> None:
+        """Stop drawing: what is compiled later, beside captions, is not shown."""
+        self._console = None
+
     def _draw(self, doing: str, done: int, total: int | None, columns: Sequence[ProgressColumn]) -> None:
+        if (console := self._console) is None:
+            return
         if self._bar is not None and doing == self._doing:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
             return
         # A new bar for each file, so that what was on this machine already does not count as speed.
         self._stack.close()
         shown = (TextColumn("{task.description}"), BarColumn(), *columns)
-        self._bar = self._stack.enter_context(Progress(*shown, console=self._console, transient=True))
+        self._bar = self._stack.enter_context(_drawn(console, *shown))
         self._bar.add_task(doing, completed=done, total=total)
         self._doing = doing
+
+
+@contextlib.contextmanager
+def _drawn(console: Console, *columns: ProgressColumn, redirect_stdout: bool = False) -> Iterator[Progress]:
+    """Draw a bar; what is written to the terminal meanwhile stands above it."""
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=redirect_stdout, redirect_stderr=False)
+    with log.standard_error(cast(TextIO, FileProxy(console, sys.stderr))):
+        bar.start()
+        try:
+            yield bar
+        finally:
+            # A line that is written while the bar is removed would draw it once more.
+            with log.writing:
+                bar.stop()
 
 
 @contextlib.contextmanager
@@ -112,8 +136,7 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
     shares = {path: length or average_s for path, length in lengths_s.items()}
     done_s = dict.fromkeys(shares, 0.0)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), PercentColumn(), TimeRemainingColumn())
-    # Text that comes to the terminal meanwhile stands above the bar.
-    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
+    with _drawn(console, *columns, redirect_stdout=sys.stdout.isatty()) as bar:
         task = bar.add_task(f"{len(shares)} files", total=sum(shares.values()))
 
         def begin(path: Path) -> OnProgress:

@@ -7,10 +7,11 @@ from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import notice
 
 
-def run(invocation: Invocation, *, captions: bool) -> int:
+def run(invocation: Invocation, *, captions: bool, corrections: bool) -> int:
     """Run the daemon until it is stopped. Returns the exit code. Raises StreamerError if it cannot start.
 
     captions : whether the input's captions are drawn in the terminal
+    corrections : whether corrections are printed there, as lines of their own
     """
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it
@@ -24,4 +25,4 @@ def run(invocation: Invocation, *, captions: bool) -> int:
     # Late: it takes a second, and a slip in a setting should be reported at once.
     from streamer import app
 
-    return app.run(settings, captions=captions, read_settings=invocation.load)
+    return app.run(settings, captions=captions, corrections=corrections, read_settings=invocation.load)

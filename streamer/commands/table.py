@@ -126,6 +126,12 @@ _CLIENT = (
     _argument("--fingerprint", "certificate of the daemon, as it prints it at its start", default="", metavar="SHA256"),
 )
 
+_CORRECTIONS = _argument(
+    "--corrections",
+    "print corrections of captions as lines, instead of changing those on the screen",
+    action="store_true",
+)
+
 # What each group of commands does.
 GROUPS = {
     "config": "show, write and describe the settings",
@@ -144,6 +150,7 @@ COMMANDS = (
         (
             *(*_RUN, *_MODEL),
             _argument("--no-captions", "do not draw captions in the terminal", dest="captions", action="store_false"),
+            _CORRECTIONS,
         ),
         decoding="live",
         example="--model base.en",
@@ -221,6 +228,7 @@ COMMANDS = (
             _argument("url", nargs="?", **_DAEMON),
             *_CLIENT,
             _argument("--format", "what to write (default: captions in a terminal, else text)", choices=LISTEN_FORMATS),
+            _CORRECTIONS,
             "output.subtitle_style",
         ),
         example="--format text",

@@ -1,124 +1,138 @@
 """Live captions in a terminal."""
 
+import contextlib
+import io
 import sys
+import threading
+from collections.abc import Callable
+from typing import TextIO, cast
 
-from rich.console import Console, ConsoleOptions, Group, RenderResult
-from rich.live import Live
+from rich.console import Console
+from rich.control import Control
 from rich.text import Text
 
-from streamer.events import End, Error, Event, Final, Gap, Partial, Revision, Speakers, Translation
+from streamer.events import Event, Final, Revision, Speakers
+from streamer.outputs.screen import LATER_STYLE, Captions, Output
+from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import revised, speaker_of, turns
-from streamer.outside import one_line, printable
+from streamer.outside import printable
 
-MAX_LIVE_LINES = 6  # of a partial, however long the sentence is
-UNSTABLE_STYLE = "dim"
-LATER_STYLE = "cyan"  # of revisions, translations and names of speakers
-MAX_REMEMBERED = 50  # finals, for their revisions
+MAX_REMEMBERED = 50  # finals, for the corrections that are printed
 
 
 class TerminalSink:
-    """Writes finals as lines that scroll up, with the current partial below them, redrawn as it changes.
+    """Writes captions in lines that end at sentences, of which the last ones are redrawn as they change.
 
-    A revised final is written once more, behind `~`.
+    A correction changes its line while that is on the screen. With `corrections` it is printed instead, behind `~`.
 
-    If the console is not a terminal, only the finals are written, one a line and flushed at once, for a pipe.
+    If the console is not a terminal, only finals and such corrections are written, one a line and flushed at once, for
+    a pipe.
     """
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self,
+        console: Console,
+        *,
+        corrections: bool = False,
+        own_stderr: Callable[[TextIO], contextlib.AbstractContextManager[object]] = contextlib.redirect_stderr,
+    ) -> None:
+        """Write to `console`; `own_stderr` puts a stream in the place of standard error, if that is a terminal."""
         self._console = console
+        self._own_stderr = own_stderr
 
-        # The redrawn region; None without a terminal that can redraw.
-        self._live: Live | None = None
-        if console.is_terminal and not console.is_dumb_terminal:
-            self._live = Live(
-                Group(),
-                console=console,
-                auto_refresh=False,
-                transient=True,
-                vertical_overflow="crop",
-                # Log lines go above the captions, except if they go to a file.
-                redirect_stderr=sys.stderr.isatty(),
-            )
-        # The newest finals as last written, by session and number.
-        self._finals: dict[tuple[str, int], Final] = {}
-        # Whether the region is on screen: from the first event to close().
+        # The newest finals by session and number, for their corrections; None if these are not printed.
+        self._finals: dict[tuple[str, int], Final] | None = {} if corrections else None
+
+        # None without a terminal that can redraw.
+        self._captions = Captions() if console.is_terminal and not console.is_dumb_terminal else None
+        # Guards the captions: what is written to standard error comes from other threads.
+        self._lock = threading.Lock()
+        # Whether the captions own the terminal, from the first event to close(), and what gives standard error back.
         self._started = False
+        self._owned = contextlib.ExitStack()
 
     def handle(self, event: Event) -> None:
         """Show the next event."""
-        if self._live is None:
-            if isinstance(event, Final) and (text := _line(event)):
-                self._console.file.write(text + "\n")
+        correction = self._correction(event)
+        if self._captions is None:
+            if line := _line(event) if isinstance(event, Final) else correction:
+                self._console.file.write(line + "\n")
                 self._console.file.flush()
             return
         if not self._started:
+            if sys.stderr.isatty():
+                self._owned.enter_context(self._own_stderr(cast(TextIO, _Lines(self._print))))
             self._started = True
-            self._live.start()
+            self._console.show_cursor(False)
+        with self._lock:
+            size = self._console.size
+            if correction:
+                self._write(self._captions.print(Text(correction, LATER_STYLE), *size))
+            if self._finals is None or not isinstance(event, Revision | Speakers):
+                self._write(self._captions.handle(event, *size))
+
+    def close(self) -> None:
+        """Leave on the terminal what does not change any more, and the cursor below it."""
+        if self._captions is None or not self._started:
+            return
+        with self._lock:
+            self._started = False
+            self._write(self._captions.close(*self._console.size))
+            self._console.show_cursor(True)
+        # Without the lock: who writes to standard error now may wait for it.
+        self._owned.close()
+
+    def _correction(self, event: Event) -> str:
+        """Return the line that is printed for an event that corrects others; empty if none is."""
+        if self._finals is None:
+            return ""
         match event:
-            case Partial():
-                self._live.update(_Tail(_caption(event)), refresh=True)
             case Final():
                 self._finals[event.session, event.seq] = event
                 if len(self._finals) > MAX_REMEMBERED:
                     del self._finals[next(iter(self._finals))]
-                self._settle(Text(_line(event)))
             case Revision() if (final := self._finals.get((event.session, event.of))) is not None:
                 newer = self._finals[event.session, event.of] = revised(final, event)
-                if (line := _line(newer)) != _line(final):
-                    self._console.print(Text(f"~ {line}", LATER_STYLE))
+                return f"~ {_line(newer)}" if _line(newer) != _line(final) else ""
             case Speakers(same=(label, other)):
-                self._console.print(Text(f"~ {one_line(label)} is {one_line(other)}", LATER_STYLE))
-            case Translation():
-                self._console.print(Text(one_line(event.text), f"{LATER_STYLE} italic"))
-            case Gap():
-                self._settle(
-                    Text(
-                        f"[{event.start:.1f} s to {event.end:.1f} s not transcribed: {one_line(event.reason)}]",
-                        "yellow",
-                    )
-                )
-            case Error():
-                self._settle(Text(one_line(f"{event.code}: {event.message}"), "red" if event.fatal else "yellow"))
-            case End():
-                self._live.update(Group(), refresh=True)
+                return f"~ {file_line(label)} is {file_line(other)}"
+        return ""
 
-    def close(self) -> None:
-        """Remove the region from the terminal."""
-        if self._live is not None and self._started:
-            self._started = False
-            self._live.update(Group())
-            self._live.stop()
+    def _print(self, line: str) -> None:
+        """Print a line that was written to standard error."""
+        assert self._captions is not None
+        with self._lock:
+            size = self._console.size
+            self._write(self._captions.print(Text(printable(line)), *size))
+            if not self._started:
+                self._write(self._captions.close(*size))
 
-    def _settle(self, line: Text) -> None:
-        """Print a line above the region in place of the partial."""
-        assert self._live is not None
-        # Cleared first, so that the text is never on screen twice.
-        self._live.update(Group(), refresh=True)
-        if line.plain:
-            self._console.print(line)
+    def _write(self, output: Output) -> None:
+        with self._console:  # all at once
+            for item in output:
+                if isinstance(item, Control):
+                    self._console.control(item)
+                else:
+                    self._console.print(item, end="", no_wrap=True, overflow="ignore", crop=False)
+
+
+class _Lines(io.TextIOBase):
+    """A stream that passes on each line."""
+
+    def __init__(self, on_line: Callable[[str], None]) -> None:
+        self._on_line = on_line
+        self._begun = ""
+
+    def write(self, text: str) -> int:
+        *lines, self._begun = (self._begun + text).split("\n")
+        for line in lines:
+            self._on_line(line)
+        return len(text)
+
+    def isatty(self) -> bool:
+        return True
 
 
 def _line(final: Final) -> str:
-    spoken = ((one_line(speaker_of(turn) or final.speaker), one_line(turn.text)) for turn in turns(final))
+    spoken = ((file_line(speaker_of(turn) or final.speaker), file_line(turn.text)) for turn in turns(final))
     return "\n".join(f"{speaker}: {text}" if speaker and text else text for speaker, text in spoken)
-
-
-def _caption(partial: Partial) -> Text:
-    text = printable(partial.text)
-    stable = max(0, partial.stable)
-    return Text.assemble(text[:stable].lstrip(), (text[stable:] if stable else text.lstrip(), UNSTABLE_STYLE))
-
-
-class _Tail:
-    """The last lines of a text, as many as fit on the screen."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        mark = "… "
-        lines = self._text.wrap(console, max(1, options.max_width - len(mark)))
-        # A terminal scrolls when its last line is filled, so that one stays free.
-        room = max(1, min(MAX_LIVE_LINES, console.size.height - 1))
-        for i, line in enumerate(lines[-room:]):
-            yield Text.assemble(mark, line) if i == 0 and len(lines) > room else line

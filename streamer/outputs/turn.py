@@ -3,6 +3,7 @@
 import math
 
 from streamer.events import Event, Final, Gap, Partial, Ready, Speech, Turn
+from streamer.outputs.writing import CLOSING, SENTENCE_ENDS
 from streamer.outside import one_line
 
 MAX_QUESTION_CHARS = 20_000  # of a question's end that are kept
@@ -10,9 +11,7 @@ MAX_QUESTION_CHARS = 20_000  # of a question's end that are kept
 # Tolerance for comparing the end of the text with the end of speech, in seconds: times are rounded.
 TIME_SKEW_S = 0.01
 
-_SENTENCE_ENDS = tuple(".?!。？！؟।։")
 _ELLIPSES = ("...", "…")
-_CLOSING = "\"'”’»)]」』"
 
 
 class SpokenQuestion:
@@ -67,8 +66,8 @@ class SpokenQuestion:
         """Time at which the text is a question if nothing follows; None if something must follow."""
         if not self._texts or self._open is not None:
             return None
-        text = self._texts[-1].rstrip(_CLOSING)
-        is_sentence = text.endswith(_SENTENCE_ENDS) and not text.endswith(_ELLIPSES)
+        text = self._texts[-1].rstrip(CLOSING)
+        is_sentence = text.endswith(tuple(SENTENCE_ENDS)) and not text.endswith(_ELLIPSES)
         if self._final_s + TIME_SKEW_S >= self._speech_s:
             return self._text_s + (0.0 if is_sentence or self._finished else self._pause_s)
         return self._text_s + self._pause_s if is_sentence and self._speech_s == math.inf else None

@@ -18,7 +18,7 @@ import streamer
 from streamer.cli import _parse, main, make_parser
 from streamer.commands.table import LISTEN_FORMATS, TRANSCRIPT_FORMATS
 from streamer.errors import InferenceError, ModelError
-from streamer.events import End, Error, Event, Gap, Ready, Speech
+from streamer.events import End, Error, Event, Gap, Ready, Revision, Speech
 from streamer.outputs.subtitles import FORMATS
 from tests import builders
 from tests.builders import timed_words
@@ -195,6 +195,7 @@ def test_wrong_usage_exits_2_and_says_what_was_meant(run_here: Run, args: list[s
         (["chat"], "--to"),
         (["chat", "--to", "h:1/v1"], "expected http://HOST:PORT/v1"),
         (["listen", "ftp://h"], "expected HOST:PORT"),
+        (["listen", "--format", "srt", "--corrections"], "--corrections is about captions, and --format is srt"),
         (["devices", "--config", "bad.yaml"], "bad.yaml:2: there is no setting 'server.prot'"),
     ],
 )
@@ -300,7 +301,8 @@ async def test_listen_prints_finals_and_ends_with_the_daemon() -> None:
 
 async def test_listen_writes_the_other_formats() -> None:
     events = [READY, final(2, " One."), END]
-    async with daemon(events, events, events, events) as (address, _):
+    corrected = [*events[:2], Revision(of=2, by="glossary", text="Won.", words=(), edits=()).stamped(3, "s"), END]
+    async with daemon(events, events, events, events, corrected) as (address, _):
         assert (await outcome("listen", address, "--format", "srt", "--subtitle-style", "whisper")).stdout == (
             "1\n00:00:01,000 --> 00:00:01,500\nOne.\n\n"
         )
@@ -310,6 +312,7 @@ async def test_listen_writes_the_other_formats() -> None:
         assert (await outcome("listen", address, "--format", "captions")).stdout == "One.\n"
         lines = (await outcome("listen", address, "--format", "jsonl")).stdout.splitlines()
         assert lines == [event.to_json() for event in events]
+        assert (await outcome("listen", address, "--corrections")).stdout == "One.\n~ Won.\n"
 
 
 async def test_listen_comes_back_where_it_was_and_says_so_once() -> None:

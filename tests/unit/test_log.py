@@ -141,17 +141,17 @@ def test_of_a_sessions_name_only_the_beginning_is_logged(caplog: pytest.LogCaptu
 
 
 def test_lines_go_to_what_standard_error_is_then(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    # While captions are drawn, rich puts itself there.
+    # While captions are drawn, what draws them is there.
     handler = QueuedHandler()
     handler.setFormatter(logging.Formatter("%(message)s"))
     logger.addHandler(handler)
-    for text in ("first", "second"):
-        with monkeypatch.context() as patch:
-            stderr = io.StringIO()
-            patch.setattr("sys.stderr", stderr)
-            logger.info(text)
-            handler.flush()
-            assert stderr.getvalue() == f"{text}\n"
+    monkeypatch.setattr("sys.stderr", before := io.StringIO())
+    with log.standard_error(meanwhile := io.StringIO()):
+        logger.info("first")
+        handler.flush()
+    logger.info("second")
+    handler.flush()
+    assert (meanwhile.getvalue(), before.getvalue()) == ("first\n", "second\n")
 
 
 def run(code: str, **streams: int) -> "subprocess.Popen[bytes]":

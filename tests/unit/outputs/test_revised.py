@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Event, Final, Speakers, Translation
+from streamer.events import Event, Final, Speakers
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
@@ -99,13 +99,12 @@ def test_a_growing_file_has_the_newest_text(tmp_path: Path, ending: str, expecte
     assert text == (expected or "".join(f"{event.to_json()}\n" for event in events))
 
 
-def test_the_terminal_writes_what_reads_otherwise_by_now() -> None:
+def test_the_terminal_shows_who_speaks_by_now() -> None:
     first = said(0, "Shavon and you", "S1", "S1", "S2")
-    translation = Translation(of=first.seq, text="Siobhan und du", language="de").stamped(9, "s")
-    revised = revision(first, "Siobhan and you", "S1", "S1", "S2")
-    later = (revised, revised, same("S2\x1b[2J", "S1"), translation, revision(said(9, "gone"), "new"))
-    lines = show(first, *later).lines()
-    assert lines == ["S1: Shavon and", "S2: you", "~ S1: Siobhan and", "S2: you", "~ S2 [2J is S1", "Siobhan und du"]
+    assert show(first, close=False).lines() == ["S1: Shavon and", "S2: you"]
+    events = [said(0, "Shavon and you"), revision(first, "Siobhan and you", "S1", "S1", "S2"), same("S2", "S3")]
+    assert show(*events, said(1, "Go on", "S3")).lines() == ["S1: Siobhan and", "S3: you", "S3: Go on"]
+    assert show(*events, same("S3", "S1"), said(1, "Go", "S2")).lines() == ["S1: Siobhan and you", "S1: Go"]
 
 
 def test_webhooks_get_revisions_and_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
