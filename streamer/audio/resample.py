@@ -8,9 +8,10 @@ from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_R
 
 HOP_S = 0.02  # whether channels cancel each other is judged once in this time
 
-CANCELLED = 0.01  # the mix has less than this of the energy of the loudest channel: -20 dB
+CANCELLED = 0.04  # the mix has less than this of the energy of one channel's share: -20 dB beside a channel of stereo
+QUIET = 0.01  # hops that have less than this of the energy of the loudest hop so far say nothing
+FORGOTTEN = 0.995  # which counts less with each hop: half after 3 s
 LOUDER = 4.0  # another channel is taken if it has this times the energy: no change between two that are equally loud
-FORGOTTEN = 0.995  # the loudest hop so far counts less with each hop: half after 3 s
 
 
 class Mixer:
@@ -25,6 +26,7 @@ class Mixer:
         """Mix `channels` channels; weights, shape (channels,), are those of a known layout."""
         self._hop = round(HOP_S * sample_rate)
         self._weights = weights
+        self._shares = np.square(np.full(channels, 1 / channels) if weights is None else weights)
 
         # The channel in whose place the mix would be silent, for this hop and for the one before; None: the mix.
         self._alone: int | None = None
@@ -67,14 +69,14 @@ class Mixer:
 
     def _judge(self) -> None:
         """End a hop, and choose what is used for the next one."""
-        of_mix, of_channels = self._energies[0], self._energies[1:]
-        loudest = int(of_channels.argmax())
+        of_mix, of_shares = self._energies[0], self._energies[1:] * self._shares
+        loudest = int(of_shares.argmax())
         self._before = self._alone
-        self._loudest = max(self._loudest * FORGOTTEN, float(of_channels[loudest]))
-        if of_channels[loudest] > CANCELLED * self._loudest:
-            if of_mix >= CANCELLED * of_channels[loudest]:
+        self._loudest = max(self._loudest * FORGOTTEN, float(of_shares[loudest]))
+        if of_shares[loudest] > QUIET * self._loudest:
+            if of_mix >= CANCELLED * of_shares[loudest]:
                 self._alone = None
-            elif self._alone is None or of_channels[loudest] > LOUDER * of_channels[self._alone]:
+            elif self._alone is None or of_shares[loudest] > LOUDER * of_shares[self._alone]:
                 self._alone = loudest
         self._n_frames = 0
         self._energies[:] = 0.0

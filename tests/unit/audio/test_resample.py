@@ -60,7 +60,9 @@ def test_channels_that_cancel_each_other_give_the_louder_one(gains: tuple[float,
     np.testing.assert_array_equal(result[begun:], loudest[begun:])
 
 
-@pytest.mark.parametrize("gains", [(1.0, 0.0), (1.0, -0.7), (1.0, 1.0), (0.0, 0.0), (1.0, 0.5, -0.5)])
+@pytest.mark.parametrize(
+    "gains", [(1.0, 0.0), (1.0, -0.7), (1.0, 1.0), (0.0, 0.0), (1.0, 0.5, -0.5), (1.0, *[0.0] * 31)]
+)
 def test_channels_that_do_not_cancel_each_other_are_averaged(gains: tuple[float, ...]) -> None:
     frames = speech_like()[:, None] * np.array(gains, np.float32)
     result = convert(Resampler(SAMPLE_RATE, len(gains)), frames, 1_000)
