@@ -16,14 +16,16 @@ LOUDER = 4.0  # another channel is taken if it has this times the energy: no cha
 
 class Mixer:
     """Channels to one: their mean, or as `weights` say; the loudest channel while the mix is silent and the channels
-    are not, as when one is the other inverted.
+    are not, as when one is the other inverted; and the centre, in which films have what is said, unless it is silent.
 
     The result does not depend on how the audio is cut into blocks: a hop is mixed as the hops before it demand, and a
     change is a cross-fade.
     """
 
-    def __init__(self, sample_rate: int, channels: int, weights: Float32Array | None = None) -> None:
-        """Mix `channels` channels; weights, shape (channels,), are those of a known layout."""
+    def __init__(
+        self, sample_rate: int, channels: int, weights: Float32Array | None = None, centre: int | None = None
+    ) -> None:
+        """Mix `channels` channels; weights, shape (channels,), and the centre's number are those of a known layout."""
         self._hop = round(HOP_S * sample_rate)
         self._weights = weights
         self._shares = np.square(np.full(channels, 1 / channels) if weights is None else weights)
@@ -36,8 +38,9 @@ class Mixer:
         self._n_frames = 0
         self._energies = np.zeros(channels + 1)
 
-        # Energy of the loudest channel in the loudest hop, decaying: softer hops say nothing.
-        self._loudest = 0.0
+        # Energy of the loudest channel in the loudest hop, decaying: softer hops say nothing. And the centre's.
+        self._loudest = self._loudest_centre = 0.0
+        self._centre = centre
 
     def process(self, frames: Float32Array) -> Float32Array:
         """Return frames, shape (n, channels), as mono, shape (n,)."""
@@ -73,7 +76,11 @@ class Mixer:
         loudest = int(of_shares.argmax())
         self._before = self._alone
         self._loudest = max(self._loudest * FORGOTTEN, float(of_shares[loudest]))
-        if of_shares[loudest] > QUIET * self._loudest:
+        if self._centre is not None:
+            self._loudest_centre = max(self._loudest_centre * FORGOTTEN, float(of_shares[self._centre]))
+        if self._loudest_centre > QUIET * self._loudest:
+            self._alone = self._centre
+        elif of_shares[loudest] > QUIET * self._loudest:
             if of_mix >= CANCELLED * of_shares[loudest]:
                 self._alone = None
             elif self._alone is None or of_shares[loudest] > LOUDER * of_shares[self._alone]:

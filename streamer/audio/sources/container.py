@@ -80,7 +80,6 @@ class AudioTrack:
         self._av = av
         self._name = name
         self._number = number
-        self._block_s = block_s
         # An address is FFmpeg's to read.
         self._links = None if isinstance(source, str) else Links(source)
         ours = {
@@ -106,10 +105,7 @@ class AudioTrack:
         self._first = self._begin(source if isinstance(source, str) else self._links)
         # Those of the first frame; others are made the same. Speakers whose places are known are mixed.
         layout = self._first.layout
-        own: tuple[int, int] = (
-            self._first.sample_rate,
-            layout.nb_channels if self._weights(layout) is None else 1,
-        )
+        own: tuple[int, int] = (self._first.sample_rate, 1 if self._speakers(layout) else layout.nb_channels)
         self.sample_rate, self.channels = like or own
         self._block_frames = round(block_s * self.sample_rate)
         # FFmpeg's name of the format, how many audio tracks it has, and seconds as far as they are known.
@@ -215,7 +211,7 @@ class AudioTrack:
                 resampler = av.AudioResampler("flt", frame.layout, self.sample_rate, self._block_frames or None)
                 n_channels = frame.layout.nb_channels
                 mixed = n_channels != self.channels
-                mixer = Mixer(self.sample_rate, n_channels, self._weights(frame.layout)) if mixed else None
+                mixer = Mixer(self.sample_rate, n_channels, *self._speakers(frame.layout)) if mixed else None
                 before = kind
             yield from self._arrays(resampler, mixer, frame)
         yield from self._arrays(resampler, mixer, None)
@@ -269,22 +265,23 @@ class AudioTrack:
         longest_s = min(self._longest_s or MAX_S_PER_BYTE * self._links.n_read, MAX_HOLES_S)
         return missing_s if n_s + missing_s <= longest_s else 0.0
 
-    def _weights(self, layout: Any) -> Float32Array | None:  # noqa: ANN401 - PyAV's
-        """Return the share of each channel in FFmpeg's mix to mono, shape (n,); None if the mean is what is wanted.
+    def _speakers(self, layout: Any) -> tuple[()] | tuple[Float32Array, int | None]:  # noqa: ANN401 - PyAV's
+        """Return the share of each channel in FFmpeg's mix to mono, shape (n,), and which is the centre.
 
-        That is so of mono and stereo, and if it is not known which speaker is which.
+        Nothing for mono and stereo, and if it is not known which speaker is which.
         """
-        n_channels = layout.nb_channels
-        if n_channels <= 2 or any(channel.name == "NONE" for channel in layout.channels):
-            return None
+        n_channels, names = layout.nb_channels, [channel.name for channel in layout.channels]
+        if n_channels <= 2 or "NONE" in names:
+            return ()
         frame = self._av.AudioFrame.from_ndarray(np.eye(n_channels, dtype=np.float32).reshape(1, -1), "flt", layout)
         frame.sample_rate = MAX_SAMPLE_RATE
         try:
             mixed = self._av.AudioResampler("flt", "mono").resample(frame)
         except (self._av.FFmpegError, ValueError):
-            return None
+            return ()
         weights = np.concatenate([part.to_ndarray().ravel() for part in mixed])
-        return np.asarray(weights / np.abs(weights).sum(), np.float32) if weights.any() else None
+        shares = np.asarray(weights / max(np.abs(weights).sum(), 1e-9), np.float32)
+        return shares, names.index("FC") if "FC" in names else None
 
     def _arrays(self, resampler: Any, mixer: Mixer | None, frame: Any) -> Iterator[Float32Array]:  # noqa: ANN401 - PyAV's
         if resampler is None:

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.resample import Resampler
+from streamer.audio.resample import Mixer, Resampler
 
 
 def tone(sample_rate: int, frequency: float, duration_s: float) -> NDArray[np.float32]:
@@ -88,6 +88,16 @@ def test_noise_in_a_pause_does_not_undo_what_is_known_of_the_speech() -> None:
     frames = np.concatenate([np.stack([said, -said], 1), noise, np.stack([said, -said], 1)])
     result = convert(Resampler(SAMPLE_RATE, 2), frames, 1_000)
     np.testing.assert_array_equal(result[2 * SAMPLE_RATE :], said)
+
+
+def test_the_centre_is_taken_unless_it_is_silent() -> None:
+    said, music = speech_like(), tone(SAMPLE_RATE, 300.0, 2.0)
+    weights = np.array([0.3, 0.3, 0.4], np.float32)
+    frames = np.stack([music, music, said], axis=1)
+    result = Mixer(SAMPLE_RATE, 3, weights, 2).process(frames)
+    np.testing.assert_array_equal(result[1_000:], said[1_000:])
+    frames = np.stack([said, said, 1e-3 * music], axis=1)
+    np.testing.assert_array_equal(Mixer(SAMPLE_RATE, 3, weights, 2).process(frames), frames @ weights)
 
 
 def test_it_can_be_used_again_after_flush() -> None:
