@@ -12,7 +12,7 @@
     |   +-- UnknownSessionError     a session that is not kept, or never existed
     |   +-- PortInUseError        the address to listen on is taken
     +-- AudioDeviceError          no PortAudio, no microphone, or a microphone that went away
-    +-- TruncatedAudioError       an audio file that ends before its header says
+    +-- TruncatedAudioError       an audio file that ends before its header says, or that cannot be read on
     +-- InferenceError            a device failed while it computed
     +-- BusyError                 no room for another session
     +-- IdleError                 a client that sends nothing
@@ -114,15 +114,21 @@ class AudioDeviceError(StreamerError):
 class TruncatedAudioError(StreamerError):
     code: ClassVar[str] = "truncated"
 
-    def __init__(self, path: str, found_s: float, expected_s: float) -> None:
-        super().__init__(path, found_s, expected_s)
+    def __init__(self, path: str, found_s: float, expected_s: float | None = None, reason: str = "") -> None:
+        super().__init__(path, found_s, expected_s, reason)
         self.path = path
         self.found_s = found_s
 
-        # What the header announces.
+        # What the header announces, or else why the rest cannot be read.
         self.expected_s = expected_s
+        self.reason = reason
 
     def __str__(self) -> str:
+        if self.expected_s is None:
+            return (
+                f"{self.path} cannot be read behind {self.found_s:.2f} s ({self.reason}): expected audio up to its end;"
+                " what comes before was transcribed, copy or convert it again for the rest"
+            )
         return (
             f"{self.path} ends after {self.found_s:.2f} s, its header announces {self.expected_s:.2f} s:"
             " the file is truncated; what it holds was transcribed, copy it again for the rest"

@@ -5,7 +5,7 @@ import threading
 import weakref
 from queue import SimpleQueue
 
-from streamer.errors import AudioFileError
+from streamer.errors import AudioFileError, TruncatedAudioError
 
 log = logging.getLogger(__name__)
 
@@ -18,8 +18,9 @@ MAX_DECODED_BYTES = 2**24
 class ContainerStream:
     """Decodes any container that FFmpeg reads from its beginning on, in a thread that works while `feed` waits."""
 
-    def __init__(self) -> None:
-        self._pipe = _Pipe()
+    def __init__(self, like: tuple[int, int] | None = None) -> None:
+        """Convert it to samples a second, and channels; None: those of the file."""
+        self._pipe = _Pipe(like)
         threading.Thread(target=self._pipe.run, name="container", daemon=True).start()
         # The thread does not know this object: when it is dropped, the audio has ended.
         weakref.finalize(self, self._pipe.fed.put, b"").atexit = False
@@ -30,21 +31,25 @@ class ContainerStream:
         return self._pipe.format
 
     def feed(self, data: bytes) -> bytes:
-        """Return what further bytes complete, f32le, interleaved; no bytes: the end. Raises AudioFileError."""
+        """Return what further bytes complete, f32le, interleaved; no bytes: the end.
+
+        Raises AudioFileError once all that was decoded before it failed has been returned.
+        """
         pipe = self._pipe
         if not pipe.ended:
             pipe.fed.put(data)
             pipe.hungry.get()
-        if pipe.failure:
-            raise AudioFileError(pipe.failure)
         decoded, pipe.decoded = pipe.decoded, bytearray()
+        if pipe.failure and not decoded:
+            raise AudioFileError(pipe.failure)
         return bytes(decoded)
 
 
 class _Pipe:
     """What goes between the two threads, of which one works at a time."""
 
-    def __init__(self) -> None:
+    def __init__(self, like: tuple[int, int] | None) -> None:
+        self._like = like
         self.fed: SimpleQueue[bytes] = SimpleQueue()
         # Gets an item when everything that was fed is used up, and at the end.
         self.hungry: SimpleQueue[None] = SimpleQueue()
@@ -61,6 +66,8 @@ class _Pipe:
         try:
             self._wait()
             self._decode()
+        except TruncatedAudioError as error:
+            self.failure = str(error)
         except Exception as error:  # noqa: BLE001 - whatever FFmpeg makes of what comes
             log.debug("audio cannot be decoded: %s", error)
             self.failure = "the audio cannot be decoded: expected wav, flac, ogg, webm, mp3 or the like, or raw samples"
@@ -83,11 +90,12 @@ class _Pipe:
     def _decode(self) -> None:
         from streamer.audio.sources.container import AudioTrack  # late: most never need it
 
-        track = AudioTrack(self, analyze_s=ANALYZE_S)
+        track = AudioTrack(self, like=self._like, analyze_s=ANALYZE_S)
         self.format = track.sample_rate, track.channels
         for samples in track.blocks():
             self.decoded += samples.tobytes()
             if len(self.decoded) > MAX_DECODED_BYTES:
                 self.failure = f"a piece of audio decodes to more than {MAX_DECODED_BYTES} bytes: send smaller ones"
+                self.decoded.clear()
                 break
         track.close()

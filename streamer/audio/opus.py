@@ -10,6 +10,7 @@ from streamer.arrays import Float32Array, Int16Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.container import AudioTrack
+from streamer.errors import TruncatedAudioError
 
 BITS_PER_S = 24_000  # at most 11 MB an hour; silence takes less
 
@@ -38,7 +39,7 @@ def decode(data: bytes, n_samples: int) -> Float32Array:
     resampler = Resampler(track.sample_rate, track.channels)
     samples = np.zeros(n_samples, dtype=np.float32)
     n_done = 0
-    with contextlib.closing(track):
+    with contextlib.closing(track), contextlib.suppress(TruncatedAudioError):
         for block in itertools.chain(track.blocks(), [None]):
             part = (resampler.flush() if block is None else resampler.process(block))[: n_samples - n_done]
             samples[n_done : n_done + len(part)] = part

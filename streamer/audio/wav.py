@@ -6,6 +6,7 @@ Needed beside FFmpeg, which reads 64 KiB of a stream before it decodes any, and 
 """
 
 import io
+import re
 import struct
 import wave
 from dataclasses import dataclass
@@ -18,6 +19,13 @@ FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6
 
 # Programs that write to a pipe do not know the length: they write 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
 UNKNOWN_LENGTH_FROM = 0x7FFF_0000
+
+# Others write a round number, from this many bytes on and many times what there is.
+PLACEHOLDER_FROM = 50_000_000
+PLACEHOLDER_TIMES = 4
+
+# A chunk, which may follow the audio: a byte that makes its length even, and a name.
+WAV_CHUNK = re.compile(rb"\0?[ -~]{4}")
 
 # A header is searched for up to here.
 MAX_HEADER_BYTES = 16_384
@@ -36,11 +44,21 @@ class WavHeader:
     # Bytes of one frame, all channels.
     frame_bytes: int
 
-    # Position of the first byte of audio.
+    # Bits that count in each sample, where the header says so, and speakers; 0: not said.
+    valid_bits: int
+    channel_mask: int
+
+    # Position of the first byte of the format, and of the first byte of audio.
+    format_bytes: int
     start_bytes: int
 
     # Bytes of audio that the header announces; None if that is unknown.
     data_bytes: int | None
+
+    @property
+    def has_speakers(self) -> bool:
+        """Whether it says which of several channels is for which speaker."""
+        return self.channels > 2 and self.channel_mask != 0
 
     @property
     def announced_s(self) -> float | None:
@@ -60,11 +78,34 @@ def wav(samples: Float32Array) -> bytes:
     return file.getvalue()
 
 
+def is_placeholder(announced_bytes: float, found_bytes: float) -> bool:
+    """Return whether the length of audio that a header announces is a number in place of one that was not known.
+
+    It is far more than there is, and it, or it with the header's own length, is round, in decimal or as a power of two.
+    """
+    lengths = (round(announced_bytes) + n for n in (0, 1, 8, 36, 37, 44))
+    round_number = any(n % 1_000_000 == 0 or n % 65_536 == 0 for n in lengths)
+    return round_number and announced_bytes >= max(PLACEHOLDER_FROM, PLACEHOLDER_TIMES * found_bytes)
+
+
+def mend_header(data: bytes) -> bytes:
+    """Return a file's first bytes up to its format, changed so that FFmpeg reads it right; nothing if it would anyway.
+
+    FFmpeg takes integers of 24 bits in 32 for another program's floats of 24 bits.
+    """
+    header = read_wav_header(data)
+    if header is None or not 0 < header.valid_bits < header.bits_per_sample or header.format != FORMAT_PCM:
+        return b""
+    valid_at = header.format_bytes + 18
+    return data[:valid_at] + header.bits_per_sample.to_bytes(2, "little")
+
+
 def read_wav_header(data: bytes) -> WavHeader | None:
     """Return the header that `data` begins with; None if `data` is not RIFF/WAVE, or ends before the audio."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         return None
     fields: tuple[int, ...] | None = None
+    valid_bits = mask = format_bytes = 0
     position = 12
     while len(chunk := data[position : position + 8]) == 8:
         kind, length = struct.unpack("<4sI", chunk)
@@ -72,11 +113,14 @@ def read_wav_header(data: bytes) -> WavHeader | None:
         if kind == b"data" and fields is not None:
             format, channels, sample_rate, _, frame_bytes, bits = fields
             known = length if 0 < length < UNKNOWN_LENGTH_FROM else None
-            return WavHeader(format, channels, sample_rate, bits, frame_bytes, position, known)
+            return WavHeader(
+                format, channels, sample_rate, bits, frame_bytes, valid_bits, mask, format_bytes, position, known
+            )
         if kind == b"fmt " and len(body := data[position : position + min(length, 26)]) >= 16:
-            fields = struct.unpack("<HHIIHH", body[:16])
+            fields, format_bytes = struct.unpack("<HHIIHH", body[:16]), position
             if fields[0] == FORMAT_EXTENSIBLE and len(body) == 26:
                 # The first two bytes of the sub-format's GUID are the format proper.
-                fields = (int.from_bytes(body[24:], "little"), *fields[1:])
+                valid_bits, mask, format = struct.unpack("<HIH", body[18:])
+                fields = (format, *fields[1:])
         position += length + length % 2
     return None

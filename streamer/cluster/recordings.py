@@ -1,6 +1,5 @@
 """Recordings that are uploaded to a gateway, transcribed by workers, as `server.interfaces.Recordings` wants it."""
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -38,11 +37,11 @@ class ClusterRecordings:
 
         def read() -> Iterator[Float32Array]:
             try:
+                yield from read_audio(path)
+            except (AudioFileError, TruncatedAudioError) as error:
                 # What a truncated file holds counts.
-                with contextlib.suppress(TruncatedAudioError):
-                    yield from read_audio(path)
-            except AudioFileError as error:
-                raise AudioFileError(str(error).replace(str(path), "the recording")) from None
+                if isinstance(error, AudioFileError) or error.reason:
+                    raise AudioFileError(str(error).replace(str(path), "the recording")) from None
 
         return self._jobs.submit("the recording", read, identity, options=options)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streamer.audio.sources.file import Recording, check_audio, read_audio
+from streamer.audio.sources.file import Recording, check_audio, count_tracks, read_audio
 from streamer.audio.sources.stdin import standard_input
 from streamer.check import check_options
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
@@ -89,8 +89,18 @@ class Files:
         except StreamerError as error:
             return print_error(self.console, error)
         if not n_finals:
-            logger.warning("%s: no speech found, its text is empty", one_line(path.name))
+            logger.warning("%s: no speech found, its text is empty%s", one_line(path.name), self._other_tracks(path))
         return 0
+
+    def _other_tracks(self, path: Path) -> str:
+        """Return which other audio tracks a file has, and how to choose one."""
+        try:
+            n_tracks = count_tracks(path) if path != STANDARD_INPUT else 1
+        except AudioFileError:
+            return ""
+        others = [str(track) for track in range(1, n_tracks + 1) if track != self.track]
+        named = f"audio track {others[0]}" if len(others) == 1 else f"audio tracks {', '.join(others[:10])}"
+        return f"; it has {named} too: choose with --track N" if others else ""
 
 
 def transcribe_files(

@@ -237,15 +237,29 @@ class Live(adapter.Adapter):
         try:
             audio = self._reader.read(data)
         except AudioFileError as error:
+            return self._fail(error)
+        problems = [_error("DataError", problem) for problem in self._reader.take_problems()]
+        written = [Write(audio)] if audio else self._alive()
+        return [*self._open(), *written, *problems, *self._utterance_end(self._reader.read_s)]
+
+    def _fail(self, error: AudioFileError) -> list[Action]:
+        """Hang up because of what was sent, after the results of what came before."""
+        if not self._opened:
             return self._hang_up(1008, f"DATA-0000: {error}")
-        return [*self._open(), *([Write(audio)] if audio else []), *self._utterance_end(self._reader.read_s)]
+        self._finished, self.timeout_s = True, None
+        self.hangup = Hangup(1008, one_line(f"DATA-0000: {error}"))
+        return [Finish()]
+
+    def _alive(self) -> list[Action]:
+        """Reset the idle timeout of the session, which is not paused, so nothing else happens."""
+        return [Do("resume")] if self._opened else []
 
     def _command(self, text: str) -> list[Action]:
         try:
             kind = msgspec.json.decode(text, type=_Command).type
         except (ValueError, RecursionError):  # RecursionError: brackets nested thousands deep
             fault = "the text frame cannot be read: expected a JSON object of type KeepAlive, Finalize or CloseStream"
-            return [say_json({"type": "Error", "variant": "SchemaError", "description": fault, "message": text[:1000]})]
+            return [_error("SchemaError", fault, text[:1000])]
         match kind:
             case "CloseStream":
                 return self._finish()
@@ -254,16 +268,17 @@ class Live(adapter.Adapter):
                 return [Do("flush")]
             case "Finalize":
                 return []
-        # Resets the idle timeout of the session, which is not paused, so nothing else happens.
-        return [Do("resume")] if self._opened else []
+        return self._alive()
 
     def _finish(self) -> list[Action]:
         self._finished, self.timeout_s = True, None
+        actions: list[Action] = []
         try:
-            rest = self._reader.finish()
+            while rest := self._reader.finish():
+                actions += [*self._open(), Write(rest)]
         except AudioFileError as error:
-            return self._hang_up(1008, f"DATA-0000: {error}")
-        actions: list[Action] = [*self._open(), *([Write(rest)] if rest else [])]
+            return [*actions, *self._fail(error)]
+        actions += self._open()
         return [*actions, Finish()] if self._opened else self._conclude()
 
     def _conclude(self) -> list[Action]:
@@ -439,6 +454,10 @@ def _model(name: str) -> dict[str, Any]:
     """Return the description of a model; its UUID is always the same."""
     number = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     return {"model_uuid": number, "model_info": {"name": name, "version": "1", "arch": "whisper"}}
+
+
+def _error(variant: str, description: str, message: str = "") -> Action:
+    return say_json({"type": "Error", "variant": variant, "description": description, "message": message})
 
 
 def _now() -> str:

@@ -70,7 +70,8 @@ class Vosk(Adapter):
                 raise ProtocolError("too much was sent after reset: expected nothing before its reply")
             return []
         if isinstance(message, bytes):
-            return [*self._opened(), Write(message), say_json(self._known())]
+            written = [] if _is_request(message) else [*self._opened(), Write(message)]
+            return [*written, say_json(self._known())]
         request = read_json(message, _VoskMessage, "the message is not Vosk's", strict=False)  # numbers may be strings
         if request.config is not None:
             self._configure(request.config)
@@ -149,6 +150,14 @@ class Vosk(Adapter):
             confidence = sum(word.probability for word in words) / len(words) if words else 0.0
             return {"alternatives": [{"confidence": round(confidence, 6), **result}]}
         return result
+
+
+def _is_request(message: bytes) -> bool:
+    """Return whether a binary frame is a request, which Vosk would take for noise."""
+    try:
+        return message[:1] == b"{" and isinstance(msgspec.json.decode(message), dict)
+    except (ValueError, RecursionError):  # msgspec's own is a ValueError
+        return False
 
 
 def _entry(word: Word) -> dict[str, Any]:

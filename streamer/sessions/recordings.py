@@ -149,7 +149,7 @@ class Recordings:
         except CancelledError:
             logger.debug("a recording was closed by its client")
         except AudioFileError as error:
-            return AudioFileError(str(error).replace(str(job.path), "the recording"))
+            return AudioFileError(job.named(error))
         except StreamerError as error:
             return error
         except Exception:
@@ -210,12 +210,23 @@ class Job:
         return self.work.work_s if self.work is not None else 0.0
 
     def audio(self) -> Iterator[Float32Array]:
-        """Yield its audio, 16 kHz mono, shape (n,); of a truncated file, what there is."""
+        """Yield its audio, 16 kHz mono, shape (n,); of a truncated file, what there is.
+
+        Raises AudioFileError behind the last block if it cannot be read up to its end.
+        """
         assert self.work is not None
-        with contextlib.suppress(TruncatedAudioError):
-            for block in read_audio(self.path):
+        try:
+            for block in read_audio(self.path, lambda error: logger.warning("%s", self.named(error))):
                 self.work.wait()
                 yield block
+        except TruncatedAudioError as error:
+            if error.reason:
+                raise AudioFileError(str(error)) from None
+            logger.warning("%s", self.named(error))
+
+    def named(self, error: StreamerError) -> str:
+        """Return what an error says, without the name of a file that the client does not know."""
+        return str(error).replace(str(self.path), "the recording")
 
     def note_progress(self, position_samples: int) -> None:
         self.duration_s = position_samples / SAMPLE_RATE

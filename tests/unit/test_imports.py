@@ -115,7 +115,7 @@ def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     log = {"streamer.engine", "streamer.engine.eventlog", "streamer.outputs", "streamer.outputs.base"}
     served = {*below("streamer.outputs.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
     served |= {"streamer.arrays", "streamer.languages"}
-    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "opus", "resample", "wav")}
+    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "links", "opus", "resample", "wav")}
     served |= {"streamer.audio.sources", "streamer.audio.sources.container"}
     log = (log | served) if package == "streamer.server" else set()
     assert [name for name in loaded if name not in EVENTS | SETTINGS | log and not within({name}, package)] == []

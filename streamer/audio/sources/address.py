@@ -15,7 +15,7 @@ from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.container import FORMATS, AudioTrack
-from streamer.errors import AudioDeviceError, ConfigError
+from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
 from streamer.outside import one_line
 
 log = logging.getLogger(__name__)
@@ -64,8 +64,8 @@ class Address(ThreadedSource):
         self.speed = speed
         self._url = url
 
-        # Audio, 16 kHz mono; text if the connection is lost; None at the end.
-        self._items: queue.Queue[Float32Array | str | None] = queue.Queue(AHEAD_BLOCKS)
+        # Audio, 16 kHz mono; text if the connection is lost; at the end None, or why it cannot be read on.
+        self._items: queue.Queue[Float32Array | str | TruncatedAudioError | None] = queue.Queue(AHEAD_BLOCKS)
 
     def check(self) -> None:
         """Raise AudioDeviceError if it has no audio."""
@@ -91,7 +91,9 @@ class Address(ThreadedSource):
             "rtsp_flags": "prefer_tcp",
             "allowed_media_types": "audio",
         }
-        return AudioTrack(self._url, block_s=BLOCK_S, analyze_s=ANALYZE_S, options=options, timeout_s=TIMEOUT_S)
+        return AudioTrack(
+            self._url, name=self.name, block_s=BLOCK_S, analyze_s=ANALYZE_S, options=options, timeout_s=TIMEOUT_S
+        )
 
     def _read(self) -> None:
         """Read ahead, and connect again if that fails: the thread."""
@@ -102,21 +104,29 @@ class Address(ThreadedSource):
                 with contextlib.closing(self._connect()) as track:
                     n_before, n_read = n_read if track.is_file else 0, 0
                     resampler = Resampler(track.sample_rate, track.channels)
-                    for frames in track.blocks():
-                        n_read += len(frames)
-                        if n_read > n_before:  # it was not read before
-                            new = frames[n_before - n_read :].clip(-1.0, 1.0)
-                            silence_bad_samples(new)
-                            self._put(resampler.process(new))
-                            retry_s = RETRY_S
-                        if self._stopping.is_set():
+                    fact = ""
+                    try:
+                        for frames in track.blocks():
+                            n_read += len(frames)
+                            if n_read > n_before:  # it was not read before
+                                new = frames[n_before - n_read :].clip(-1.0, 1.0)
+                                silence_bad_samples(new)
+                                self._put(resampler.process(new))
+                                retry_s = RETRY_S
+                            if self._stopping.is_set():
+                                return
+                    except TruncatedAudioError as error:
+                        fact = error.reason
+                        # A connection is lost anywhere. What ends twice in one place ends there.
+                        if n_read == n_before:
+                            self._put(error)
                             return
                     n_read = max(n_read, n_before)
                     self._put(resampler.flush())
-                if not track.failure and (track.is_file or track.format == "hls"):
+                if not fact and (track.is_file or track.format == "hls"):
                     self._put(None)
                     return
-                fact = track.failure or "the connection was closed"
+                fact = fact or "the connection was closed"
             except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt follows
                 log.debug("%s: %s", self.name, one_line(error))
                 fact = one_line(error)
@@ -124,7 +134,7 @@ class Address(ThreadedSource):
             self._stopping.wait(retry_s)
             retry_s = min(2 * retry_s, MAX_RETRY_S)
 
-    def _put(self, item: Float32Array | str | None) -> None:
+    def _put(self, item: Float32Array | str | TruncatedAudioError | None) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(queue.Full):
                 self._items.put(item, timeout=LOOK_S)
@@ -142,6 +152,8 @@ class Address(ThreadedSource):
                 continue
             if item is None:
                 return
+            if isinstance(item, TruncatedAudioError):
+                raise item
             if isinstance(item, str):
                 self._begin_outage(item, "it is tried again until there is some", callbacks)
             elif len(item):

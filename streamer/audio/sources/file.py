@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
@@ -19,7 +18,6 @@ from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.stdin import standard_input
-from streamer.audio.wav import read_wav_header
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 from streamer.outside import printable
 
@@ -35,9 +33,6 @@ SPOOL_BYTES = 16 << 20  # standard input is kept in memory up to here, beyond it
 # Float files may go a little over full scale, and decoders of lossy formats do; beyond this it is another scale.
 MAX_PEAK = 16.0
 
-# The frame at the beginning of an MP3 that says how many follow it. Without one, its length is an estimate.
-_MP3_LENGTH = re.compile(rb"\xff[\xe2-\xff].{2,40}(Xing|Info|VBRI)", re.DOTALL)
-
 OnError = Callable[[StreamerError], None]
 
 
@@ -51,6 +46,13 @@ def check_audio(path: str | Path, track: int = 1) -> float | None:
     file = AudioFile(path, track)
     file.close()
     return file.duration_s
+
+
+def count_tracks(path: str | Path) -> int:
+    """Return how many audio tracks a file has. Raises AudioFileError without audio."""
+    file = AudioFile(path)
+    file.close()
+    return file.n_tracks
 
 
 class Recording:
@@ -123,9 +125,7 @@ class AudioFile:
         # The bytes; open until the last block was read or close() was called.
         self._stream: BinaryIO = _spooled(standard_input()) if str(path) == "-" else _opened(Path(path))
         try:
-            head = self._stream.read(1 << 16)
-            self._stream.seek(0)
-            self._track = AudioTrack(_Searched(self._stream), track, block_s=BLOCK_S)
+            self._track = AudioTrack(self._stream, track, name=self.path, block_s=BLOCK_S)
         except BaseException as error:
             self._stream.close()
             if not isinstance(error, ValueError):
@@ -135,51 +135,54 @@ class AudioFile:
                 " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or the like; convert it first"
             ) from None
         self.sample_rate = self._track.sample_rate
-        # Seconds that the file's own header announces; None if it does not say.
-        wav = read_wav_header(head)
-        self._announced_s = wav.announced_s if wav is not None else None
-        # How long it is, as far as that is known before it is read, and how much was read.
-        self.duration_s = self._announced_s or self._track.duration_s
+        # How long it is, as far as that is known before it is read, how much was read, and how many tracks there are.
+        self.duration_s = self._track.duration_s
+        self.n_tracks = self._track.n_tracks
         self._n_frames = 0
-        if self._announced_s is None and (self._track.is_announced or _MP3_LENGTH.search(head)):
-            self._announced_s = self._track.duration_s
 
     def blocks(self, on_error: OnError | None = None) -> Generator[Float32Array, None, None]:
         """Yield the audio in 16 kHz mono, shape (n,), and close the file.
 
         `on_error` is called, once for each, with what is wrong but does not stop the reading: NaN or infinite samples,
-        taken as silence, and samples far out of range, clipped.
+        taken as silence, samples far out of range, clipped, audio that cannot be decoded, or that a header leaves out.
 
-        Raises TruncatedAudioError after the last block, if the file ends before its header says.
+        Raises TruncatedAudioError after the last block, if the file ends before its header says, or cannot be read on.
         """
-        resampler = Resampler(self.sample_rate, self._track.channels)
+        track = self._track
+        resampler = Resampler(self.sample_rate, track.channels)
         reported: set[str] = set()
 
-        def report(fact: str, remedy: str) -> None:
+        def report(fact: str, expectation: str, at_s: float | None = None) -> None:
             if on_error is not None and fact not in reported:
                 reported.add(fact)
-                on_error(
-                    AudioFileError(
-                        f"{self.path} holds {fact}, the first within {self._n_frames / self.sample_rate:.1f} s:"
-                        f" expected -1 to 1; {remedy}, convert the file again"
-                    )
-                )
+                at_s = self._n_frames / self.sample_rate if at_s is None else at_s
+                text = f"{self.path} holds {fact}, the first within {at_s:.1f} s: expected {expectation}"
+                on_error(AudioFileError(f"{text}, convert the file again"))
 
+        truncated: TruncatedAudioError | None = None
         try:
-            for frames in self._track.blocks():
-                self._n_frames += len(frames)
-                if silence_bad_samples(frames):
-                    report("NaN or infinite samples", "they were taken as silence")
-                if np.abs(frames).max() > MAX_PEAK:
-                    report(f"samples beyond {MAX_PEAK:g}", "they were clipped")
-                    np.clip(frames, -1.0, 1.0, out=frames)
-                if len(block := resampler.process(frames)):
-                    yield block
+            try:
+                for frames in track.blocks():
+                    self._n_frames += len(frames)
+                    if silence_bad_samples(frames):
+                        report("NaN or infinite samples", "-1 to 1; they were taken as silence")
+                    if np.abs(frames).max() > MAX_PEAK:
+                        report(f"samples beyond {MAX_PEAK:g}", "-1 to 1; they were clipped")
+                        np.clip(frames, -1.0, 1.0, out=frames)
+                    if len(block := resampler.process(frames)):
+                        yield block
+            except TruncatedAudioError as error:
+                truncated = error
             if len(block := resampler.flush()):
                 yield block
-            found_s = self._n_frames / self.sample_rate
-            if self._announced_s is not None and self._announced_s - found_s > TRUNCATED_S:
-                raise TruncatedAudioError(self.path, found_s, self._announced_s)
+            if track.lost_s > TRUNCATED_S:
+                fact = f"{track.lost_s:.2f} s that cannot be decoded"
+                report(fact, "whole packets; their words are missing", track.lost_at_s)
+            if track.ignored_s > TRUNCATED_S:
+                fact = f"{track.ignored_s:.2f} s behind the length that its header announces"
+                report(fact, "nothing there; they were ignored", track.ignored_at_s)
+            if truncated is not None:
+                raise truncated
         finally:
             self.close()
 
@@ -187,19 +190,6 @@ class AudioFile:
         """Let go of the file."""
         self._track.close()
         self._stream.close()
-
-
-class _Searched:
-    """A stream whose `seek` returns -1 on errors: PyAV writes tracebacks of exceptions to standard error."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self.read, self.tell, self._seek = stream.read, stream.tell, stream.seek
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        try:
-            return self._seek(offset, whence)
-        except (OSError, ValueError):
-            return -1
 
 
 def _opened(path: Path) -> BinaryIO:
@@ -225,7 +215,13 @@ def _opened(path: Path) -> BinaryIO:
 def _spooled(stream: BinaryIO) -> BinaryIO:
     """Copy a stream that cannot be searched to one that can."""
     spool = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - closed by the reader
-    shutil.copyfileobj(stream, spool)
+    try:
+        shutil.copyfileobj(stream, spool)
+    except OSError as error:
+        spool.close()
+        raise AudioFileError(
+            f"standard input cannot be read ({error.strerror}): expected an audio file; check the command before it"
+        ) from None
     if spool.tell() == 0:
         spool.close()
         raise AudioFileError("standard input is empty: expected an audio file; check the command before the pipe")

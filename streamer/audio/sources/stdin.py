@@ -42,6 +42,10 @@ class StdinPcm(ThreadedSource):
         self._stream = stream
         self._decoder = PcmDecoder(format, sample_rate, channels, whole_chunks=False)
 
+        # What reads WAV files instead, and whether the decoder is one for what it reads.
+        self._wav: AudioReader | None = None
+        self._header_read = False
+
     def _open(self) -> None:
         # A pipe that another program set not to block looks ended when it is empty. Not every stream or system can.
         with contextlib.suppress(AttributeError, OSError, ValueError):
@@ -51,36 +55,36 @@ class StdinPcm(ThreadedSource):
         for samples in self._samples():
             if self._stopping.is_set():
                 return
-            for code, message in self._decoder.take_problems():
+            problems = self._decoder.take_problems()
+            if self._wav is not None:
+                problems += [("ignored", f"{self.name}: {message}") for message in self._wav.take_problems()]
+            for code, message in problems:
                 log.debug("%s: %s", self.name, code)
                 callbacks.on_error(StreamInputError(code, message))
             if len(samples):
                 callbacks.on_audio(samples)
 
     def _samples(self) -> Iterator[Float32Array]:
-        """Yield the audio, 16 kHz mono, shape (n,). Raises AudioFileError."""
+        """Yield the audio, 16 kHz mono, shape (n,). Raises AudioFileError, TruncatedAudioError."""
         first = data = self._beginning()
-        wav = AudioReader(None) if data[:4] == b"RIFF" and data[8:] == b"WAVE" else None
+        wav = self._wav = AudioReader(None) if data[:4] == b"RIFF" and data[8:] == b"WAVE" else None
         while data:
-            yield self._decode(data, wav)
+            yield self._decode(wav.read(data) if wav is not None else data)
             data = self._read()
-        yield self._decode(b"", wav)
+        while wav is not None and (data := wav.finish()):
+            yield self._decode(data)
         yield self._decoder.finish()
         if not first or (wav is not None and not wav.read_s):
             raise AudioFileError("standard input is empty: expected audio; check the command before the pipe")
-        if wav is not None and wav.announced_s is not None and wav.announced_s - wav.read_s > TRUNCATED_S:
-            raise TruncatedAudioError(self.name, wav.read_s, wav.announced_s)
+        if wav is not None and wav.missing_s > TRUNCATED_S:
+            raise TruncatedAudioError(self.name, wav.read_s, wav.read_s + wav.missing_s)
 
-    def _decode(self, data: bytes, wav: AudioReader | None) -> Float32Array:
-        """Return the samples that further bytes complete, shape (n,); no bytes: the end."""
-        if wav is not None:
-            before = wav.format
-            data = wav.read(data) if data else wav.finish()
-            if before is None and (format := wav.format) is not None:
-                log.info("%s: WAV, %d Hz, %d channel(s)", self.name, format.sample_rate, format.channels)
-                self._decoder = PcmDecoder(
-                    format.encoding.format, format.sample_rate, format.channels, whole_chunks=False
-                )
+    def _decode(self, data: bytes) -> Float32Array:
+        """Return the samples, shape (n,), that further bytes, as a WAV file's reader returns them, complete."""
+        if not self._header_read and self._wav is not None and (format := self._wav.format) is not None:
+            self._header_read = True
+            log.info("%s: WAV, %d Hz, %d channel(s)", self.name, format.sample_rate, format.channels)
+            self._decoder = PcmDecoder(format.encoding.format, format.sample_rate, format.channels, whole_chunks=False)
         return self._decoder.decode(data)
 
     def _beginning(self) -> bytes:

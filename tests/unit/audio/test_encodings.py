@@ -43,6 +43,57 @@ def test_a_wav_stream_reads_as_libsndfile_reads_it_wherever_it_is_cut(subtype: s
     assert reader.finish() == b""
 
 
+def read_all(data: bytes, size: int) -> tuple[AudioReader, bytes]:
+    """Return a reader behind all of a stream, and what it made of pieces of some size."""
+    reader = AudioReader(None)
+    pieces = [reader.read(data[first : first + size]) for first in range(0, len(data), size)]
+    return reader, b"".join((*pieces, *iter(reader.finish, b"")))
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("length", [None, 0, 0xFFFF_FFFF])
+def test_a_wav_in_each_message_goes_on(size: int, length: int | None) -> None:
+    first, second = bytearray(wav("PCM_16")), wav("PCM_16")
+    if length is not None:
+        first[40:44] = length.to_bytes(4, "little")
+    reader, heard = read_all(bytes(first) + b"LIST\4\0\0\0INFO" * (length is None) + second + second, size)
+    np.testing.assert_array_equal(np.frombuffer(heard, "<i2"), np.tile(SAMPLES.ravel(), 3))
+    assert reader.announced_s == pytest.approx(reader.read_s)
+    assert reader.missing_s == pytest.approx(0.0, abs=1e-9)
+    assert reader.take_problems() == []
+
+
+@pytest.mark.parametrize("size", [7, 100_000])
+def test_a_wav_of_another_format_is_made_the_same(size: int) -> None:
+    second = io.BytesIO()
+    tone = np.sin(np.arange(22_050) * 2 * np.pi * 440 / 22_050).astype(np.float32)
+    soundfile.write(second, 0.5 * tone, 22_050, format="WAV", subtype="FLOAT")
+    _, heard = read_all(wav("PCM_16") + second.getvalue(), size)
+    frames = np.frombuffer(heard, "<i2").reshape(-1, 2)
+    np.testing.assert_array_equal(frames[:500], SAMPLES)
+    assert len(frames) == pytest.approx(500 + 44_100, rel=0.01)
+    expected = 16_384 * np.sin(np.arange(40_000) * 2 * np.pi * 440 / 44_100)
+    np.testing.assert_allclose(frames[600:40_500], np.stack([expected[100:]] * 2, axis=1), atol=200)
+
+
+def test_audio_behind_what_a_header_announces_is_told_once() -> None:
+    reader, heard = read_all(wav("PCM_16") + SAMPLES.tobytes() * 100, 1_000)
+    assert len(heard) == SAMPLES.nbytes
+    (problem,) = reader.take_problems()
+    assert "behind the 0.01 s that its WAV header announces" in problem
+    assert reader.take_problems() == []
+
+
+def test_what_follows_in_a_chained_stream_is_decoded_as_it_comes() -> None:
+    file = io.BytesIO()
+    for rate in (44_100, 22_050):
+        part = io.BytesIO()
+        soundfile.write(part, np.tile(SAMPLES, (rate // 500, 1)), rate, format="FLAC")
+        file.write(part.getvalue())
+    reader, _ = read_all(file.getvalue(), 5_000)
+    assert reader.read_s == pytest.approx(2.0, abs=0.05)
+
+
 @pytest.mark.parametrize(("format", "subtype"), [("WAV", "DOUBLE"), ("FLAC", "PCM_16")])
 @pytest.mark.parametrize("size", [1_000, 100_000])
 def test_other_files_are_decoded_as_they_come(format: str, subtype: str, size: int) -> None:

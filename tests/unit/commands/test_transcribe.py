@@ -18,6 +18,7 @@ from streamer.outputs.subtitles import SubtitleOptions
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, ready
+from tests.unit.audio.sources.test_container import tone, write
 from tests.unit.whisper.support import SPEECH
 
 TALK = Path("talk.mp4")
@@ -33,9 +34,9 @@ def events(*texts: tuple[str, str], error: Exception | None = None) -> Generator
         raise error
 
 
-def written(events: Generator[Event], *texts: Text) -> int:
-    files = Files({TALK: None}, 1, {TALK: texts}, SubtitleOptions(), Console(file=io.StringIO()))
-    return files.write(TALK, events)
+def written(events: Generator[Event], *texts: Text, path: Path = TALK, track: int = 1) -> int:
+    files = Files({path: None}, track, {path: texts}, SubtitleOptions(), Console(file=io.StringIO()))
+    return files.write(path, events)
 
 
 def test_a_translation_has_a_text_of_its_own(tmp_path: Path) -> None:
@@ -53,6 +54,22 @@ def test_a_file_without_speech_is_warned_of(tmp_path: Path, caplog: pytest.LogCa
     with caplog.at_level(logging.INFO):
         assert written(events(("Hi.", "")), Text("text", tmp_path / "talk.txt")) == 0
     assert not caplog.messages
+
+
+@pytest.mark.parametrize(
+    ("n_tracks", "track", "hint"),
+    [
+        (1, 1, ""),
+        (2, 1, "; it has audio track 2 too: choose with --track N"),
+        (3, 2, "; it has audio tracks 1, 3 too: choose with --track N"),
+    ],
+)
+def test_other_tracks_are_named_if_one_has_no_speech(
+    n_tracks: int, track: int, hint: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write(tmp_path / "talk.mp4", tone(0.2), "mp4", *[tone(0.2)] * (n_tracks - 1))
+    assert written(events(), Text("text", tmp_path / "talk.txt"), path=path, track=track) == 0
+    assert caplog.messages == [f"talk.mp4: no speech found, its text is empty{hint}"]
 
 
 def test_the_text_of_a_truncated_file_is_kept_and_that_of_a_failure_is_not(tmp_path: Path) -> None:

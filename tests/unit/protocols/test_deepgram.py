@@ -1,13 +1,18 @@
 """Deepgram's messages, without a network: a client's messages and a session's events in, actions out."""
 
 import hashlib
+import io
 import json
+import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
+from unittest.mock import ANY
 from urllib.parse import urlencode
 
 import msgspec
+import numpy as np
 import pytest
+import soundfile
 from starlette.datastructures import QueryParams
 
 from streamer.errors import ConfigError, IdleError
@@ -303,6 +308,40 @@ def test_a_wav_stream_is_read_wherever_it_is_cut() -> None:
         assert talk.command("CloseStream") == [Finish()]
         metadata = talk.on(End())[-1]
         assert metadata["sha256"] == hashlib.sha256(wav).hexdigest()
+
+
+def wav(pcm: bytes, n_bytes: int) -> bytes:
+    """Return a WAV file whose header announces some bytes."""
+    form = struct.pack("<HHIIHH", 1, 1, 16_000, 32_000, 2, 16)
+    return b"RIFF" + bytes(4) + b"WAVEfmt " + struct.pack("<I", 16) + form + b"data" + struct.pack("<I", n_bytes) + pcm
+
+
+def test_a_wav_in_each_message_goes_on_and_what_is_ignored_is_told_once_and_keeps_the_session() -> None:
+    talk = Talk({})
+    talk.send(wav(SECOND, len(SECOND)), wav(SECOND, len(SECOND)))
+    assert [action.audio for action in talk.done if isinstance(action, Write)] == [SECOND, SECOND]
+    assert said(ignored := talk.send(SECOND)) == [
+        {"type": "Error", "variant": "DataError", "description": ANY, "message": ""}
+    ]
+    assert "behind the 2.00 s that its WAV header announces" in said(ignored)[0]["description"]
+    assert talk.send(SECOND) == [Do("resume")]
+    talk.command("CloseStream")
+    assert talk.on(End(time=2.0))[-1]["duration"] == 2.0
+
+
+def test_what_came_before_audio_that_cannot_be_decoded_is_answered_first() -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros(16_000), 16_000, format="FLAC")
+    talk = Talk({})
+    talk.send(file.getvalue() * 2 + file.getvalue()[:42] + bytes(3_000))
+    talk.command("CloseStream")
+    assert sum(len(action.audio) for action in talk.done if isinstance(action, Write)) == 2 * 64_000
+    assert talk.done[-1] == Finish()
+    talk.on(final("Both.", 0.1, 1.9), End(time=2.0))
+    *results, hangup = talk.done[-3:]
+    assert [message["type"] for message in said(results)] == ["Results", "Metadata"]
+    assert isinstance(hangup, Hangup)
+    assert (hangup.code, hangup.reason[:40]) == (1008, "DATA-0000: the audio cannot be read behi")
 
 
 @pytest.mark.parametrize("data", [b"OggS", b"RIFF\0\0\0\0AVI " + bytes(70_000), b"RI"])

@@ -60,6 +60,15 @@ def test_each_chunk_is_written_and_answered_at_once() -> None:
     assert reply(adapter) == {"partial": ""}
 
 
+@pytest.mark.parametrize("request_", [b'{"config":{"sample_rate":8000}}', b'{"eof" : 1}', b"{}"])
+def test_a_request_in_a_binary_frame_is_ignored_and_answered(request_: bytes) -> None:
+    adapter = configured(sample_rate=16000)
+    assert replies(actions := adapter.receive(request_)) == [{"partial": ""}]
+    assert len(actions) == 1
+    audio = b"{" + bytes(31)
+    assert Write(audio) in adapter.receive(audio)
+
+
 def test_two_utterances_between_two_chunks_are_one_result() -> None:
     adapter = configured(words=0)
     assert reply(adapter, final(1, "One."), final(2, "Two."), partial(3, "Thr")) == {"text": "one two"}

@@ -117,6 +117,23 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
         assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
 
 
+async def test_a_truncated_recording_is_transcribed_and_one_that_cannot_be_read_on_is_an_error(
+    model: WhisperModel, sentence: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples, _ = soundfile.read(sentence)
+    truncated, broken = tmp_path / "truncated", tmp_path / "broken"
+    truncated.write_bytes(sentence.read_bytes()[:-20_000])
+    soundfile.write(broken, samples, SAMPLE_RATE, format="FLAC")
+    broken.write_bytes((flac := broken.read_bytes()) + flac[:42] + bytes(3_000))
+    async with working(model) as recordings:
+        assert await collect(await recordings.open(truncated, ENGLISH))
+        assert [message.partition(" s, its")[0] for message in caplog.messages if "truncated" in message] == [
+            f"the recording ends after {len(samples) / SAMPLE_RATE - 5_000 / SAMPLE_RATE:.2f}"
+        ]
+        with pytest.raises(AudioFileError, match=r"^the recording cannot be read behind"):
+            await collect(await recordings.open(broken, ENGLISH))
+
+
 async def test_a_recording_that_is_closed_ends_at_once_and_a_stop_ends_the_others(
     model: WhisperModel, sentence: Path
 ) -> None:

@@ -14,9 +14,9 @@ import soundfile
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import address
 from streamer.audio.sources.address import Address, is_address
-from streamer.errors import AudioDeviceError, ConfigError
+from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
 from tests.unit.audio.sources.recorder import Recorder
-from tests.unit.audio.sources.test_container import write
+from tests.unit.audio.sources.test_container import link, write
 from tests.unit.audio.sources.test_file import speech
 
 N_SAMPLES = SAMPLE_RATE // 2
@@ -94,6 +94,20 @@ def test_a_file_goes_on_where_it_was_lost() -> None:
         source.start(recorder.callbacks)
         assert recorder.wait_for_end() is None
     np.testing.assert_allclose(recorder.audio, speech(0.5), rtol=0, atol=1e-6)
+
+
+def test_a_file_that_ends_twice_in_one_place_ends_there() -> None:
+    recorder = Recorder()
+    # FFmpeg does not read on where an Ogg stream changes its rate.
+    data = link("opus", 0) + link("OGG", 1)
+    with server(sends(data, length=len(data))) as url:
+        source = Address(url, speed=0)
+        source.start(recorder.callbacks)
+        error = recorder.wait_for_end()
+    assert isinstance(error, TruncatedAudioError)
+    assert "radio cannot be read behind 1.0" in str(error)
+    assert len(recorder.audio) == pytest.approx(SAMPLE_RATE, rel=0.02)
+    assert len(recorder.errors) == 1  # it was tried again
 
 
 def test_a_station_is_connected_to_again_and_what_was_lost_is_a_gap() -> None:

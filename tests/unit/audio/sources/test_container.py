@@ -1,6 +1,7 @@
 """Containers: what is in them is what was put in, and what is no audio is an error."""
 
 import contextlib
+import io
 import random
 from collections.abc import Callable
 from fractions import Fraction
@@ -10,9 +11,13 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import soundfile
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.encodings import AudioReader
+from streamer.audio.pcm import PcmDecoder
+from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
@@ -66,14 +71,22 @@ def write(
     return path
 
 
+def heard(path: Path, notes: list[StreamerError] | None = None) -> Float32Array:
+    return np.concatenate(list(read_audio(path, notes.append if notes is not None else None)))
+
+
+def begins_s(samples: Float32Array) -> float:
+    """Return where a tone begins, in seconds."""
+    return float(np.flatnonzero(np.abs(samples) > 0.1)[0]) / SAMPLE_RATE
+
+
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hls"])
 def test_audio_in_a_container_is_read_at_its_place(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"tone.{kind}", tone(), kind)
-    heard = np.concatenate(list(read_audio(path)))
-    assert abs(len(heard) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
-    loud = np.flatnonzero(np.abs(heard) > 0.1)
-    assert abs(loud[0] / SAMPLE_RATE - 1.0) < 0.08
-    assert 0.19 < np.abs(heard).max() < 0.25  # the writer takes 3 dB off each of two channels
+    samples = heard(path)
+    assert abs(len(samples) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
+    assert abs(begins_s(samples) - 1.0) < 0.08
+    assert 0.19 < np.abs(samples).max() < 0.25  # the writer takes 3 dB off each of two channels
 
 
 def test_a_broken_container_is_an_error_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -114,9 +127,9 @@ def test_a_playlist_opens_no_other_file(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
 def test_sound_that_begins_later_and_has_holes_is_at_its_place(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"late.{kind}", tone(), kind, tone(7.0), moved=lambda n: 3.5 if n < 20 else 4.5)
-    heard = np.concatenate(list(read_audio(path)))
-    assert abs(len(heard) / SAMPLE_RATE - 6.5) < 0.1
-    assert abs(np.flatnonzero(np.abs(heard) > 0.1)[0] / SAMPLE_RATE - 5.5) < 0.08
+    samples = heard(path)
+    assert abs(len(samples) / SAMPLE_RATE - 6.5) < 0.1
+    assert abs(begins_s(samples) - 5.5) < 0.08
 
 
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
@@ -128,10 +141,201 @@ def test_another_track_can_be_chosen(kind: str, tmp_path: Path) -> None:
         read_audio(path, track=3)
 
 
+def link(kind: str, number: int) -> bytes:
+    """Return a file of a second of tone, of another rate and channel count for each number."""
+    rate, channels = ((48_000, 1), (16_000, 2), (24_000, 1))[number]
+    samples = np.tile(0.2 * np.sin(np.arange(rate) * 2 * np.pi * 440 / rate)[:, None], channels)
+    file = io.BytesIO()
+    if kind == "opus":
+        with av.open(file, "w", format="ogg") as container:
+            stream: Any = container.add_stream("libopus", rate=48_000, layout=("mono", "stereo")[channels - 1])
+            frame = av.AudioFrame.from_ndarray(samples.astype(np.float32).reshape(1, -1), "flt", stream.layout)
+            frame.sample_rate = rate
+            resampler = av.AudioResampler("flt", stream.layout, 48_000)
+            for part in (*resampler.resample(frame), *resampler.resample(None), None):
+                container.mux(stream.encode(part))
+    else:
+        soundfile.write(file, samples, rate, format=kind)
+    return file.getvalue()
+
+
+def without_audio() -> bytes:
+    """Return an Ogg file with nothing but a picture."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="ogg") as container:
+        stream: Any = container.add_stream("libvpx", rate=25, width=64, height=64, pix_fmt="yuv420p")
+        for packet in (*stream.encode(av.VideoFrame(64, 64, "yuv420p")), *stream.encode(None)):
+            container.mux(packet)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("kind", ["opus", "OGG", "FLAC", "WAV"])
+def test_files_one_behind_another_are_all_read(kind: str, tmp_path: Path) -> None:
+    picture = without_audio() if kind == "opus" else b""
+    (tmp_path / "chained").write_bytes(picture + b"".join(link(kind, n) for n in (0, 1)) + picture + link(kind, 2))
+    samples = heard(tmp_path / "chained")
+    assert len(samples) == pytest.approx(3 * SAMPLE_RATE, rel=0.01)
+    loud = np.abs(samples[: 2 * SAMPLE_RATE + 8_000].reshape(-1, 800)).max(axis=1)
+    assert np.all((loud > 0.15) & (loud < 0.25))  # each as loud, and no hole
+
+
+@pytest.mark.parametrize("kind", ["FLAC", "WAV"])
+def test_what_the_last_of_them_lacks_is_told(kind: str, tmp_path: Path) -> None:
+    data = link(kind, 0) + link(kind, 1)
+    (tmp_path / "chained").write_bytes(data[: -len(link(kind, 1)) // 2])
+    with pytest.raises(TruncatedAudioError, match=r"announces 2\.00"):
+        heard(tmp_path / "chained")
+
+
+def test_a_link_that_cannot_be_read_ends_the_file_with_an_error(tmp_path: Path) -> None:
+    broken = link("FLAC", 1)[:42] + bytes(3_000)
+    (tmp_path / "chained").write_bytes(link("FLAC", 0) + broken)
+    blocks: list[Float32Array] = []
+    with pytest.raises(
+        TruncatedAudioError, match=r"cannot be read behind 1\.00 s \(.+\): expected audio up to its end"
+    ):
+        blocks.extend(read_audio(tmp_path / "chained"))
+    assert sum(map(len, blocks)) == SAMPLE_RATE
+
+
+class Failing(io.BytesIO):
+    """A file on a disk that fails behind some bytes."""
+
+    def read(self, n_bytes: int | None = -1, /) -> bytes:
+        if self.tell() >= 4_000:
+            raise OSError(5, "Input/output error")
+        return super().read(min(n_bytes or 0, 4_000 - self.tell()))
+
+
+@pytest.mark.parametrize("kind", ["aac", "opus"])
+def test_a_disk_that_fails_is_no_end(kind: str, tmp_path: Path) -> None:
+    track = AudioTrack(Failing(write(tmp_path / f"tone.{kind}", tone(), kind).read_bytes()), name="tone")
+    with contextlib.closing(track), pytest.raises(TruncatedAudioError, match=r"tone cannot .*\(Input/output error\)"):
+        assert sum(map(len, track.blocks())) > 0
+
+
+def test_packets_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
+    data = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"}).read_bytes()
+    first = data.index(b"mdat")
+    middle, last = (len(data) + first) // 2, len(data) - first
+    (tmp_path / "middle.m4a").write_bytes(data[:middle] + bytes(last // 4) + data[middle + last // 4 :])
+    notes: list[StreamerError] = []
+    assert abs(len(heard(tmp_path / "middle.m4a", notes)) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
+    (note,) = notes
+    assert "s that cannot be decoded, the first within 1." in str(note)
+    (tmp_path / "rest.aac").write_bytes(
+        (aac := write(tmp_path / "tone.aac", tone(), "aac").read_bytes())[: len(aac) // 2] + DEAD * 40
+    )
+    with pytest.raises(TruncatedAudioError, match=r"cannot be read behind 1\..* \(it cannot be decoded\)"):
+        heard(tmp_path / "rest.aac")
+
+
+# A frame of ADTS, of 44,100 stereo samples a second and 100 bytes, without sense.
+DEAD = bytes.fromhex("fff15080" + "0c9ffc") + b"\xff" * 93
+
+
+@pytest.mark.parametrize(
+    ("layout", "weights"),  # of ITU-R BS.775: 3 dB less for each side, 6 dB behind; nothing of the LFE
+    [
+        ("5.1", (0.7071, 0.7071, 1, 0, 0.5, 0.5)),
+        ("5.1(side)", (0.7071, 0.7071, 1, 0, 0.5, 0.5)),
+        ("7.1", (0.7071, 0.7071, 1, 0, 0.5, 0.5, 0.5, 0.5)),
+        ("quad", (0.7071, 0.7071, 0.5, 0.5)),
+        ("2.1", (1, 1, 0)),
+        ("6 channels", (1,) * 6),
+    ],
+)
+@pytest.mark.parametrize("kind", ["flac", "wav", "stream"])
+def test_speakers_are_mixed_as_ffmpeg_does(layout: str, weights: tuple[float, ...], kind: str, tmp_path: Path) -> None:
+    if layout == "6 channels" and kind == "flac":
+        pytest.skip("FLAC has speakers for six channels")
+    n_channels = len(weights)
+    samples = np.zeros((n_channels, n_channels * 1_600), np.int16)
+    for n in range(n_channels):  # each alone for a tenth of a second, but for the centre
+        samples[n, n * 1_600 : (n + 1) * 1_600] = 20_000 * (weights[n] != 1 or max(weights[:2]) == 1)
+    path = tmp_path / "speakers"
+    with av.open(str(path), "w", format="flac" if kind == "flac" else "wav") as container:
+        stream: Any = container.add_stream(
+            "flac" if kind == "flac" else "pcm_s16le",
+            rate=SAMPLE_RATE,
+            layout="5.1" if layout == "6 channels" else layout,
+        )
+        frame = av.AudioFrame.from_ndarray(samples.T.reshape(1, -1), "s16", stream.layout)
+        frame.sample_rate = SAMPLE_RATE
+        for packet in (*stream.encode(frame), *stream.encode(None)):
+            container.mux(packet)
+    if layout == "6 channels":  # no speakers are named
+        data = path.read_bytes()
+        path.write_bytes(data[:40] + bytes(4) + data[44:])
+    if kind == "stream":
+        reader = AudioReader(None)
+        data = reader.read(path.read_bytes())
+        while more := reader.finish():
+            data += more
+        assert reader.format is not None
+        pcm = PcmDecoder(reader.format.encoding.format, SAMPLE_RATE, reader.format.channels)
+        mixed = pcm.decode(data)
+    else:
+        mixed = heard(path)
+    found = mixed.reshape(n_channels, -1)[:, 800:].mean(axis=1) / (20_000 / 32_768)
+    expected = np.array(weights) / sum(weights)
+    if max(weights[:2]) < 1 and len(weights) > 4:
+        expected[2] = 0.0
+    np.testing.assert_allclose(found, expected, atol=2e-3)
+
+
+class Pipe:
+    """What a program writes to that cannot go back."""
+
+    def __init__(self) -> None:
+        self.data = b""
+
+    def write(self, data: bytes) -> int:
+        self.data += bytes(data)
+        return len(data)
+
+
+def live(codec: str, *, late_s: float = 0.0, hole_s: float = 0.0) -> bytes:
+    """Return Matroska without a duration: a tone of two seconds that begins late, or with a hole in the middle."""
+    pipe = Pipe()
+    with av.open(pipe, "w", format="matroska") as container:
+        stream: Any = container.add_stream(codec, rate=48_000, layout="mono")
+        other: Any = container.add_stream(codec, rate=48_000, layout="mono") if late_s else None
+        for track, from_s, missing_s in ((stream, late_s, hole_s), (other, 0.0, 0.0)):
+            if track is None:
+                continue
+            for n in range(100):
+                signal = (6_000 * np.sin((n * 960 + np.arange(960)) / 17)).astype(np.int16)
+                frame = av.AudioFrame.from_ndarray(signal[None], "s16", "mono")
+                frame.sample_rate, frame.time_base = 48_000, Fraction(1, 48_000)
+                frame.pts = n * 960 + round(48_000 * (from_s + (missing_s if n >= 50 else 0.0)))
+                container.mux(track.encode(frame))
+            container.mux(track.encode(None))
+    return pipe.data
+
+
+@pytest.mark.parametrize("codec", ["libopus", "pcm_s16le"])
+@pytest.mark.parametrize("reads", ["file", "stream"])
+def test_time_that_is_missing_is_kept_without_a_duration_too(codec: str, reads: str, tmp_path: Path) -> None:
+    def length_s(data: bytes) -> float:
+        if reads == "stream":
+            reader = AudioReader(None)
+            reader.read(data)
+            reader.finish()
+            return reader.read_s
+        (tmp_path / "live").write_bytes(data)
+        return len(heard(tmp_path / "live")) / SAMPLE_RATE
+
+    assert length_s(live(codec, hole_s=5.0)) == pytest.approx(7.0, abs=0.1)
+    assert length_s(live(codec, late_s=4.0)) == pytest.approx(6.0, abs=0.1)
+    # No stamp is believed that would make hours of some kilobytes.
+    assert length_s(live(codec, hole_s=10_000.0)) == pytest.approx(2.0, abs=0.1)
+
+
 def test_a_truncated_container_is_read_as_far_as_it_goes_and_told(tmp_path: Path) -> None:
     data = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"}).read_bytes()
     (tmp_path / "tone.m4a").write_bytes(data[: len(data) * 3 // 4])
-    heard: list[Float32Array] = []
+    blocks: list[Float32Array] = []
     with pytest.raises(TruncatedAudioError, match=r"announces 2\.0"):
-        heard.extend(read_audio(tmp_path / "tone.m4a"))
-    assert SAMPLE_RATE < sum(map(len, heard)) < 2 * SAMPLE_RATE
+        blocks.extend(read_audio(tmp_path / "tone.m4a"))
+    assert SAMPLE_RATE < sum(map(len, blocks)) < 2 * SAMPLE_RATE

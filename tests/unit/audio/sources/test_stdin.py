@@ -91,7 +91,7 @@ def test_a_wav_header_wins_over_the_settings(tmp_path: Path, subtype: str, toler
     assert recorder.ends == [None]
 
 
-@pytest.mark.parametrize("length", [0, 0xFFFF_FFFF, 0x7FFF_FFFF])
+@pytest.mark.parametrize("length", [0, 0xFFFF_FFFF, 0x7FFF_FFFF, 2_000_000_000, 0x7F00_0000 - 36])
 def test_a_wav_that_does_not_know_its_length_goes_on_to_the_end(tmp_path: Path, length: int) -> None:
     data = bytearray(wav(tmp_path, "PCM_16"))
     data[40:44] = struct.pack("<I", length)
@@ -107,6 +107,17 @@ def test_a_truncated_wav_is_told_at_the_end(tmp_path: Path) -> None:
     assert isinstance(error, TruncatedAudioError)
     assert error.found_s == pytest.approx(10_000 / SAMPLE_RATE)
     assert error.expected_s == pytest.approx(30_000 / SAMPLE_RATE)
+
+
+def test_wavs_one_behind_another_and_audio_that_a_header_leaves_out(tmp_path: Path) -> None:
+    data = wav(tmp_path, "PCM_16")
+    recorder = read_all(io.BytesIO(data + wav(tmp_path, "FLOAT", 48_000) + data))
+    assert len(recorder.audio) == pytest.approx(len(SAMPLES) * 7 / 3, rel=0.01)
+    assert (recorder.errors, recorder.ends) == ([], [None])
+    recorder = read_all(io.BytesIO(data + SAMPLES.tobytes()))
+    np.testing.assert_array_equal(recorder.audio, EXPECTED)
+    (error,) = recorder.errors
+    assert "standard input: the audio goes on behind the 1.88 s" in str(error)
 
 
 def test_a_wav_without_audio_that_can_be_read_is_refused(tmp_path: Path) -> None:
