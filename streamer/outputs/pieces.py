@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from streamer.events import Final
-from streamer.outputs.subtitles.breaks import best_break
+from streamer.outputs.breaks import best_break
 from streamer.outside import one_line
 
 WORD_BYTES = 10  # difference between the lengths of a final's pieces

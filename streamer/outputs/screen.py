@@ -12,9 +12,10 @@ from rich.segment import ControlType
 from rich.text import Text
 
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Revision, Speakers, Translation
+from streamer.outputs.breaks import may_break
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import SpeakerNames, revised, speaker_of, turns
-from streamer.outputs.writing import may_break, sentence_starts, space_between
+from streamer.outputs.writing import sentence_starts, space_between
 
 UNSTABLE_STYLE = "dim"
 LATER_STYLE = "cyan"  # of translations, and of corrections that are printed
@@ -293,7 +294,7 @@ def _breaks(text: str, width: int) -> tuple[int, ...]:
     n_cells = 0  # of the row so far
     place = n_before = 0  # where the row may be broken, and how many cells are before that
     for start, end, n in split_graphemes(text)[0]:
-        if start and may_break(text[start - 1], text[start]):
+        if start and text[start] != " " and may_break(text[start - 1], text[start]):
             place, n_before = start, n_cells
         if n_cells + n > width and n_cells and text[start] != " ":
             if place <= breaks[-1]:

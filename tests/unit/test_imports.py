@@ -113,11 +113,13 @@ def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     loaded = within(loaded_by(below(package)), "streamer")
     # The server serves the log of a session's events, and writes transcripts as the sinks do.
     log = {"streamer.engine", "streamer.engine.eventlog", "streamer.outputs", "streamer.outputs.base"}
+    log |= {"streamer.outputs.breaks"}
     served = {*below("streamer.outputs.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
-    served |= {"streamer.arrays", "streamer.languages"}
+    served |= {"streamer.arrays"}
     served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "links", "opus", "resample", "wav")}
     served |= {"streamer.audio.sources", "streamer.audio.sources.container"}
     log = (log | served) if package == "streamer.server" else set()
+    log |= {"streamer.languages"}  # a table
     assert [name for name in loaded if name not in EVENTS | SETTINGS | log and not within({name}, package)] == []
 
 

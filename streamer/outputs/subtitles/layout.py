@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 
 from streamer.events import Final, Word
-from streamer.outputs.subtitles.breaks import best_break, may_break
+from streamer.outputs.breaks import best_break, may_break
 from streamer.outputs.subtitles.cues import (
     Cue,
     CueWord,

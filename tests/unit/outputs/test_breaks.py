@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from streamer.outputs.breaks import best_break, may_break
 from streamer.outputs.pieces import pieces
-from streamer.outputs.subtitles.breaks import best_break, may_break
 from streamer.outputs.subtitles.cues import columns
 from streamer.outputs.subtitles.layout import LINE_CHARS
 from tests.unit.outputs.finals import final, written
