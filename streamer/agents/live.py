@@ -104,7 +104,8 @@ class LiveStream:
     async def __aiter__(self) -> AsyncIterator[Item]:
         while (item := await self._items.get()) is not None:
             if self._n_dropped > self._drops[-1][1]:
-                self._drops = [*self._drops[1 - MAX_WAITING :], (self._n_taken, self._n_dropped)]
+                self._drops.append((self._n_taken, self._n_dropped))
+                del self._drops[:-MAX_WAITING]
             if self._dropping and self._changes:
                 yield cast(Options, self._changes)
             self._dropping = False
