@@ -16,16 +16,12 @@ from streamer.client.options import Options
 from streamer.client.stream import Item, shifted, stream
 from streamer.errors import IdleError
 from streamer.events import Event, Final, Gap, Partial, Speech
-from streamer.languages import code_of
 
 # Tolerance for comparing the end of the text with the end of speech, in seconds: times are rounded.
 TIME_SKEW_S = 0.01
 
 MAX_WAITING = 6000  # pieces of audio that no daemon takes: two minutes in pieces of 20 ms
 SILENCE_S = 0.6  # that ends a turn, unless the caller wants another
-
-# Languages that Whisper calls otherwise.
-_WHISPER_CODES = {"nb": "no", "fil": "tl", "jv": "jw", "cmn": "zh", "multi": "auto"}
 
 
 class LiveStream:
@@ -39,12 +35,12 @@ class LiveStream:
     ) -> None:
         """Prepare; `events` connects.
 
-        options : of the session; the language may be a tag such as en-US
+        options : of the session
         wait_s : how long to wait for a daemon that is away
         on_lost : called with a line when the daemon goes away
         """
         self._address = address
-        self._options = _for_whisper({"min_silence_s": SILENCE_S, **options})
+        self._options = {"min_silence_s": SILENCE_S, **options}
         self._wait_s = wait_s
         self._on_lost = on_lost
         self._items: asyncio.Queue[Item | None] = asyncio.Queue(MAX_WAITING)
@@ -72,10 +68,9 @@ class LiveStream:
 
     def change(self, options: dict[str, Any]) -> None:
         """Change options from here on."""
-        changes = _for_whisper(options)
-        self._options |= changes
-        self._changes |= changes
-        self._send(cast(Options, changes))
+        self._options |= options
+        self._changes |= options
+        self._send(cast(Options, options))
 
     def finish(self) -> None:
         """End the audio."""
@@ -158,11 +153,3 @@ class UserTurns:
             published.append(self._end)
             self._open, self._end = False, None
         return published
-
-
-def _for_whisper(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options with Whisper's code of a language tag such as en-US."""
-    if not options.get("language"):
-        return options
-    code = code_of(options["language"].replace("_", "-").partition("-")[0])
-    return {**options, "language": _WHISPER_CODES.get(code, code)}

@@ -59,7 +59,7 @@ def read_terms(path: Path) -> list[Term]:
         line = node.start_mark.line + 1
         try:
             terms.append(_term(_texts(node)))
-        except ValueError as error:
+        except (ValueError, ConfigError) as error:
             raise ConfigError(f"{path}:{line}: {error}") from None
         n_spellings += len(terms[-1].spellings)
         if n_spellings > MAX_SPELLINGS:
@@ -132,7 +132,7 @@ def _term(said: dict[str, tuple[str, ...]]) -> Term:
     (term,), (kind,), (language,) = said["term"], said.get("kind", ("name",)), said.get("language", ("",))
     if kind not in _KINDS:
         raise ValueError(f"`kind` is {kind!r:.60}: expected name, word or acronym")
-    code = code_of(language)
+    code = code_of(language, "`language`") if language else ""
     if code and code not in LANGUAGE_NAMES:
         raise ValueError(f"`language` is {language!r:.60}: expected a language's code or name, such as de or german")
     return Term(term, (term, *said.get("aliases", ())), _KINDS[kind], code)

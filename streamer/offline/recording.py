@@ -74,8 +74,12 @@ def transcribe_segments(
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
     on_unclear: OnUnclear = lambda start_samples, end_samples: None,
+    languages: Sequence[str] = (),
 ) -> Iterator[Segment]:
-    """Yield the segments of a recording that have a length and a text, with their tokens; see `transcribe`."""
+    """Yield the segments of a recording that have a length and a text, with their tokens; see `transcribe`.
+
+    languages : that `auto` may find; empty: all
+    """
     tasks = ("transcribe", "translate") if decoding.settings.task == "both" else (decoding.settings.task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
     language = model.choose_language(decoding.window.language, tasks[-1])
@@ -90,7 +94,7 @@ def transcribe_segments(
         if language == "auto" and features.n_frames:
             encoded = _encode(model, features.first_window())
             language, probabilities = model.run(
-                lambda runtime: detect_language(runtime.decoder_of(encoded), model.tokenizer)
+                lambda runtime: detect_language(runtime.decoder_of(encoded), model.tokenizer, languages)
             )
             on_language(language, probabilities)
         windows = _Windows(model, features, decoding, language, tasks, on_unclear)

@@ -67,7 +67,7 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
     channels: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)] = 1
     language: Annotated[str, msgspec.Meta(max_length=32)] = ""
     # `true`, or the languages to choose from.
-    detect_language: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+    detect_language: Annotated[list[Annotated[str, msgspec.Meta(max_length=32)]], msgspec.Meta(max_length=100)] = []
     # Words and phrases that are likely; `keywords` have a weight: `word:2`.
     keyterm: Terms = []
     keywords: Terms = []
@@ -92,13 +92,6 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
         return self.punctuate or self.smart_format
 
     @property
-    def spoken(self) -> str | None:
-        """The language's code, `auto` for detection, None if not given."""
-        if self.language == "multi" or self.detect_language not in ([], ["false"]):
-            return "auto"
-        return self.language.partition("-")[0].lower() or None
-
-    @property
     def hotwords(self) -> tuple[str, ...] | None:
         """Likely words and phrases, None if not given."""
         weighted = (word.partition(":")[0] for word in self.keywords)
@@ -106,7 +99,13 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def options(self) -> RecordingOptions:
-        return RecordingOptions(language=self.spoken, hotwords=self.hotwords)
+        """How to transcribe a recording. Raises ConfigError for an unknown language."""
+        detect = [language for language in self.detect_language if language.lower() != "false"]
+        return RecordingOptions(
+            language="auto" if detect else self.language,
+            languages=tuple(language for language in detect if language.lower() != "true"),
+            hotwords=self.hotwords,
+        )
 
 
 class _Command(msgspec.Struct):
@@ -141,7 +140,7 @@ class Live(adapter.Adapter):
     timeout_s: float | None = TIMEOUT_S
 
     def __init__(self, query: ListenQuery, *, request_id: str, created: str) -> None:
-        self._query = query
+        self._query, self._options = query, query.options
         self._request_id = request_id
         self._created = created
         self._sha256 = hashlib.sha256()
@@ -216,7 +215,7 @@ class Live(adapter.Adapter):
         return []
 
     def _open(self) -> list[Action]:
-        format, query = self._reader.format, self._query
+        format, query, options = self._reader.format, self._query, self._options
         if self._opened or format is None:
             return []
         self._opened = True
@@ -225,8 +224,9 @@ class Live(adapter.Adapter):
             format=format.encoding.format,
             sample_rate=format.sample_rate,
             channels=format.channels,
-            language=query.spoken,
-            hotwords=query.hotwords,
+            language=options.language,
+            languages=options.languages,
+            hotwords=options.hotwords,
             words=True,
             min_silence_s=silence_ms and min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) / 1000,
         )
@@ -377,7 +377,7 @@ def write_answer(
     if query.paragraphs:
         best["paragraphs"] = _paragraphs(utterances, query.punctuated)
     channel: dict[str, Any] = {"alternatives": [best]}
-    if query.spoken == "auto":
+    if query.options.language == "auto":
         channel["detected_language"] = language
     results: dict[str, Any] = {"channels": [channel]}
     if query.utterances:

@@ -7,6 +7,8 @@ import msgspec
 
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
+from streamer.languages import code_of, codes_of
+from streamer.protocols.text import prompt
 from streamer.settings.setting import Setting
 from streamer.settings.table import CLIENT_OPTIONS
 from streamer.settings.values import expected
@@ -20,9 +22,9 @@ def _whole_number(low: int, high: int) -> msgspec.Meta:
     return msgspec.Meta(ge=low, le=high, description=f"a whole number from {low} to {high}")
 
 
-def _text(description: str, most: int, least: int = 0, but: str = "") -> msgspec.Meta:
+def _text(description: str, most: int | None = None, least: int = 0) -> msgspec.Meta:
     """Text without control characters, and without half a surrogate pair, which nothing could write as UTF-8."""
-    pattern = rf"\A{but}[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
+    pattern = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
     return msgspec.Meta(min_length=least, max_length=most, pattern=pattern, description=description)
 
 
@@ -33,14 +35,15 @@ def _list_of(item: msgspec.Meta) -> Any:  # noqa: ANN401 - a type
 
 
 _TRUE_OR_FALSE = msgspec.Meta(description="true or false")
+_LANGUAGE = _text("a language's name or code such as 'en'", 32)
 
 
 def _type_of(setting: Setting) -> Any:  # noqa: ANN401 - a type
     """Return what a client may send for a setting: what the setting may be, but only one line of bounded length."""
     if setting.name == "decoding.language":
-        return Annotated[str, _text("a language code such as 'en'", 32, 1)]
+        return Annotated[str, _LANGUAGE]
     if setting.kind is str and not setting.choices:
-        return Annotated[str, _text("one line of at most 2000 characters", 2_000)]  # a model sees about 200 tokens
+        return Annotated[str, _text("one line")]
     if setting.kind == tuple[str, ...]:
         return _list_of(_text("one line of 1 to 100 characters", 100, 1))
     return Annotated[setting.type, msgspec.Meta(description=expected(setting))]
@@ -50,10 +53,18 @@ def _type_of(setting: Setting) -> Any:  # noqa: ANN401 - a type
 OPTIONS: dict[str, Any] = {
     **{name: _type_of(setting) for name, setting in CLIENT_OPTIONS.items()},
     # Languages that `auto` may find; empty: all.
-    "languages": _list_of(_text("a language code such as 'en'", 32, 1, but=r"(?!auto\Z)")),
+    "languages": _list_of(_LANGUAGE),
     # Whether partials and finals carry their words one by one.
     "words": Annotated[bool, _TRUE_OR_FALSE],
 }
+
+
+def _normalise(options: "SessionOptions") -> None:
+    """Replace languages by their codes, and a prompt by its end. Raises ConfigError for an unknown language."""
+    msgspec.structs.force_setattr(options, "language", code_of(options.language) if options.language else None)
+    msgspec.structs.force_setattr(options, "languages", options.languages and codes_of(options.languages))
+    msgspec.structs.force_setattr(options, "initial_prompt", prompt(options.initial_prompt))
+
 
 if TYPE_CHECKING:
 
@@ -69,6 +80,7 @@ else:
         "SessionOptions",
         [(name, type | None, None) for name, type in OPTIONS.items()],
         module=__name__,
+        namespace={"__post_init__": _normalise},
         frozen=True,
         kw_only=True,
     )

@@ -10,10 +10,9 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
-from streamer.errors import ProtocolError
+from streamer.errors import ConfigError, ProtocolError
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions
-from streamer.protocols.text import prompt
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
 MAX_MESSAGE_CHARS = 100_000  # without audio: to decode millions of keys would delay all clients
@@ -60,7 +59,6 @@ class ALaw(msgspec.Struct, frozen=True, tag="audio/pcma"):
 # Samples a second, and how they are written.
 FORMATS: dict[type, tuple[int, Encoding]] = {Pcm: (24_000, LINEAR16), MuLaw: (8_000, MULAW), ALaw: (8_000, ALAW)}
 
-_Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=100)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=100)]
 
@@ -71,7 +69,7 @@ class TranscriptionConfig(msgspec.Struct, frozen=True, omit_defaults=True):
     model: _Name | None = None
     language: _Name | None = None
     languages: _Names | None = None
-    prompt: _Text | None = None
+    prompt: str | None = None
     keywords: _Names | None = None
 
 
@@ -120,9 +118,13 @@ class SessionConfig(msgspec.Struct, frozen=True):
     def updated(self, patch: dict[str, Any]) -> "SessionConfig":
         """Return the configuration with a client's changes. Raises InvalidRequestError."""
         try:
-            return msgspec.convert(_merge(msgspec.to_builtins(self), patch), SessionConfig)
+            updated = msgspec.convert(_merge(msgspec.to_builtins(self), patch), SessionConfig)
+            updated.options()
         except msgspec.ValidationError as error:
             raise _invalid(error, "session") from None
+        except ConfigError as error:
+            raise InvalidRequestError("invalid_value", str(error), "session.audio.input.transcription") from None
+        return updated
 
     def flat(self) -> dict[str, Any]:
         """Return the configuration in its older shape."""
@@ -142,9 +144,9 @@ class SessionConfig(msgspec.Struct, frozen=True):
         elif isinstance(turns, SemanticVad):
             silence_s, unfinished_s = EAGERNESS_S[turns.eagerness]
         return SessionOptions(
-            language=text.language or None,
+            language=text.language,
             languages=text.languages,
-            initial_prompt=prompt(text.prompt),
+            initial_prompt=text.prompt,
             hotwords=tuple(filter(None, map(one_line, text.keywords))) if text.keywords is not None else None,
             words=True,
             vad_threshold=threshold,

@@ -11,7 +11,7 @@ import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
-from streamer.languages import LANGUAGE_NAMES, code_of
+from streamer.languages import LANGUAGE_NAMES
 from streamer.outputs.subtitles import open_writer
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 
@@ -51,9 +51,9 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def options(self) -> RecordingOptions:
         return RecordingOptions(
-            language=code_of(self.language) or None,
+            language=self.language,
             task=self.task,
-            prompt=" ".join(self.prompt.split()) or None,
+            prompt=self.prompt,
             temperature=self.temperature,
         )
 

@@ -3,15 +3,18 @@
 from dataclasses import dataclass
 
 from streamer.events import Final
+from streamer.languages import code_of, codes_of
 from streamer.protocols.native import StreamTask
+from streamer.protocols.text import prompt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordingOptions:
-    """How to transcribe a recording. None: the daemon's setting."""
+    """How to transcribe a recording. None: the daemon's setting. Raises ConfigError for an unknown language."""
 
-    # Language code such as `en`, or `auto`.
+    # By code, name or tag, or `auto`: kept as Whisper's code; and languages that `auto` may find, empty: all.
     language: str | None = None
+    languages: tuple[str, ...] = ()
     task: StreamTask | None = None
     prompt: str | None = None
     hotwords: tuple[str, ...] | None = None
@@ -19,6 +22,11 @@ class RecordingOptions:
 
     # At most five, or `decoding.beam_size`.
     beam_size: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "language", code_of(self.language) if self.language else None)
+        object.__setattr__(self, "languages", codes_of(self.languages))
+        object.__setattr__(self, "prompt", prompt(self.prompt) or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,10 @@ from streamer.outside import one_line
 
 logger = logging.getLogger(__name__)
 
+# Of a prompt's end: many more than a model sees of it.
+MAX_PROMPT_CHARS = 10_000
+
 # Limits of `SessionOptions`.
-MAX_PROMPT_CHARS = 2000
 MAX_HOTWORDS = 100
 MAX_HOTWORD_CHARS = 100
 
@@ -40,8 +42,8 @@ def bare(word: str) -> str:
 
 
 def prompt(text: str | None) -> str | None:
-    """Return the end of a prompt, as much as `SessionOptions` accepts."""
-    return one_line(text)[-MAX_PROMPT_CHARS:] if text else None
+    """Return the end of a prompt, in one line: what a model sees of it, and more."""
+    return text and one_line(text[-MAX_PROMPT_CHARS:])
 
 
 def hotwords(phrases: Iterable[str] | None) -> tuple[str, ...] | None:

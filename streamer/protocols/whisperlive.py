@@ -16,7 +16,7 @@ from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, read_json, say_json
 from streamer.protocols.native import StreamStart, StreamTask
-from streamer.protocols.text import hotwords, note_model, prompt
+from streamer.protocols.text import hotwords, note_model
 
 END_OF_AUDIO = b"END_OF_AUDIO"
 ENCODINGS = {"float32": FLOAT32, "int16": LINEAR16, "uint8": PCM[1]}
@@ -122,16 +122,16 @@ class WhisperLive(Adapter):
         if config.model:
             note_model(config.model)
         self._completed = deque(maxlen=min(max(config.send_last_n_segments or N_SEGMENTS, 1), MAX_SEGMENTS))
-        self._language_known = bool(config.language)
         phrases = config.hotwords.split(",") if isinstance(config.hotwords, str) else config.hotwords
         start = StreamStart(
             format=ENCODINGS[config.audio_format].format,
-            language=config.language or None,
+            language=config.language,
             task=config.task,
             hotwords=hotwords(phrases),
-            initial_prompt=prompt(config.initial_prompt),
+            initial_prompt=config.initial_prompt,
             words=bool(config.word_timestamps),
         )
+        self._language_known = start.language not in (None, "auto")
         return [Open(start)]
 
     def _detected(self, language: str) -> list[Action]:

@@ -121,10 +121,12 @@ class Wyoming(Adapter):
         self._language = ""
         # Whether audio-stop was received and the transcript is pending.
         self._finishing = False
-        # Whether an error has ended the connection.
-        self._failed = False
+        # Whether the client has sent all, and whether an error has ended the connection.
+        self._complete = self._failed = False
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
+        """Handle bytes of the client; none: it has sent all, and may wait for transcripts."""
+        self._complete = not message
         try:
             self._reader.feed(message.encode("utf-8") if isinstance(message, str) else message)
         except ProtocolError as error:
@@ -151,9 +153,9 @@ class Wyoming(Adapter):
         try:
             while not self._finishing and (event := self._reader.next()) is not None:
                 actions += self._process(event)
-        except (ProtocolError, msgspec.ValidationError) as error:
-            actions += self._fail(error)
-        return actions
+        except (StreamerError, msgspec.ValidationError) as error:
+            return [*actions, *self._fail(error)]
+        return [*actions, Hangup()] if self._complete and not self._finishing else actions
 
     def _process(self, event: WyomingEvent) -> list[Action]:
         match event.type:
@@ -188,7 +190,7 @@ class Wyoming(Adapter):
         return StreamStart(
             sample_rate=format.sample_rate,
             channels=format.channels,
-            language=request.language or None,
+            language=request.language,
             hotwords=hotwords([*(request.transcript_names or ()), *(request.transcript_terms or ())]),
             words=True,
         )

@@ -106,6 +106,7 @@ class _Connection:
         self.gone = asyncio.Event()
         self._reader = reader
         self._writer = writer
+        self._complete = False  # whether the client has sent all
         self._metrics = context.metrics
         writer.transport.set_write_buffer_limits(high=MAX_UNSENT_BYTES)
 
@@ -113,15 +114,18 @@ class _Connection:
         """Do nothing: these connections have no access log."""
 
     async def receive(self) -> bytes:
-        """Return the next bytes, split anywhere. Raises ClientGoneError at the end."""
-        data = b""
+        """Return the next bytes, split anywhere; none once, when the client has sent all. Raises ClientGoneError.
+
+        It may have shut down its sending half only, and still read. If it is gone, that shows when something is sent.
+        """
         with contextlib.suppress(OSError):
-            data = await self._reader.read(READ_BYTES)
-        if not data:
-            self.gone.set()
-            raise ClientGoneError
-        self._metrics.received_bytes.inc(len(data))
-        return data
+            if not self._complete:
+                data = await self._reader.read(READ_BYTES)
+                self._complete = not data
+                self._metrics.received_bytes.inc(len(data))
+                return data
+            await asyncio.shield(self._writer.wait_closed())  # which others wait for, too
+        raise ClientGoneError
 
     async def send_text(self, text: str) -> None:
         """Send a line, waiting while too much is unsent. Raises ClientGoneError."""
@@ -140,6 +144,8 @@ class _Connection:
                 self._writer.write_eof()
                 while await self._reader.read(READ_BYTES):
                     pass
+                self._writer.close()  # once all is sent
+                await self._writer.wait_closed()
 
 
 async def announce(kind: str, host: str, port: int) -> None:

@@ -23,10 +23,9 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import (
     check_decode_options,
-    initial_prompt,
+    prompt_tokens,
     resolve_decoding,
     temperatures,
-    text_tokens,
 )
 from streamer.whisper.result import Hypothesis
 
@@ -154,8 +153,8 @@ class WhisperDecoder:
         filters = self._options.filters
         if hotwords:
             filters = (HotWords(tokenizer, hotwords, self._decoding.hotwords_boost), *filters)
-        initial = tuple(text_tokens(initial_prompt(prompt, hotwords, self._model), tokenizer))
-        return initial, dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
+        options = dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
+        return prompt_tokens(prompt, hotwords, self._model), options
 
     def _prompt(self, request: Request, initial: tuple[int, ...], capacity: int) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""

@@ -44,9 +44,9 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
         "beam_size": options.beam_size,
     }
     chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
-    # The model sees the end of a prompt that is too long.
-    check_decode_options(msgspec.structs.replace(chosen, initial_prompt=""), model)
-    return chosen
+    check_decode_options(chosen, model)
+    language = model.choose_language(chosen.language, chosen.task, options.languages)
+    return msgspec.structs.replace(chosen, language=language)
 
 
 def recorded_segments(
@@ -57,9 +57,12 @@ def recorded_segments(
     *,
     on_progress: Callable[[int], None],
     on_language: OnLanguage,
+    languages: Sequence[str] = (),
 ) -> Iterator[RecordedSegment]:
     """Transcribe a recording (see `transcribe_segments`), with terms spelled as in a glossary."""
-    segments = transcribe_segments(model, blocks, decoding, on_progress=on_progress, on_language=on_language)
+    segments = transcribe_segments(
+        model, blocks, decoding, on_progress=on_progress, on_language=on_language, languages=languages
+    )
     for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
         yield RecordedSegment(
             final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
@@ -162,8 +165,7 @@ class Recordings:
         job.work = YieldToLive(wait_idle, lambda: self._check(job))
         model.call_before(job.work.wait)
         decoding = choose_decoding(self._settings.decoding, job.options, model)
-        language = model.choose_language(decoding.language, decoding.task)
-        job.language = language if language != "auto" else ""
+        job.language = decoding.language if decoding.language != "auto" else ""
         segments = recorded_segments(
             model,
             job.audio(),
@@ -171,6 +173,7 @@ class Recordings:
             self._glossary,
             on_progress=job.note_progress,
             on_language=job.note_language,
+            languages=job.options.languages,
         )
         for segment in segments:
             job.put(segment)

@@ -118,11 +118,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     named = {setting.name: getattr(options, name) for name, setting in CLIENT_OPTIONS.items()}
     settings = settings.having({name: value for name, value in named.items() if value is not None})
     decoding, stream = settings.decoding, settings.stream
-    language, task = decoding.language, decoding.task
-    for code in options.languages or ():
-        model.tokenizer.start_sequence(code, task)
-    if language == "auto" and len(set(options.languages or ())) == 1:
-        (language,) = set(options.languages or ())
+    task, languages = decoding.task, options.languages or ()
     margin_s, probability = when_stable(stream)
     # A client that chooses how much silence ends speech means that it makes the text final, too.
     final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
@@ -141,8 +137,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         no_speech_threshold=_or(decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(decoding.compression_ratio_threshold, math.inf),
-        language=model.choose_language(language, task),
-        languages=options.languages or (),
+        language=model.choose_language(decoding.language, task, languages),
+        languages=languages,
         task="transcribe" if task == "both" else task,
         translated=task == "both",
         options=check_decode_options(decoding, model),

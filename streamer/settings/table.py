@@ -146,7 +146,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     language: str = _openai(
         "auto",
-        "spoken language, such as en or german; auto finds it out",
+        "spoken language, such as german, de or de-AT; auto finds it out",
         metavar="L",
         group="Decoding",
         live=True,
@@ -249,7 +249,7 @@ class DecodingSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     initial_prompt: str = _openai(
         "",
-        "text shown to the model before the first window, as if it had been said",
+        "text before the first window, as if it had been said; its last 223 tokens count",
         metavar="TEXT",
         live=True,
         client="initial_prompt",

@@ -52,7 +52,7 @@ def checked(setting: Setting, value: object, where: str) -> object:
     if setting.may_be_none and isinstance(value, str) and value.strip().lower() == NONE:
         return None
     if setting.name == "decoding.language" and isinstance(value, str):
-        value = code_of(value)
+        value = code_of(value, where)
     try:
         # msgspec takes no subclass of float, such as numpy.float64.
         return msgspec.convert(float(value) if isinstance(value, float) else value, setting.type)

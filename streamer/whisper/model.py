@@ -114,14 +114,20 @@ class WhisperModel:
         """Whether it is known which attention heads follow the audio; if not, many are averaged."""
         return are_known(self.generation.alignment_heads, self.dims)
 
-    def choose_language(self, wanted: str, task: str) -> str:
+    def choose_language(self, wanted: str, task: str, languages: Sequence[str] = ()) -> str:
         """Return the language to decode in (see `Tokenizer.choose_language`); warn of a task it was not trained for.
+
+        languages : that `auto` may find; empty: all
 
         Raises ConfigError if the model does not know the language, or cannot translate.
         """
         if task == "both" and self.tokenizer.known_languages == ["en"]:
             raise ConfigError(f"task is both, and {self.name} knows English only: choose a multilingual model")
-        language = self.tokenizer.choose_language(wanted, "translate" if task == "both" else task)
+        known_task = "translate" if task == "both" else task
+        for code in languages:
+            self.tokenizer.start_sequence(code, known_task)
+        only = wanted == "auto" and len(languages) == 1
+        language = self.tokenizer.choose_language(languages[0] if only else wanted, known_task)
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
         if task != "transcribe" and dims.n_text_layer < dims.n_audio_layer // 2:

@@ -5,6 +5,7 @@ Source: openai-whisper's `transcribe.py` (what is taken from the command line) a
 
 import dataclasses
 import itertools
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import msgspec
 
 from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
+from streamer.languages import LANGUAGE_NAMES, nearest
 from streamer.settings.table import AUTO, DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
@@ -28,17 +30,15 @@ from streamer.whisper.decode.window import FILE_BEAMS, FILE_BEST_OF, WindowOptio
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.locate import is_published
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.tokens.special import LANGUAGES
 from streamer.whisper.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # Temperatures go up to this.
 HOTTEST = 1.0
 
 # Largest context of any Whisper's decoder.
 MAX_TEXT_CTX = 448
-
-# Characters of an initial prompt. Ten times as many as fit a context; to count the tokens of a million takes seconds.
-MAX_PROMPT_LENGTH = 10_000
 
 # Before a transcript: its start, the language, the task, and whether there are timestamps.
 START_TOKENS = 4
@@ -112,9 +112,7 @@ def resolve_decoding(
             keep_attention=False,
         ),
         generation=_generation(decoding, model),
-        initial_prompt=tuple(
-            text_tokens(initial_prompt(decoding.initial_prompt, check_hotwords(decoding.hotwords), model), tokenizer)
-        ),
+        initial_prompt=prompt_tokens(decoding.initial_prompt, check_hotwords(decoding.hotwords), model),
         condition_on_previous_text=is_conditioned(decoding, model),
         speech=_speech_in_files(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
         words=words or decoding.word_timestamps,
@@ -206,10 +204,17 @@ def temperatures(decoding: DecodingSettings) -> tuple[float, ...]:
     return tuple(round(first + i * increment, 6) for i in range(n_more + 1))
 
 
-def initial_prompt(prompt: str, hotwords: tuple[str, ...], model: WhisperModel) -> str:
-    """Return the text before the first window: a prompt, behind hot words for a model that was trained with prompts."""
+def prompt_tokens(prompt: str, hotwords: tuple[str, ...], model: WhisperModel) -> tuple[int, ...]:
+    """Return the text before the first window: a prompt, behind hot words for a model that was trained with prompts.
+
+    Of one that is too long the decoder sees the end: half of its context is for what was said before.
+    """
     words = hotwords_prompt(hotwords) if model.generation.prompted else ""
-    return " ".join(part for part in (words, prompt.strip()) if part)
+    tokens = text_tokens(f"{words} {prompt.strip()}", model.tokenizer)
+    most = model.dims.n_text_ctx // 2 - 1
+    if len(tokens) > most:
+        logger.info("initial prompt: the model sees the last %d of its %d tokens", most, len(tokens))
+    return tuple(tokens)
 
 
 def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter | HotWords, ...]:
@@ -235,9 +240,8 @@ def check_decoding(settings: Settings, *, streaming: bool) -> None:
     _check_language(settings)
     if not streaming:
         _check_search(decoding)
-    for name, text in (("initial_prompt", decoding.initial_prompt), ("prefix", decoding.prefix)):
-        # A token never goes on behind a space, so that a text has at least as many tokens as words.
-        _check_length(name, len(text.split()), MAX_TEXT_CTX // 2 - 1, "words")
+    # A token never goes on behind a space, so that a text has at least as many tokens as words.
+    _check_length("prefix", len(decoding.prefix.split()), MAX_TEXT_CTX // 2 - 1, "words")
     parse_suppress_tokens(decoding.suppress_tokens)
     check_suppress_regex(decoding.suppress_regex)
     if decoding.grammar:
@@ -285,13 +289,7 @@ def check_decode_options(options: DecodingSettings, model: WhisperModel) -> Deco
             f"beam_size is {n_beams}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
             " the model was loaded for; to have more, start the program with a larger --beam-size"
         )
-    options = msgspec.structs.replace(options, hotwords=check_hotwords(options.hotwords), beam_size=n_beams)
-    _check_length("initial_prompt", len(options.initial_prompt), MAX_PROMPT_LENGTH, "characters")
-    prompt = text_tokens(initial_prompt(options.initial_prompt, options.hotwords, model), model.tokenizer)
-    name = "initial_prompt, with the hot words before it," if options.hotwords else "initial_prompt"
-    # Half of the context is for what was said before, behind a token that says so.
-    _check_length(name, len(prompt), model.dims.n_text_ctx // 2 - 1, "tokens")
-    return options
+    return msgspec.structs.replace(options, hotwords=check_hotwords(options.hotwords), beam_size=n_beams)
 
 
 def _check_language(settings: Settings) -> None:
@@ -299,8 +297,11 @@ def _check_language(settings: Settings) -> None:
     # The tokenizers of other models know their languages.
     if name != AUTO and not is_published(name):
         return
-    if language not in ("auto", *LANGUAGES):
-        raise ConfigError(f"language is {language!r:.60}: expected auto, or one of {', '.join(LANGUAGES)}")
+    if language not in ("auto", *LANGUAGE_NAMES):
+        raise ConfigError(
+            f"language is {language!r}, which Whisper does not know: expected auto, or a language's name or code such"
+            f" as german or de{nearest(language)}"
+        )
     if name.endswith(".en"):
         if language not in ("auto", "en"):
             raise ConfigError(f"language is {language}, and {name} knows English only: choose a multilingual model")

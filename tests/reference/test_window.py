@@ -379,6 +379,17 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
         detect_language(SimpleNamespace(begin=lambda: None, feed=lambda *_: (NANS, NANS)), TOKENIZER)
 
 
+@pytest.mark.parametrize(("among", "found"), [((), "fr"), (("en", "de"), "de")])
+def test_a_language_is_detected_among_some_or_all(among: tuple[str, ...], found: str) -> None:
+    languages = {"en": 0, "de": 1, "fr": 2}
+    tokenizer: Untyped = SimpleNamespace(languages=languages, special=SimpleNamespace(start_of_transcript=3))
+    logits = np.array([[[0.0, 1.0, 2.0, 9.0]]], np.float32)
+    decoder = SimpleNamespace(begin=lambda: None, feed=lambda *_: (logits, None))
+    language, probabilities = detect_language(decoder, tokenizer, among)
+    assert (language, list(probabilities)) == (found, list(among or languages))
+    assert sum(probabilities.values()) == pytest.approx(1)
+
+
 def test_speech_has_at_most_a_token_for_each_encoder_position() -> None:
     assert max_tokens_for(0) == 16
     assert max_tokens_for(2 * SAMPLE_RATE) == 16 + 100

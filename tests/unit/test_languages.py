@@ -1,11 +1,74 @@
-"""Languages by their names."""
+"""Languages by the names that people and programs give them."""
 
-from streamer.languages import code_of
+import locale
+
+import pytest
+import whisper.tokenizer
+
+from streamer.errors import ConfigError
+from streamer.languages import _CODES, _NAMES, LANGUAGE_NAMES, _folded, code_of, codes_of, nearest
 from streamer.settings.load import load_settings
 
+SPELLINGS = {
+    "en": "en EN en-US en_US eng English en_GB.UTF-8",
+    "de": "de de-AT German deutsch DEUTSCH deu ger de_DE@euro",
+    "pt": "pt-BR pt_BR Português portugues",
+    "zh": "zh-CN zh_Hant zh-Hant-TW cmn cmn-Hans 中文 mandarin chi",
+    "no": "no nb nb-NO nob norsk Bokmål Norwegian-Bokmål",
+    "nn": "nn nn-NO nynorsk",
+    "he": "iw he heb עברית",
+    "id": "in ind Bahasa_Indonesia",
+    "fr": "fre fra français FRANCAIS fr-CA",
+    "yi": "ji yi",
+    "jw": "jv jw javanese",
+    "tl": "fil fil-PH tl",
+    "ht": "haitian-creole Haitian_Creole ht",
+    "yue": "yue yue-HK Cantonese",
+    "auto": "auto Auto und mul multi",
+    "tlh": "tlh tlh-Latn",  # a fine-tune may have it
+}
 
-def test_a_language_may_be_named_as_openai_whisper_names_it() -> None:
-    assert [code_of(name) for name in ("German", "mandarin", "haitian creole", "en", "auto", "klingon")] == [
-        *("de", "zh", "ht", "en", "auto", "klingon")
-    ]
-    assert load_settings(None, {"STREAMER_DECODING_LANGUAGE": "German"}, {}).decoding.language == "de"
+
+@pytest.mark.parametrize("code", SPELLINGS)
+def test_a_language_is_known_however_it_is_spelled(code: str) -> None:
+    assert {code_of(spelling) for spelling in SPELLINGS[code].split()} == {code}
+    assert (code_of(f" {code}\n"), code_of("Haitian Creole"), code_of("")) == (code, "ht", "auto")
+
+
+def test_names_are_those_of_openai_whisper_and_of_the_system() -> None:
+    assert list(LANGUAGE_NAMES) == list(whisper.tokenizer.LANGUAGES)
+    assert {name: code_of(name) for name in whisper.tokenizer.TO_LANGUAGE_CODE} == whisper.tokenizer.TO_LANGUAGE_CODE
+    named = {name: code_of(alias) for name, alias in locale.locale_alias.items() if _folded(name) in _CODES}
+    assert len(named) > 100
+    assert {name: code_of(name) for name in named} == named
+
+
+def test_each_name_is_of_one_language() -> None:
+    names = [(_folded(name), code) for code, *others in _NAMES for name in {code, *others}]
+    assert len({name for name, _ in set(names)}) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("given", "near"),
+    [("klingon", ""), ("Germn", "de (German)"), ("portugese", "pt (Portuguese)"), ("x" * 10**6, ""), ("a\nb", "")],
+)
+def test_another_is_refused_in_one_line_with_the_nearest(given: str, near: str) -> None:
+    with pytest.raises(ConfigError, match=r"^language is '[^\n]*: expected auto, or a language's name") as refusal:
+        code_of(given)
+    assert len(str(refusal.value)) < 250
+    assert str(refusal.value).endswith(f"; the nearest: {near}" if near else "de-AT")
+
+
+def test_languages_to_choose_from_are_codes_each_once() -> None:
+    assert codes_of(["German", "de-AT", "EN"]) == ("de", "en")
+    for wrong in ("auto", "und"):
+        with pytest.raises(ConfigError, match="languages has auto"):
+            codes_of(["de", wrong])
+    assert nearest("germ", {"de"}) == "; the nearest: de (German)"
+    assert nearest("germ", {"en"}) == ""
+
+
+def test_settings_name_where_a_language_was_set() -> None:
+    assert load_settings(None, {"STREAMER_DECODING_LANGUAGE": "Deutsch"}, {}).decoding.language == "de"
+    with pytest.raises(ConfigError, match=r"^--language is 'klingon'"):
+        load_settings(None, {}, {"decoding.language": "klingon"})

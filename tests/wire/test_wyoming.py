@@ -9,7 +9,7 @@ import pytest
 from wyoming.asr import Transcript
 from wyoming.audio import AudioChunk, AudioStop
 from wyoming.client import AsyncTcpClient
-from wyoming.event import Event
+from wyoming.event import Event, async_read_event, async_write_event
 from wyoming.ping import Ping, Pong
 
 from streamer.errors import ConfigError
@@ -44,6 +44,11 @@ async def read_transcript(client: AsyncTcpClient) -> str:
             return Transcript.from_event(event).text
 
 
+async def events(reader: asyncio.StreamReader) -> AsyncIterator[Event]:
+    while (event := await within(async_read_event(reader))) is not None:
+        yield event
+
+
 def chunk(n_bytes: int) -> Event:
     return AudioChunk(16_000, 2, 1, bytes(n_bytes)).event()
 
@@ -67,6 +72,39 @@ async def test_a_client_that_vanishes_is_given_up() -> None:
             await within(stream.written.wait())
         await within(stream.abandoned.wait())
         await running.value("streamer_streams", {}, 0.0)
+
+
+async def test_a_client_that_shuts_down_its_sending_half_gets_its_transcripts() -> None:
+    async with listening() as (running, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for n_bytes in (2048, 64):
+            for event in (chunk(n_bytes), AudioStop().event()):
+                await async_write_event(event, writer)
+        writer.write_eof()
+        received = [event async for event in events(reader)]
+        assert [event.data["text"] for event in received if Transcript.is_type(event.type)] == [
+            "2048 bytes",
+            "64 bytes",
+        ]
+        writer.close()
+        assert len(running.streams.opened) == 2
+        await until(lambda: not running.server.n_connections)
+
+
+@pytest.mark.parametrize("complete", [True, False])
+async def test_nothing_is_left_of_a_client_that_is_gone(complete: bool) -> None:
+    async with listening() as (running, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        await async_write_event(chunk(2048), writer)
+        if complete:
+            await async_write_event(AudioStop().event(), writer)
+            writer.close()
+        else:
+            writer.write_eof()
+        await within((await running.streams.first()).abandoned.wait())
+        await until(lambda: not running.server.n_connections)
+        await running.value("streamer_streams", {}, 0.0)
+        writer.close()
 
 
 async def test_who_is_one_too_many_is_told_so_and_has_room_later() -> None:

@@ -1,7 +1,7 @@
 """Decoding of one window, as openai-whisper's `decoding.py`, with the model's own generation settings."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -267,11 +267,13 @@ def _attention(decoder: TokenDecoder, given: FloatArray, text: Candidate, contex
     return np.concatenate(rows, axis=1)
 
 
-def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
-    """Return the language of the window that the decoder holds, and the probability of each."""
+def detect_language(
+    decoder: TokenDecoder, tokenizer: Tokenizer, languages: Collection[str] = ()
+) -> tuple[str, Mapping[str, float]]:
+    """Return the language of the window that the decoder holds, and the probability of each: of some, or of all."""
     decoder.begin()
     ((logits,),), _ = decoder.feed([tokenizer.special.start_of_transcript])
-    codes = list(tokenizer.languages)
+    codes = [code for code in tokenizer.languages if not languages or code in languages]
     log_probs = log_softmax(logits[[tokenizer.languages[code] for code in codes]])
     probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
     return max(probabilities, key=probabilities.__getitem__), probabilities

@@ -12,6 +12,7 @@ from pathlib import Path
 import tokenizers
 
 from streamer.errors import ConfigError
+from streamer.languages import nearest
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import ENGLISH_ONLY, LANGUAGE, find_special
 
@@ -106,8 +107,8 @@ class Tokenizer:
             return [self.special.start_of_transcript]
         if language not in self.languages:
             raise ConfigError(
-                f"the model does not know the language {language!r}: expected auto or one of"
-                f" {', '.join(self.languages)}"
+                f"the model does not know the language {language!r}: expected auto or one of its"
+                f" {len(self.languages)}, such as {next(iter(self.languages))}{nearest(language, self.languages)}"
             )
         task_token = self.special.translate if task == "translate" else self.special.transcribe
         return [self.special.start_of_transcript, self.languages[language], task_token]

@@ -102,7 +102,7 @@ def test_endpointing_is_the_silence_that_ends_speech(asked: str, silence_s: floa
 
 def test_older_clients_write_true_with_a_capital() -> None:
     query = asked(interim_results=["True"], punctuate=["False"], language=["multi"])
-    assert (query.interim_results, query.punctuated, query.spoken) == (True, False, "auto")
+    assert (query.interim_results, query.punctuated, query.options.language) == (True, False, "auto")
 
 
 @pytest.mark.parametrize(

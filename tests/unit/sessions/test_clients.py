@@ -39,7 +39,7 @@ MODEL = cast(
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
         loaded=True,
-        choose_language=lambda language, task: language,
+        choose_language=lambda language, task, languages=(): language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],
             encode=lambda text: [0 for _ in text.split()],

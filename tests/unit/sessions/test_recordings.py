@@ -113,6 +113,9 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
             await collect(await recordings.open(sentence, RecordingOptions(language="xx")))
         with pytest.raises(ConfigError, match="beam_size"):
             await collect(await recordings.open(sentence, RecordingOptions(beam_size=16)))
+        with pytest.raises(ConfigError, match="language 'de'"):
+            await collect(await recordings.open(sentence, RecordingOptions(languages=("en", "de"))))
+        assert await collect(await recordings.open(sentence, RecordingOptions(languages=("en",))))
         # The model sees as much of it as it can.
         assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
 

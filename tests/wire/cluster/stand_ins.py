@@ -79,7 +79,7 @@ MODEL = cast(
         generation=SimpleNamespace(prompted=False),
         knows_heads=True,
         fork=lambda: None,
-        choose_language=lambda language, task: language,
+        choose_language=lambda language, task, languages=(): language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],
             encode=lambda text: [0 for _ in text.split()],

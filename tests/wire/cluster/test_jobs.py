@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,7 @@ class Transcriber:
         *more: object,
         on_progress: Callable[[int], None],
         on_language: Callable[[str, Any], None],
+        languages: Sequence[str],
     ) -> Iterator[RecordedSegment]:
         self.n_runs += 1
         run = self.n_runs

@@ -130,7 +130,7 @@ def test_special_tokens_and_times_are_not_text() -> None:
 
 @pytest.mark.parametrize("language", ["xx", "", "EN", "endoftext", "auto"])
 def test_a_language_that_is_not_known(language: str) -> None:
-    with pytest.raises(ConfigError, match=r"does not know the language .*: expected auto or one of en"):
+    with pytest.raises(ConfigError, match=r"does not know the language .*: expected auto or one of its 1, such as en"):
         TOKENIZER.start_sequence(language, "transcribe")
 
 
