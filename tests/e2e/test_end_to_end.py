@@ -4,6 +4,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -58,15 +59,28 @@ def check_first(text: str) -> None:
     assert wer(sample_text(*FIRST_S), text) <= MAX_FIRST_WER
 
 
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    """A daemon for clients' own audio, with room for two."""
+@contextmanager
+def daemon_for_two() -> Iterator[Daemon]:
     with running("--input", "none", environ={"STREAMER_SERVER_MAX_STREAMS": "2"}) as daemon:
         yield daemon
         outcome = daemon.stop()
         assert outcome.exit_code == 0, outcome.stderr
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr, outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """A daemon for clients' own audio, with room for two."""
+    with daemon_for_two() as daemon:
+        yield daemon
+
+
+@pytest.fixture
+def rested() -> Iterator[Daemon]:
+    """Another one that has transcribed nothing yet, and so takes two however slow it will be."""
+    with daemon_for_two() as daemon:
+        yield daemon
 
 
 @pytest.fixture(scope="module")
@@ -144,9 +158,9 @@ async def test_other_formats_say_the_same(daemon: Daemon) -> None:
 
 
 @pytest.mark.slow
-async def test_two_clients_at_once_each_get_their_own_text(daemon: Daemon) -> None:
+async def test_two_clients_at_once_each_get_their_own_text(rested: Daemon) -> None:
     first, second = await asyncio.gather(
-        transcribe(daemon, recording(SAMPLE, *FIRST_S)), transcribe(daemon, recording(SAMPLE, *SECOND_S))
+        transcribe(rested, recording(SAMPLE, *FIRST_S)), transcribe(rested, recording(SAMPLE, *SECOND_S))
     )
     check_sample(first, *FIRST_S)
     check_promises(second.events)
@@ -235,30 +249,30 @@ async def test_what_was_said_is_final_when_a_client_stops_to_send(daemon: Daemon
 
 
 @pytest.mark.slow
-async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:
+async def test_too_many_clients_are_told_to_come_back(rested: Daemon) -> None:
     async with (
-        connected(daemon.address("/v1/stream")) as (one, first),
-        connected(daemon.address("/v1/stream")) as (two, second),
+        connected(rested.address("/v1/stream")) as (one, first),
+        connected(rested.address("/v1/stream")) as (two, second),
     ):
         for connection, received in ((one, first), (two, second)):
             await connection.send(b"\0\0")
             await received.wait_for(Ready)
-        refused = await transcribe_refused(daemon)
+        refused = await transcribe_refused(rested)
         (error,) = refused.events
         assert (error.code, error.fatal) == ("busy", True)  # type: ignore[attr-defined]
         assert refused.close_code == 1013
         assert refused.close_reason.startswith("busy: all 2 places for clients' audio are taken")
-    check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
+    check_sample(await transcribe_when_free(rested, *FIRST_S), *FIRST_S)
 
 
 @pytest.mark.slow
-async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(daemon: Daemon) -> None:
+async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(rested: Daemon) -> None:
     for _ in range(2):
-        async with connect(daemon.address("/v1/stream"), proxy=None) as connection:
+        async with connect(rested.address("/v1/stream"), proxy=None) as connection:
             await send_audio(connection, recording(SAMPLE, 0.0, 3.0))
             connection.transport.abort()
-    check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
-    assert daemon.health()["status"] == "ok"
+    check_sample(await transcribe_when_free(rested, *FIRST_S), *FIRST_S)
+    assert rested.health()["status"] == "ok"
 
 
 async def transcribe_refused(daemon: Daemon) -> Received:

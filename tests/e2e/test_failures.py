@@ -18,7 +18,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
 from streamer.events import Error, Event, Final, Gap
-from streamer.settings.table import InputSettings, ServerSettings, Settings
+from streamer.settings.table import InputSettings, ModelSettings, ServerSettings, Settings
 from streamer.whisper.device.stage import Stage
 from tests.daemon import SAMPLE, WAIT_S, Outcome, free_port, pause_after, recording
 from tests.promises import check_promises
@@ -98,7 +98,8 @@ async def wait_healthz(port: int, status: str) -> tuple[int, dict[str, Any]]:
 async def daemon_at_work(source: str = str(SAMPLE)) -> AsyncIterator[tuple[Daemon, int]]:
     """Run the daemon on the sample, in this process, until the block is left; yield it and its port."""
     port = free_port()
-    settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=source))
+    model, server = ModelSettings(name="nano.en"), ServerSettings(port=port)
+    settings = Settings(model=model, server=server, input=InputSettings(source=source))
     daemon = Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -85,7 +86,9 @@ asyncio.run(main())
 @posix_only
 def test_sighup_reloads_and_stops_only_where_the_terminal_is_gone() -> None:
     program, pipe = [sys.executable, "-c", HANGING_UP], subprocess.PIPE
-    with subprocess.Popen(program, stdin=pipe, stdout=pipe, encoding="utf-8") as process:
+    with ExitStack() as stack:
+        process = stack.enter_context(subprocess.Popen(program, stdin=pipe, stdout=pipe, encoding="utf-8"))
+        stack.callback(process.kill)
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stdout.readline() == "begun\n"
@@ -95,6 +98,7 @@ def test_sighup_reloads_and_stops_only_where_the_terminal_is_gone() -> None:
         for number, answer in ((signal.SIGHUP, "reload"), (signal.SIGUSR1, "pause"), (signal.SIGHUP, "stop True")):
             process.send_signal(number)
             assert process.stdout.readline() == f"{answer}\n"
+        assert process.wait(WAIT_S) == 0
 
 
 @posix_only
