@@ -1,5 +1,7 @@
 """Any rate and channel count to 16 kHz mono, block by block."""
 
+import itertools
+
 import numpy as np
 import soxr
 
@@ -49,14 +51,14 @@ class Mixer:
         starts = np.arange(-self._n_frames, n_frames, self._hop).clip(0)
         if not n_frames:
             return mix
-        with np.errstate(over="ignore", invalid="ignore"):
-            energies = np.add.reduceat(np.square(np.column_stack([mix, frames]), dtype=np.float64), starts)
         result = mix
-        for start, end, energy in zip(starts, [*starts[1:], n_frames], energies, strict=True):
+        for start, end in itertools.pairwise([*starts, n_frames]):
             if self._alone is not None or self._before is not None:
                 result = mix.copy() if result is mix else result
                 result[start:end] = self._faded(mix[start:end], frames[start:end])
-            self._energies += energy
+            with np.errstate(over="ignore", invalid="ignore"):
+                self._energies[0] += np.square(mix[start:end], dtype=np.float64).sum()
+                self._energies[1:] += np.einsum("ij,ij->j", *[frames[start:end]] * 2, dtype=np.float64)
             self._n_frames += end - start
             if self._n_frames == self._hop:
                 self._judge()

@@ -76,10 +76,14 @@ def test_a_model_like_turbo_warns_that_it_was_not_trained_to_translate(
 
 @pytest.mark.usefixtures("uncompiled")
 class TestBrokenDirectories:
-    @pytest.mark.parametrize("file", ["config.json", "tokenizer.json", "model.safetensors"])
+    @pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
     def test_a_missing_file(self, copy: Path, file: str) -> None:
         (copy / file).unlink()
         refuse(copy, f"{file} is missing: ", "fetch it again")
+
+    def test_a_missing_tokenizer(self, copy: Path) -> None:
+        (copy / "tokenizer.json").unlink()
+        refuse(copy, "has no tokenizer beside it", "--tokenizer FILE")
 
     @pytest.mark.parametrize("file", ["generation_config.json", "preprocessor_config.json"])
     def test_a_file_that_is_not_json(self, copy: Path, file: str) -> None:
