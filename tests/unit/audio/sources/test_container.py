@@ -71,7 +71,7 @@ def write(
     return path
 
 
-def heard(path: Path, notes: list[StreamerError] | None = None) -> Float32Array:
+def decoded(path: Path, notes: list[StreamerError] | None = None) -> Float32Array:
     return np.concatenate(list(read_audio(path, notes.append if notes is not None else None)))
 
 
@@ -83,7 +83,7 @@ def begins_s(samples: Float32Array) -> float:
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "hls"])
 def test_audio_in_a_container_is_read_at_its_place(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"tone.{kind}", tone(), kind)
-    samples = heard(path)
+    samples = decoded(path)
     assert abs(len(samples) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
     assert abs(begins_s(samples) - 1.0) < 0.08
     assert 0.19 < np.abs(samples).max() < 0.25  # the writer takes 3 dB off each of two channels
@@ -127,7 +127,7 @@ def test_a_playlist_opens_no_other_file(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
 def test_sound_that_begins_later_and_has_holes_is_at_its_place(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"late.{kind}", tone(), kind, tone(7.0), moved=lambda n: 3.5 if n < 20 else 4.5)
-    samples = heard(path)
+    samples = decoded(path)
     assert abs(len(samples) / SAMPLE_RATE - 6.5) < 0.1
     assert abs(begins_s(samples) - 5.5) < 0.08
 
@@ -173,7 +173,7 @@ def without_audio() -> bytes:
 def test_files_one_behind_another_are_all_read(kind: str, tmp_path: Path) -> None:
     picture = without_audio() if kind == "opus" else b""
     (tmp_path / "chained").write_bytes(picture + b"".join(link(kind, n) for n in (0, 1)) + picture + link(kind, 2))
-    samples = heard(tmp_path / "chained")
+    samples = decoded(tmp_path / "chained")
     assert len(samples) == pytest.approx(3 * SAMPLE_RATE, rel=0.01)
     loud = np.abs(samples[: 2 * SAMPLE_RATE + 8_000].reshape(-1, 800)).max(axis=1)
     assert np.all((loud > 0.15) & (loud < 0.25))  # each as loud, and no hole
@@ -184,7 +184,7 @@ def test_what_the_last_of_them_lacks_is_told(kind: str, tmp_path: Path) -> None:
     data = link(kind, 0) + link(kind, 1)
     (tmp_path / "chained").write_bytes(data[: -len(link(kind, 1)) // 2])
     with pytest.raises(TruncatedAudioError, match=r"announces 2\.00"):
-        heard(tmp_path / "chained")
+        decoded(tmp_path / "chained")
 
 
 def test_a_link_that_cannot_be_read_ends_the_file_with_an_error(tmp_path: Path) -> None:
@@ -220,14 +220,14 @@ def test_packets_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
     middle, last = (len(data) + first) // 2, len(data) - first
     (tmp_path / "middle.m4a").write_bytes(data[:middle] + bytes(last // 4) + data[middle + last // 4 :])
     notes: list[StreamerError] = []
-    assert abs(len(heard(tmp_path / "middle.m4a", notes)) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
+    assert abs(len(decoded(tmp_path / "middle.m4a", notes)) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
     (note,) = notes
     assert "s that cannot be decoded, the first within 1." in str(note)
     (tmp_path / "rest.aac").write_bytes(
         (aac := write(tmp_path / "tone.aac", tone(), "aac").read_bytes())[: len(aac) // 2] + DEAD * 40
     )
     with pytest.raises(TruncatedAudioError, match=r"cannot be read behind 1\..* \(it cannot be decoded\)"):
-        heard(tmp_path / "rest.aac")
+        decoded(tmp_path / "rest.aac")
 
 
 # A frame of ADTS, of 44,100 stereo samples a second and 100 bytes, without sense.
@@ -276,7 +276,7 @@ def test_speakers_are_mixed_as_ffmpeg_does(layout: str, weights: tuple[float, ..
         pcm = PcmDecoder(reader.format.encoding.format, SAMPLE_RATE, reader.format.channels)
         mixed = pcm.decode(data)
     else:
-        mixed = heard(path)
+        mixed = decoded(path)
     found = mixed.reshape(n_channels, -1)[:, 800:].mean(axis=1) / (20_000 / 32_768)
     expected = np.array(weights) / sum(weights)
     if max(weights[:2]) < 1 and len(weights) > 4:
@@ -324,7 +324,7 @@ def test_time_that_is_missing_is_kept_without_a_duration_too(codec: str, reads: 
             reader.finish()
             return reader.read_s
         (tmp_path / "live").write_bytes(data)
-        return len(heard(tmp_path / "live")) / SAMPLE_RATE
+        return len(decoded(tmp_path / "live")) / SAMPLE_RATE
 
     assert length_s(live(codec, hole_s=5.0)) == pytest.approx(7.0, abs=0.1)
     assert length_s(live(codec, late_s=4.0)) == pytest.approx(6.0, abs=0.1)
