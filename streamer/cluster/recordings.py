@@ -1,14 +1,17 @@
 """Recordings that are uploaded to a gateway, transcribed by workers, as `server.interfaces.Recordings` wants it."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from streamer.arrays import Float32Array
-from streamer.audio.sources.file import read_audio
+from streamer.audio.sources.file import read_upload
 from streamer.cluster.jobs import Jobs, Submitted, shown
-from streamer.errors import AudioFileError, BusyError, ClusterError, StoppingError, TruncatedAudioError
+from streamer.errors import BusyError, ClusterError, StoppingError
 from streamer.protocols.recordings import ModelInfo, RecordingOptions
 from streamer.protocols.text import OPENAI_MODELS, note_model
+
+logger = logging.getLogger(__name__)
 
 
 class ClusterRecordings:
@@ -36,12 +39,7 @@ class ClusterRecordings:
         identity = self._identity(model)
 
         def read() -> Iterator[Float32Array]:
-            try:
-                yield from read_audio(path)
-            except (AudioFileError, TruncatedAudioError) as error:
-                # What a truncated file holds counts.
-                if isinstance(error, AudioFileError) or error.reason:
-                    raise AudioFileError(str(error).replace(str(path), "the recording")) from None
+            return read_upload(path, lambda error: logger.warning("%s", error))
 
         return self._jobs.submit("the recording", read, identity, options=options)
 

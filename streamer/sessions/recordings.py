@@ -17,9 +17,9 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources.file import read_audio
+from streamer.audio.sources.file import read_upload
 from streamer.correct.spelling import Glossary
-from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
+from streamer.errors import BusyError, StoppingError, StreamerError
 from streamer.offline import transcribe_segments, with_finals
 from streamer.offline.recording import OnLanguage
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -151,8 +151,6 @@ class Recordings:
             self._transcribe(job, wait_idle)
         except CancelledError:
             logger.debug("a recording was closed by its client")
-        except AudioFileError as error:
-            return AudioFileError(job.named(error))
         except StreamerError as error:
             return error
         except Exception:
@@ -218,18 +216,9 @@ class Job:
         Raises AudioFileError behind the last block if it cannot be read up to its end.
         """
         assert self.work is not None
-        try:
-            for block in read_audio(self.path, lambda error: logger.warning("%s", self.named(error))):
-                self.work.wait()
-                yield block
-        except TruncatedAudioError as error:
-            if error.reason:
-                raise AudioFileError(str(error)) from None
-            logger.warning("%s", self.named(error))
-
-    def named(self, error: StreamerError) -> str:
-        """Return what an error says, without the name of a file that the client does not know."""
-        return str(error).replace(str(self.path), "the recording")
+        for block in read_upload(self.path, lambda error: logger.warning("%s", error)):
+            self.work.wait()
+            yield block
 
     def note_progress(self, position_samples: int) -> None:
         self.duration_s = position_samples / SAMPLE_RATE

@@ -41,6 +41,26 @@ def read_audio(path: str | Path, on_error: OnError | None = None, track: int = 1
     return AudioFile(path, track).blocks(on_error)
 
 
+def read_upload(path: Path, on_error: OnError) -> Iterator[Float32Array]:
+    """Yield the audio of a client's recording as `read_audio` does; of a truncated one, what there is.
+
+    `on_error` is called as by `AudioFile.blocks`, and if it is truncated. Errors do not name the file, which the client
+    does not know. Raises AudioFileError, behind the last block if the recording cannot be read up to its end.
+    """
+
+    def unnamed(error: StreamerError) -> AudioFileError:
+        return AudioFileError(str(error).replace(str(path), "the recording"))
+
+    try:
+        yield from read_audio(path, lambda error: on_error(unnamed(error)))
+    except AudioFileError as error:
+        raise unnamed(error) from None
+    except TruncatedAudioError as error:
+        if error.reason:
+            raise unnamed(error) from None
+        on_error(unnamed(error))
+
+
 def check_audio(path: str | Path, track: int = 1) -> float | None:
     """Return how long a file is, as far as that is known before it is read. Raises AudioFileError without audio."""
     file = AudioFile(path, track)
