@@ -12,8 +12,8 @@ import numpy as np
 from livekit import rtc
 from livekit.agents import Agent, AgentSession, StopResponse, io, llm
 
-from streamer.agents.livekit import STT
 from streamer.audio.sources.file import read_audio
+from streamer.plugins.agents.livekit import STT
 
 FRAME_S = 0.02
 SILENCE_S = 3.0

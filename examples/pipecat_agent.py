@@ -23,8 +23,8 @@ from pipecat.processors.aggregators.llm_response_universal import LLMContextAggr
 from pipecat.processors.frame_processor import FrameDirection, FrameProcessor
 from pipecat.workers.runner import WorkerRunner
 
-from streamer.agents.pipecat import StreamerSTTService
 from streamer.audio.sources.file import read_audio
+from streamer.plugins.agents.pipecat import StreamerSTTService
 
 FRAME_S = 0.02
 SILENCE_S = 3.0

@@ -11,12 +11,12 @@ As a library, read with `for` or `async for`, or called:
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from streamer.version import __version__
+
 if TYPE_CHECKING:
     from streamer.client.captions import listen
     from streamer.client.stream import stream
     from streamer.library import load_model, transcribe
-
-__version__ = "0.1.0"
 
 __all__ = ["__version__", "listen", "load_model", "stream", "transcribe"]
 

@@ -13,18 +13,25 @@ import psutil
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from streamer import __version__, descriptors, signals, systemd
+from streamer import descriptors, signals, systemd
+from streamer.after.postprocessing import PostProcessing
 from streamer.check import check_options
-from streamer.commands.loading import device_settings, load_chosen
+from streamer.daemon.captions import drawn_captions
+from streamer.daemon.clients import ClientStreams
+from streamer.daemon.own_input import OwnInput, make_source
+from streamer.daemon.recordings import Recordings
+from streamer.daemon.streams import SESSION_NAME_BYTES
+from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog, no_audio
+from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, StreamerError
+from streamer.history.history import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import subtitle_options
 from streamer.outputs.terminal import TerminalSink
 from streamer.server.front import Server
-from streamer.server.history import History, open_history
 from streamer.server.interfaces import Services
 from streamer.server.metrics import (
     register_engine,
@@ -33,17 +40,11 @@ from streamer.server.metrics import (
     register_outputs,
     register_process,
 )
-from streamer.sessions.captions import drawn_captions
-from streamer.sessions.clients import ClientStreams
-from streamer.sessions.decoder import make_engine
-from streamer.sessions.models import Models, unless_stopped
-from streamer.sessions.own_input import OwnInput, make_source
-from streamer.sessions.postprocessing import PostProcessing
-from streamer.sessions.recordings import Recordings
-from streamer.sessions.streams import SESSION_NAME_BYTES
-from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
+from streamer.setup.loading import device_settings, load_chosen
+from streamer.setup.models import Models, unless_stopped
+from streamer.version import __version__
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.shipped import limits

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from streamer.audio.constants import CHUNK_LENGTH_S
-from streamer.correct.glossary import read_terms
+from streamer.after.correct.glossary import read_terms
+from streamer.after.speakers.enrolled import enrolled_folder, read_enrolled
+from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError
 from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
-from streamer.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.whisper.options import check_decoding
 
 
@@ -27,7 +27,7 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if settings.correction.glossary:
         read_terms(Path(settings.correction.glossary))
     if settings.correction.to:
-        from streamer.outputs.completions import completions_url  # it takes 0.1 s, which others need not wait
+        from streamer.plugins.completions import completions_url  # it takes 0.1 s, which others need not wait
 
         completions_url(settings.correction.to)
     lines = settings.output

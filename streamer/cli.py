@@ -7,7 +7,6 @@ import argparse
 import contextlib
 import difflib
 import errno
-import importlib
 import inspect
 import io
 import os
@@ -18,7 +17,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from streamer import __version__, log
+from streamer import log
 from streamer.commands.invocation import Invocation
 from streamer.commands.table import COMMANDS, GROUPS, Subcommand
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
@@ -26,6 +25,7 @@ from streamer.errors import StreamerError
 from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
 from streamer.settings.load import REMOVED
+from streamer.version import __version__
 
 # Why each flag of an earlier version is gone. All of these were switches.
 _REMOVED_FLAGS = {f"--{no}{name.partition('.')[2]}": reason for name, reason in REMOVED.items() for no in ("", "no-")}
@@ -63,15 +63,13 @@ def _run(command: Subcommand, arguments: dict[str, Any]) -> int:
     given = {**arguments, "invocation": invocation}
     if command.reads_settings:
         given["settings"] = invocation.settings()
-    module, _, name = command.function.partition(":")
-    function = getattr(importlib.import_module(f"streamer.commands.{module}"), name)
+    function = command.load()
     if command.ends_on_sigterm:
         end_on_sigterm()
     parameters = inspect.signature(function).parameters
     if "console" in parameters:
         given["console"] = make_console()
-    exit_code: int = function(**{name: given[name] for name in parameters if name in given})
-    return exit_code
+    return function(**{name: given[name] for name in parameters if name in given})
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 import msgspec
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError, UnknownEventError
 
 PROTOCOL_VERSION = 1

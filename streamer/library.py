@@ -10,16 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.file import Recording
 from streamer.check import check_options
-from streamer.commands.auto import choose_model
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.offline import transcribe as transcribe_recording
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
+from streamer.setup.auto import choose_model
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import N_FRAMES, SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.engine.window import Request
+from streamer.constants import N_FRAMES, SAMPLE_RATE
+from streamer.session.window import Request
 from streamer.whisper.result import Hypothesis, TimedWord
 
 # Tokens of word i: from i * TOKENS_PER_WORD on; of its k-th misspelling: beyond k * MISSPELT.

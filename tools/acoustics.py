@@ -4,7 +4,7 @@ import numpy as np
 from scipy import signal
 
 from streamer.arrays import Float32Array as Samples
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 
 FRAME = 320  # samples, 20 ms, over which active_level() measures
 ACTIVE_RANGE = 1e-3  # a frame is active with more than this share of the loudest frame's power, -30 dB

@@ -197,9 +197,9 @@ def _show(folder: "Folder", found: Sequence[Recording], console: Console) -> str
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> str:
-    from streamer.commands.loading import load
-    from streamer.sessions.sessions import session_settings
+    from streamer.daemon.sessions import session_settings
     from streamer.settings.load import load_settings
+    from streamer.setup.loading import load
     from tools.benchmarks.results import Folder
     from tools.benchmarks.simulate import Simulator
 
@@ -248,9 +248,9 @@ def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]
 
 
 def _turns(args: argparse.Namespace, console: Console) -> list[dict[str, float]]:
+    from streamer.after.turn_model import TurnModel
     from streamer.packed_models import TURNS
     from streamer.settings.table import SpeechSettings
-    from streamer.turns import TurnModel
     from streamer.whisper.device.devices import the_core
     from tools.benchmarks import turns
 
@@ -264,8 +264,8 @@ def _recordings(args: argparse.Namespace) -> list[Recording]:
     found = [each for each in recordings.find(args.corpus, args.only) if each.language == "en"]
     if not getattr(args, "model", None) or all(each.words or not each.text for each in found):
         return found
-    from streamer.commands.loading import load
     from streamer.settings.table import ModelSettings
+    from streamer.setup.loading import load
     from tools.benchmarks.files import normaliser
     from tools.benchmarks.word_times import words_of
 

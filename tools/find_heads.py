@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
+from streamer.constants import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import word_spans

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Event, Final, Partial, Revision
 from tests.daemon import REPOSITORY, connected, pcm16, recording, running
 

@@ -26,8 +26,8 @@ import numpy as np
 import soundfile
 from PIL import Image
 
-from streamer.audio.constants import SAMPLE_RATE
-from streamer.correct.pipeline import edits
+from streamer.after.correct.pipeline import edits
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Final, Partial, Revision, Translation
 from tests.browser import Page, browse

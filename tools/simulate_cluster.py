@@ -1,7 +1,7 @@
 """A cluster of 10,000 machines and a million sessions, simulated: `python -m tools.simulate_cluster`.
 
 Which worker is asked, who is lost, which worker gives a session away, and what load, room and demand there are, are the
-real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
+real decisions (`streamer.plugins.cluster.placement`, `streamer.plugins.cluster.metrics`, `engine.load`).
 Simulated are the clock, the machines, NATS and the clients. What that assumes stands in `Assumed` and is printed first;
 docs/cluster.md has the results.
 
@@ -24,10 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
-from streamer.cluster.messages import BEAT_S, LOST_S, VERSION, WorkerAlive
-from streamer.cluster.metrics import demand
-from streamer.cluster.placement import Workers, wants_to_give
 from streamer.engine.load import ACTIVITY_S, MAX_LOAD, MIN_PASSES, LoadMeter, Pass
+from streamer.plugins.cluster.messages import BEAT_S, LOST_S, VERSION, WorkerAlive
+from streamer.plugins.cluster.metrics import demand
+from streamer.plugins.cluster.placement import Workers, wants_to_give
 
 Row = dict[str, object]
 

@@ -36,7 +36,7 @@ sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 from websockets.asyncio.client import ClientConnection, connect  # noqa: E402
 from websockets.exceptions import ConnectionClosed  # noqa: E402
 
-from streamer.audio.constants import SAMPLE_RATE  # noqa: E402
+from streamer.constants import SAMPLE_RATE  # noqa: E402
 from streamer.engine.eventlog import EventLog  # noqa: E402
 from streamer.events import Event  # noqa: E402
 from streamer.server.outbox import Outbox  # noqa: E402

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 from whisper.model import ModelDimensions, Whisper
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
 from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
 from streamer.audio.vad import SpeechDetector
 from streamer.commands.files import find_recordings
+from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
 from streamer.whisper.adapters import KEY, AdapterDescription, encoder_digest
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
 from streamer.whisper.locate import find_or_pull

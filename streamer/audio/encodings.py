@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, TRUNCATED_S, PcmFormat
 from streamer.audio.containers import ContainerStream
 from streamer.audio.links import WAV_BEGINNING, WAV_MAGICS, n_doubtful
 from streamer.audio.pcm import to_int16
@@ -23,6 +22,7 @@ from streamer.audio.wav import (
     is_placeholder,
     read_wav_header,
 )
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, TRUNCATED_S, PcmFormat
 from streamer.errors import AudioFileError
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import HOP_LENGTH, N_FFT, N_FRAMES, N_SAMPLES, SAMPLE_RATE, exact_div
+from streamer.constants import HOP_LENGTH, N_FFT, N_FRAMES, N_SAMPLES, SAMPLE_RATE, exact_div
 from streamer.errors import StreamerError
 
 N_FREQUENCIES = N_FFT // 2 + 1  # 201 bins from 0 Hz to 8 kHz

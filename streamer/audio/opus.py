@@ -7,9 +7,9 @@ import itertools
 import numpy as np
 
 from streamer.arrays import Float32Array, Int16Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.container import AudioTrack
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import TruncatedAudioError
 
 BITS_PER_S = 24_000  # at most 11 MB an hour; silence takes less

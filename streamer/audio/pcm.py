@@ -3,8 +3,8 @@
 import numpy as np
 
 from streamer.arrays import Float32Array, Int16Array
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.resample import Resampler
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError
 
 BYTES_PER_SAMPLE: dict[str, int] = {"s16le": 2, "f32le": 4}

@@ -6,7 +6,7 @@ import numpy as np
 import soxr
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 
 HOP_S = 0.02  # whether channels cancel each other is judged once in this time
 

@@ -12,8 +12,8 @@ import wave
 from dataclasses import dataclass
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import to_int16
+from streamer.constants import SAMPLE_RATE
 
 FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
 

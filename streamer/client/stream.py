@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from streamer.audio.constants import SAMPLE_RATE, PcmFormat
 from streamer.client.connection import (
     STREAM_PATH,
     DaemonAddress,
@@ -34,6 +33,7 @@ from streamer.client.connection import (
     parse_address,
 )
 from streamer.client.options import Options
+from streamer.constants import SAMPLE_RATE, PcmFormat
 from streamer.errors import (
     BusyError,
     ConfigError,

@@ -5,8 +5,8 @@ import sys
 
 
 def apart(function: str) -> list[str]:
-    """Return the command line of a process that calls a function of `streamer.commands`, such as `doctor:answer`."""
+    """Return the command line of a process that calls a function, such as `streamer.commands.doctor:answer`."""
     module, _, name = function.partition(":")
     code = "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
-    code += f"from streamer.commands import {module}\n{module}.{name}()"
+    code += f"from {module} import {name}\n{name}()"
     return [sys.executable, "-I", "-c", code, json.dumps(sys.path)]

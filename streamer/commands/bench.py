@@ -13,23 +13,23 @@ import openvino
 import psutil
 from rich.console import Console
 
-from streamer import __version__
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.compare import Run, Runs, compare
 from streamer.bench.compare_table import print_comparison
 from streamer.bench.delays import word_delays
 from streamer.check import check_options
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
-from streamer.commands.loading import load_chosen
-from streamer.commands.progress import show_files
+from streamer.constants import SAMPLE_RATE
+from streamer.daemon.sessions import SessionSource, open_session
+from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
-from streamer.sessions.decoder import make_engine
-from streamer.sessions.sessions import SessionSource, open_session
 from streamer.settings.table import Settings
+from streamer.setup.loading import load_chosen
+from streamer.setup.progress import show_files
+from streamer.version import __version__
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, speech
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
-from streamer.commands.progress import show_progress
 from streamer.commands.terminal import say
+from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.settings.table import Settings
+from streamer.setup.progress import show_progress
 from streamer.whisper.check import require
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.dims import ModelDimensions

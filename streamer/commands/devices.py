@@ -7,10 +7,10 @@ from rich.console import Console
 from streamer.audio.sources.application import describe_applications, list_streams
 from streamer.audio.sources.microphone import list_microphones
 from streamer.audio.sources.system import SystemSound
-from streamer.commands.loading import device_settings
 from streamer.commands.terminal import make_table
 from streamer.errors import StreamerError
 from streamer.settings.table import ModelSettings, Settings
+from streamer.setup.loading import device_settings
 from streamer.whisper.device.devices import DeviceInfo, StagePlan, list_devices, own_properties, plan_stages
 
 

@@ -19,7 +19,6 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from streamer import __version__
 from streamer.commands.apart import apart
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import make_table
@@ -27,6 +26,7 @@ from streamer.errors import ConfigError
 from streamer.findings import Finding, Severity, ok, problem
 from streamer.settings.load import config_path, default_token_path
 from streamer.settings.table import AUTO, Settings
+from streamer.version import __version__
 
 # For which an answer is waited for: the first question to a driver may make it start.
 TIMEOUT_S = 60.0
@@ -36,7 +36,7 @@ TABLE_WIDTH = 110
 
 
 def _check_devices(settings: Settings) -> dict[str, Finding]:
-    from streamer.commands.loading import device_settings
+    from streamer.setup.loading import device_settings
     from streamer.whisper.device.doctor import check_devices
 
     return check_devices(device_settings(settings.model))
@@ -52,7 +52,7 @@ def _check_files(settings: Settings) -> dict[str, Finding]:
 
 
 def _check_speed(settings: Settings) -> dict[str, Finding]:
-    from streamer.commands.auto import check_speed
+    from streamer.setup.auto import check_speed
 
     return check_speed(settings)
 
@@ -162,7 +162,10 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
     """Run a check in another process. If it crashes or hangs, the only finding is a problem of the check's name."""
     try:
         process = subprocess.Popen(  # noqa: S603 - this very program
-            apart("doctor:answer"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            apart("streamer.commands.doctor:answer"),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
     except OSError as error:
         return {name: problem(f"another process cannot be started ({error})", "install streamer again")}

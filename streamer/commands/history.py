@@ -14,16 +14,16 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands.files import format_of, opened
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
+from streamer.history.audio import find_spans
+from streamer.history.history import AUTO, MARKS, History, KeptSession, history_path, shown_time
 from streamer.outputs.subtitles import open_writer, subtitle_options
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import speaker_of, turns
 from streamer.outside import printable
-from streamer.server.history import AUTO, MARKS, History, KeptSession, history_path, shown_time
-from streamer.server.history_audio import find_spans
 from streamer.settings.table import Settings
 
 LAST = "last"  # names the newest session

@@ -4,13 +4,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table, say
 from streamer.packed_models import PACKED_MODELS, SPEAKERS, PackedModel
+from streamer.setup.auto import fetch
 from streamer.wheels import INDEX
 from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
-from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED
 from streamer.whisper.shipped import shipped
 
@@ -35,12 +34,6 @@ def pull(name: str, console: Console) -> int:
         said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(size_of(path))}"
     say(console, f"{said}: {path}\nUse it with: {command}")
     return 0
-
-
-def fetch(name: str) -> Path:
-    """Fetch a model as `hub.pull` does, with a bar on a terminal, else with a log line for each file."""
-    with show_progress(name) as progress:
-        return hub.pull(name, on_progress=progress.fetched)
 
 
 def list_models(console: Console) -> int:

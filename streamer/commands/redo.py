@@ -4,18 +4,18 @@ import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.check import check_options
 from streamer.commands.history import clock, find_history, find_session, local_time, missing, short_name
-from streamer.commands.loading import load_chosen
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap
+from streamer.history import audio as history_audio
+from streamer.history.history import History, KeptSession
 from streamer.offline import transcribe
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outside import printable
-from streamer.server import history_audio
-from streamer.server.history import History, KeptSession
 from streamer.settings.table import Settings
+from streamer.setup.loading import load_chosen
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import resolve_decoding
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
+from streamer.after.speakers import enrolled
+from streamer.after.speakers.live import RecordedSpeakers
 from streamer.audio.sources.file import read_audio
 from streamer.commands.terminal import say
 from streamer.errors import AudioFileError
 from streamer.outside import escaped
-from streamer.sessions.speakers import RecordedSpeakers
 from streamer.settings.table import Settings
-from streamer.speakers import enrolled
 
 # Least speech for a voice.
 MIN_SPEECH_S = 3.0

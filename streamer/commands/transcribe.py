@@ -11,15 +11,17 @@ from pathlib import Path
 
 from rich.console import Console
 
+from streamer.after.correct.spelling import Spelling
+from streamer.after.postprocessing import open_glossary
+from streamer.after.speakers.live import RecordedSpeakers, label_final
 from streamer.audio.sources.file import Recording, check_audio, count_tracks, read_audio
 from streamer.audio.sources.stdin import standard_input
 from streamer.check import check_options
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.invocation import Invocation
-from streamer.commands.loading import load_chosen
-from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.terminal import say
-from streamer.correct.spelling import Spelling
+from streamer.daemon.sessions import SessionSource, open_session, ready_event, tell_error, write_all
+from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
@@ -28,11 +30,9 @@ from streamer.events import End, Event, Final, Gap, seconds
 from streamer.offline import transcribe
 from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.outside import one_line
-from streamer.sessions.decoder import make_engine
-from streamer.sessions.postprocessing import open_glossary
-from streamer.sessions.sessions import SessionSource, open_session, ready_event, tell_error, write_all
-from streamer.sessions.speakers import RecordedSpeakers, label_final
 from streamer.settings.table import Settings
+from streamer.setup.loading import load_chosen
+from streamer.setup.progress import OnProgress, show_files
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import resolve_decoding
@@ -127,7 +127,7 @@ def transcribe_files(
     plan = plan_texts(paths, format, output, task=settings.decoding.task)
     flags = invocation.overrides if invocation is not None else {}
     if elsewhere := bool(flags.get("cluster.nats")):
-        from streamer.commands.batch import check_elsewhere, transcribe_elsewhere
+        from streamer.plugins.cluster.batch import check_elsewhere, transcribe_elsewhere
 
         check_elsewhere(settings, paths, streaming=streaming)
     if settings.decoding.task == "both" and streaming:

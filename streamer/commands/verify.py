@@ -3,11 +3,11 @@
 from rich.console import Console
 from rich.text import Text
 
-from streamer.commands.auto import choose_model
-from streamer.commands.loading import device_settings
-from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table, say
 from streamer.settings.table import Settings
+from streamer.setup.auto import choose_model
+from streamer.setup.loading import device_settings
+from streamer.setup.progress import show_progress
 from streamer.whisper.check import Check
 from streamer.whisper.model import LoadOptions, verify_model
 

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 
 STEP_S = 0.1  # resolution of arrival times
 RECORDED_AHEAD_S = 3.0  # audio this far ahead of the clock is a recording; live audio comes a piece at a time

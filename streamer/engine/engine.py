@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.host import EngineStats, Host
 from streamer.engine.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
 from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.engine.window import Request, Window
+from streamer.session.window import Request, Window
 from streamer.whisper.result import N_BUFFERS, Hypothesis
 
 logger = logging.getLogger(__name__)

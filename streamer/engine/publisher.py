@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import msgspec
 
 from streamer.engine.host import EngineStats
-from streamer.engine.settings import SessionSettings
 from streamer.events import Event, Final, Gap, Partial
 from streamer.languages import name_of
+from streamer.session.settings import SessionSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import TypeVar
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.arrivals import Arrivals
 from streamer.engine.detection import Detection
 from streamer.engine.eventlog import KeepAudio, no_audio
@@ -30,12 +30,12 @@ from streamer.engine.inbox import Apply, Inbox
 from streamer.engine.load import Activity
 from streamer.engine.outage import Outage
 from streamer.engine.publisher import Publisher, SessionOutput
-from streamer.engine.session import Session
-from streamer.engine.settings import SessionSettings
-from streamer.engine.state import NEW, SessionState
-from streamer.engine.window import Request, Window
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, GapReason
+from streamer.session.session import Session
+from streamer.session.settings import SessionSettings
+from streamer.session.state import NEW, SessionState
+from streamer.session.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
 logger = logging.getLogger(__name__)

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES, N_SAMPLES
 from streamer.audio.mel import LogMelRecording
+from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES, N_SAMPLES
 from streamer.offline.speech import Span, SpeechFinder
 
 

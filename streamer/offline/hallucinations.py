@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.offline.segments import RecordingWindow, Segment
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.result import TimedWord

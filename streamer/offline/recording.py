@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES
+from streamer.constants import HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.offline.batches import Decoded, decode_batch
 from streamer.offline.features import Features

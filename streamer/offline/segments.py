@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN
+from streamer.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.special import N_TIMESTAMPS
 

@@ -13,7 +13,7 @@ import numpy as np
 from rapidfuzz import fuzz, utils
 
 from streamer.arrays import BoolArray
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, SAMPLE_RATE
+from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, SAMPLE_RATE
 from streamer.offline.segments import Segment
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.result import TimedWord

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from streamer.arrays import BoolArray, Float32Array
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
+from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.offline.segments import Segment
+from streamer.session.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.settings.table import SpeechSettings
 
 # First frame, and the one behind the last.

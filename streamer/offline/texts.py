@@ -4,7 +4,7 @@ import dataclasses
 import math
 from collections.abc import Iterable, Sequence
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.offline.hallucinations import first_hallucination, is_anomalous
 from streamer.offline.segments import RecordingWindow, Segment, ends_with_one_time, last_end, split_segments, to_frames
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback

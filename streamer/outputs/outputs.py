@@ -79,16 +79,16 @@ class Outputs:
         if kind == "file":
             return GrowingFile(Path(argument), lines)
         if kind == "hls":
-            from streamer.outputs.hls import Hls
+            from streamer.plugins.hls import Hls
 
             return Hls(Path(argument), lines, self.said_at)
         url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
         if kind == "obs":
-            from streamer.outputs.obs import Obs
+            from streamer.plugins.obs import Obs
 
             password = read_secret(settings.obs_password, "outputs.obs_password")
             return Obs(url, password=password, text_source=settings.obs_text_source)
-        from streamer.outputs.web import Webhook, YouTube, Zoom
+        from streamer.plugins.web import Webhook, YouTube, Zoom
 
         if kind == "zoom":
             return Zoom(url)

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat, AudioReader
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import AudioFileError, ConfigError, IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line

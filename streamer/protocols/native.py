@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
 from streamer.languages import code_of, codes_of
 from streamer.protocols.text import prompt

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
 from streamer.languages import LANGUAGE_NAMES
 from streamer.outputs.subtitles import open_writer

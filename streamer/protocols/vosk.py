@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
 from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Write, read_json, say_json

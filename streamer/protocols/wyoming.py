@@ -10,15 +10,15 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamer import __version__
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.encodings import PCM, AudioFormat, AudioReader
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Event, Final
 from streamer.outside import one_line
 from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
+from streamer.version import __version__
 
 MAX_LINE_BYTES = 2**16
 MAX_DATA_BYTES = 2**20

@@ -10,10 +10,10 @@ from prometheus_client import CollectorRegistry
 
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error
+from streamer.history.history import History
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.server.access import Access
-from streamer.server.history import History
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
 from streamer.server.tokens import AccessToken

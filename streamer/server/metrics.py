@@ -16,14 +16,14 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from streamer import __version__
 from streamer.events import EVENT_TYPES, GapReason
 from streamer.server.outbox import Outbox
+from streamer.version import __version__
 
 if TYPE_CHECKING:
     from streamer.engine.engine import Engine
+    from streamer.history.history import History
     from streamer.outputs.outputs import Outputs
-    from streamer.server.history import History
 
 # Upper bounds of the histograms' buckets, in seconds.
 DELAY_BUCKETS_S = (0.1, 0.2, 0.3, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)

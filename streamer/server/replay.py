@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from streamer.engine.eventlog import EventLog
 from streamer.errors import HistoryError
 from streamer.events import Error, Event
-from streamer.server.history import History
+from streamer.history.history import History
 
 logger = logging.getLogger(__name__)
 

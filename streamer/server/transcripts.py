@@ -14,14 +14,14 @@ import numpy as np
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.wav import wav
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import Error, Final, Gap
+from streamer.history import audio as history_audio
+from streamer.history.history import History, Hit, KeptSession, utc
 from streamer.outputs.subtitles import open_writer
 from streamer.protocols.adapter import read_query
-from streamer.server import history_audio
-from streamer.server.history import History, Hit, KeptSession, utc
 from streamer.server.responses import HEADERS, respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
 from streamer.outside import one_line
 from streamer.whisper.files import read_json

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamer.audio.constants import N_FRAMES, exact_div
+from streamer.constants import N_FRAMES, exact_div
 from streamer.errors import ModelError
 
 # Of each size Hugging Face's name, and the narrowest and widest that are accepted, up to twice large-v3's: a file that

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
 from streamer.whisper.dims import MAX_BEAMS, Heads, ModelDimensions
 from streamer.whisper.files import converted, read_json

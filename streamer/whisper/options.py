@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from streamer.audio.constants import TOKENS_PER_SECOND
+from streamer.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
 from streamer.languages import LANGUAGE_NAMES, nearest
 from streamer.settings.table import AUTO, DecodingSettings, Settings, SpeechSettings

@@ -4,7 +4,7 @@ import re
 
 from rapidfuzz import utils
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 
 MOST_WORDS_PER_SECOND = 8.0  # that people speak, in a hurry; 2 to 5 are usual
 _FEW_WORDS = 2  # that may be said, or timed, in no time at all

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ConfigError, ModelError
 from streamer.whisper import adapters
 from streamer.whisper.adapters import WindowAdapter

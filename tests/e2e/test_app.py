@@ -18,7 +18,7 @@ import scipy.signal
 import soundfile
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
 from streamer.signals import handled
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits

@@ -16,16 +16,16 @@ import numpy as np
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.constants import SAMPLE_RATE
+from streamer.daemon.sessions import SessionSource, open_session
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
+from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, InferenceError
 from streamer.events import End, Event, Final, Gap
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
-from streamer.sessions.sessions import SessionSource, open_session
-from streamer.sessions.yielding import watch_beside_live
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module

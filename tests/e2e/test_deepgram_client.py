@@ -20,7 +20,7 @@ from deepgram.errors import BadRequestError
 from websockets.exceptions import InvalidStatus
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tests.daemon import WAIT_S, Daemon, pause_after, pcm16, recording, sample_text, serving_with
 from tests.wer import wer
 

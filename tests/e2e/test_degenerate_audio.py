@@ -10,7 +10,7 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
 from streamer.offline import transcribe
 from streamer.whisper.model import WhisperModel

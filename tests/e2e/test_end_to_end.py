@@ -12,7 +12,7 @@ import pytest
 import soundfile
 from websockets.asyncio.client import connect
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech, from_json
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from tests.chat_endpoint import chat_endpoint, saying

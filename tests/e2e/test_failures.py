@@ -15,8 +15,8 @@ import soundfile
 
 from streamer.app import Daemon
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
+from streamer.constants import SAMPLE_RATE
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ModelSettings, ServerSettings, Settings
 from streamer.whisper.device.stage import Stage

@@ -14,7 +14,7 @@ import pytest
 import soundfile
 from websockets.asyncio.client import connect
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, from_json
 from tests.daemon import (
     SAMPLE,

@@ -44,7 +44,7 @@ def test_a_client_imports_no_model_and_no_server(name: str) -> None:
 
 
 def test_the_functions_are_functions_whatever_was_imported() -> None:
-    importlib.import_module("streamer.engine.session")
+    importlib.import_module("streamer.session.session")
     importlib.import_module("streamer.offline.recording")
     assert all(callable(getattr(streamer, name)) for name in ("listen", "stream", "transcribe", "load_model"))
     with pytest.raises(AttributeError, match="whistle"):

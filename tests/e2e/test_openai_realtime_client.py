@@ -14,7 +14,7 @@ from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from websockets.exceptions import InvalidStatus
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tests.daemon import WAIT_S, Daemon, pcm16, recording, running, sample_text
 from tests.wer import wer
 

@@ -7,7 +7,7 @@ import openai
 import pytest
 import soundfile
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tests.daemon import SAMPLE, pause_after, recording, running, sample_text
 from tests.waiting import WAIT_S
 from tests.wer import wer

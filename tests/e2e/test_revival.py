@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
 from streamer.commands.transcribe import transcribe_files
-from streamer.engine.window import Request
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, from_json
 from streamer.offline import transcribe
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.session.window import Request
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module

@@ -16,9 +16,9 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
+from streamer.after.postprocessing import PostProcessing
 from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
 from streamer.errors import ConfigError
-from streamer.sessions.postprocessing import PostProcessing
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
 from streamer.signals import handled, has_hung_up

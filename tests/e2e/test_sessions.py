@@ -7,7 +7,7 @@ from pathlib import Path
 
 import soundfile
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Error, Final, Gap, Ready, Speech
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from tests.browser import browse, fake_microphone_flags

@@ -24,7 +24,7 @@ from wyoming.client import AsyncTcpClient
 from wyoming.info import Describe, Info
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tests.daemon import SAMPLE, WAIT_S, Daemon, free_port, pause_after, pcm16, recording, running, sample_text
 from tests.wer import wer, words_of
 

@@ -15,8 +15,8 @@ import transformers
 import whisper.audio
 from numpy.typing import NDArray
 
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import LogMelRecording, LogMelStream, log_mel, mel_filters
+from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.errors import StreamerError
 
 SPEECH = Path(__file__).parents[1] / "data" / "speech.flac"

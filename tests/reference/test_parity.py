@@ -13,7 +13,7 @@ import whisper
 import whisper.decoding
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.offline import texts, transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw

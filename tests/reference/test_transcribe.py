@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe, transcribe_segments

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.constants import SAMPLE_RATE
 
 SPEECH = Path(__file__).parents[1] / "data" / "speech.flac"
 

@@ -15,8 +15,8 @@ import whisper.utils
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.whisper.decode.filters import TimestampRules
 from streamer.whisper.decode.hotwords import HotWords

@@ -12,12 +12,12 @@ import transformers
 from rich.console import Console
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
 from streamer.commands.transcribe import transcribe_files
+from streamer.constants import SAMPLE_RATE
+from streamer.engine.decoder import WhisperEncoder
 from streamer.errors import ConfigError
-from streamer.sessions.decoder import WhisperEncoder
 from streamer.settings.load import load_settings
 from streamer.whisper import model as model_module
 from streamer.whisper.device.compile import Compilation

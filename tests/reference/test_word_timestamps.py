@@ -13,7 +13,7 @@ import whisper.timing
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import word_timestamps
 from streamer.whisper.decode.window import WindowOptions

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from streamer.audio.constants import N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.constants import N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.whisper.decode.timing import word_spans
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import Heads, ModelDimensions

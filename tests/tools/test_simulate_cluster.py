@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamer.cluster.messages import BEAT_S, LOST_S
 from streamer.engine.load import MAX_LOAD
+from streamer.plugins.cluster.messages import BEAT_S, LOST_S
 from tools.simulate_cluster import (
     Assumed,
     Cell,

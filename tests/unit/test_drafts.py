@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.engine.window import Request
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
+from streamer.session.window import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow

@@ -11,13 +11,38 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent.parent / "streamer"
 
-# What events need.
-EVENTS = {
-    *("streamer", "streamer.errors", "streamer.events", "streamer.outside"),
-    *("streamer.audio", "streamer.audio.constants"),
-    "streamer.findings",
-}
-SETTINGS = {"streamer.settings", *(f"streamer.settings.{name}" for name in ("setting", "table", "values"))}
+# Rooms, and modules that are none's, each of which imports only what stands below it.
+HOUSE = [
+    *(
+        "__main__",
+        "cli",
+        "plugins",
+        "commands",
+        "app",
+        "library",
+        "bench",
+        "server",
+        "daemon",
+        "check",
+        "after",
+        "setup",
+    ),
+    *(
+        "offline",
+        "history",
+        "protocols",
+        "client",
+        "outputs",
+        "engine",
+        "session",
+        "whisper",
+        "audio",
+        "log",
+        "settings",
+    ),
+    *("findings", "packed_models", "wheels", "languages", "health", "worker", "systemd", "signals", "descriptors"),
+    *("events", "outside", "errors", "arrays", "constants", "version"),
+]
 
 # For the references in the tests and for people's tools.
 NEVER = ("torch", "transformers", "librosa", "whisper", "tools", "tests")
@@ -96,7 +121,7 @@ def test_errors_events_and_audio_load_no_model_no_engine_and_no_server() -> None
     assert not within(loaded, "openvino", "streamer.whisper", "streamer.engine", "streamer.server")
 
 
-@pytest.mark.parametrize("module", ["streamer.engine.gate", "streamer.engine.session"])
+@pytest.mark.parametrize("module", ["streamer.session.gate", "streamer.session.session"])
 def test_the_decisions_are_pure(module: str) -> None:
     loaded = loaded_by([module])
     assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.engine.engine")
@@ -108,62 +133,39 @@ def test_the_engine_loads_no_openvino() -> None:
     assert not within(loaded_by(["streamer.engine.engine"]), "openvino")
 
 
-@pytest.mark.parametrize("package", ["streamer.server", "streamer.outputs"])
-def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
-    loaded = within(loaded_by(below(package)), "streamer")
-    # The server serves the log of a session's events, and writes transcripts as the sinks do.
-    log = {"streamer.engine", "streamer.engine.eventlog", "streamer.outputs", "streamer.outputs.base"}
-    log |= {"streamer.outputs.breaks"}
-    served = {*below("streamer.outputs.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
-    served |= {"streamer.arrays"}
-    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "links", "opus", "resample", "wav")}
-    served |= {"streamer.audio.sources", "streamer.audio.sources.container"}
-    log = (log | served) if package == "streamer.server" else set()
-    log |= {"streamer.languages"}  # a table
-    assert [name for name in loaded if name not in EVENTS | SETTINGS | log and not within({name}, package)] == []
+def room_of(module: str) -> str:
+    """Return the room of a module of `streamer`; the package itself is its own."""
+    return module.split(".")[1] if "." in module else module
+
+
+def test_every_room_imports_rooms_below_it_only() -> None:
+    assert {room_of(name) for name in MODULES} == {*HOUSE, "streamer"}
+    upwards = [
+        f"{name} imports {other}"
+        for name in MODULES
+        if room_of(name) != "streamer"
+        for other in sorted({room_of(other) for other in imports_of(name) if other in MODULES} - {"streamer"})
+        if HOUSE.index(other) < HOUSE.index(room_of(name))
+    ]
+    # Ties of the core to plug-ins, each of which an entry point is to open.
+    ties = ("after.postprocessing", "check", "commands.transcribe", "outputs.outputs")
+    assert upwards == [f"streamer.{name} imports plugins" for name in ties]
 
 
 def test_protocols_wait_for_nothing_and_know_no_server() -> None:
     loaded = loaded_by(below("streamer.protocols"))
     assert not within(loaded, "asyncio", "starlette", "uvicorn", "openvino", "streamer.server", "streamer.engine")
-    assert not within(loaded, "streamer.whisper", "streamer.sessions")
-
-
-@pytest.mark.parametrize("package", ["streamer.correct", "streamer.speakers"])
-def test_what_is_found_out_later_knows_no_engine_no_server_and_no_whisper(package: str) -> None:
-    imported = {name for module in below(package) for name in imports_of(module)}
-    assert not within(imported, "streamer.whisper", "streamer.server", "streamer.sessions", "streamer.engine.engine")
+    assert not within(loaded, "streamer.whisper", "streamer.daemon")
 
 
 def test_the_client_knows_events_only() -> None:
-    loaded = within(loaded_by(below("streamer.client")), "streamer")
-    assert [name for name in loaded if name not in EVENTS and not within({name}, "streamer.client")] == []
-
-
-def test_plugins_for_agents_know_the_client_only_and_nothing_knows_them() -> None:
-    imported = {name for module in below("streamer.agents") for name in imports_of(module)}
-    rooms = (
-        "streamer.agents",
-        "streamer.client",
-        "streamer.languages",
-        "streamer.audio",
-        *sorted(EVENTS - {"streamer"}),
-    )
-    assert set(within(imported, "streamer")) == set(within(imported, *rooms))
-    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.agents", "pipecat", "livekit")]
-    assert [name for name in importers if not within({name}, "streamer.agents")] == []
+    loaded = {room_of(name) for name in within(loaded_by(below("streamer.client")), "streamer")}
+    assert loaded == {"streamer", "client", "events", "errors", "outside", "constants", "version"}
 
 
 def test_only_the_command_that_runs_it_imports_the_application() -> None:
     importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
     assert importers == ["streamer.commands.run"]
-
-
-def test_one_machine_alone_knows_nothing_of_clusters() -> None:
-    loaded = loaded_by(["streamer.app", "streamer.cli", "streamer.library", "streamer.commands.transcribe"])
-    assert not within(loaded, "nats", "streamer.cluster")
-    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.cluster")]
-    assert [name for name in importers if not within({name}, "streamer.cluster", "streamer.commands")] == []
 
 
 def test_a_room_of_whisper_imports_rooms_below_it_only() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from streamer.server import history as history_module
-from streamer.server.history import History
+from streamer.history import history as history_module
+from streamer.history.history import History
 from tests.wire.support import WAIT_S
 
 

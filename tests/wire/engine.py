@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
+from streamer.daemon.streams import ClientStream, StreamOwner
 from streamer.engine.eventlog import EventLog
 from streamer.protocols.native import StreamStart
-from streamer.sessions.streams import ClientStream, StreamOwner
 from tests.wire.support import final, opened_log
 
 SAMPLES_A_FINAL = 500

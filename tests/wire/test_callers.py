@@ -15,16 +15,16 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from streamer.daemon.clients import ClientStreams
 from streamer.engine.engine import Engine
 from streamer.errors import ConfigError
 from streamer.server import access, front, limits
 from streamer.server.connection import HttpProtocol
 from streamer.server.limits import MAX_WRONG
 from streamer.server.tokens import TokenFile
-from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
+from tests.unit.daemon.test_clients import MODEL
 from tests.unit.engine.simulation import Machine
-from tests.unit.sessions.test_clients import MODEL
 from tests.waiting import until
 from tests.wire.support import Running, added, closing, next_event, serving, within
 from tests.wire.test_front import TOKEN, get

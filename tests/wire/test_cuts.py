@@ -128,7 +128,7 @@ class Client:
 
 
 async def test_cuts_at_any_moment_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.sessions.streams.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
     monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.5)  # of those that were left open
     runner = FakeRunner(capacity_samples=2000, seed=SEED)
     stream = open_stream(runner)

@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.correct.pipeline import edits
+from streamer.after.correct.pipeline import edits
 from streamer.engine.eventlog import EventLog
 from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
+from streamer.history import history as history_module
+from streamer.history.audio import find_spans
+from streamer.history.history import History
 from streamer.server import front
-from streamer.server import history as history_module
-from streamer.server.history import History
-from streamer.server.history_audio import find_spans
 from streamer.server.tokens import TokenFile, new_token
 from tests.browser import Page, browse, fake_microphone_flags
 from tests.builders import ready

@@ -8,8 +8,8 @@ import pytest
 
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error, Event, Final, Ready, Revision, Speech
-from streamer.server import history as history_module
-from streamer.server.history import History
+from streamer.history import history as history_module
+from streamer.history.history import History
 from streamer.server.replay import earlier_events
 from tests.builders import ready
 from tests.wire.support import deaf_socket, events_until, final, next_event, serving, wait_published, within

@@ -396,7 +396,7 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
 
 async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
-    monkeypatch.setattr("streamer.sessions.streams.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
     fake = FakeRunner(capacity_samples=1000)
     stream = open_stream(fake)
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamer.correct.pipeline import edits
+from streamer.after.correct.pipeline import edits
 from streamer.events import Event, Final, Revision, Speakers, Speech, Translation, Word
 from tests.browser import browse
 from tests.builders import ready

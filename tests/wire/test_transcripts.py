@@ -16,11 +16,12 @@ import pytest
 
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error, Event, Gap, from_json
+from streamer.history import audio as history_audio
+from streamer.history import history as history_module
+from streamer.history.audio import find_spans
+from streamer.history.history import History, KeptSession
 from streamer.outputs.subtitles import open_writer
-from streamer.server import history as history_module
-from streamer.server import history_audio, transcripts
-from streamer.server.history import History, KeptSession
-from streamer.server.history_audio import find_spans
+from streamer.server import transcripts
 from tests.builders import ready
 from tests.waiting import wait_until
 from tests.wire.support import WAIT_S, final, opened_log, serving, wait_published

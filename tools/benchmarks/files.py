@@ -19,7 +19,7 @@ from typing import Self
 import soundfile
 from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.processes import Meter, Server, ServerFailure
 from tools.benchmarks.published import PublishedModel

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tools.benchmarks.processes import Meter, ServerFailure
 from tools.benchmarks.timeline import Revision
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.engine.session import Session
-from streamer.engine.settings import SessionSettings
+from streamer.constants import SAMPLE_RATE
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.events import Event
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.session.session import Session
+from streamer.session.settings import SessionSettings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.model import WhisperModel
 from tools.benchmarks.recorder import Recorder

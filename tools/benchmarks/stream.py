@@ -9,7 +9,7 @@ from pathlib import Path
 import soundfile
 from rich.console import Console
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from tools.benchmarks.recordings import Recording
 from tools.benchmarks.results import Folder

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import ClientConnection
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Final, Partial, Revision, from_json
 from tools.benchmarks.playing import Samples, play

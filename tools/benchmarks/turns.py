@@ -14,9 +14,9 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
-from streamer.engine.gate import PAUSE_SAMPLES, SpeechEnd, SpeechStart
+from streamer.constants import SAMPLE_RATE
 from streamer.offline.speech import SpeechFinder
+from streamer.session.gate import PAUSE_SAMPLES, SpeechEnd, SpeechStart
 from streamer.settings.table import SpeechSettings
 from tools.benchmarks.recordings import Recording
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.constants import SAMPLE_RATE
 from streamer.settings.table import SpeechSettings
 
 Span = tuple[float, float]  # start and end in seconds

@@ -9,7 +9,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.offline import transcribe_segments
 from streamer.offline.features import Features
 from streamer.settings.table import DecodingSettings

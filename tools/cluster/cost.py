@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import Final, Partial
 from tools.benchmarks.processes import free_port
 from tools.cluster.machines import READY_S, Balancer, Machines, healthy, run_until_told, until, variables

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.events import Speech
 from tools.cluster.judge import Judgement, judge
 from tools.cluster.machines import GATEWAYS, SERVERS, WORKERS, Balancer, Machines, run_until_told, until

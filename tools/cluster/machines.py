@@ -21,11 +21,11 @@ import psutil
 from nats.errors import Error as NatsError
 from nats.js.api import StreamInfo
 
-from streamer.cluster.bus import Bus, Reply
-from streamer.cluster.log import SessionLog
-from streamer.cluster.messages import ALIVE_WORKERS, EVENTS, Record, WorkerAlive, decoded
 from streamer.errors import ClusterError, StreamerError
 from streamer.events import Event, from_json
+from streamer.plugins.cluster.bus import Bus, Reply
+from streamer.plugins.cluster.log import SessionLog
+from streamer.plugins.cluster.messages import ALIVE_WORKERS, EVENTS, Record, WorkerAlive, decoded
 from streamer.settings.table import ClusterSettings
 from tools.benchmarks.processes import free_port
 

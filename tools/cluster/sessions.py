@@ -11,8 +11,8 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.client.stream import stream
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.events import Event
 

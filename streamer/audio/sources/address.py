@@ -8,15 +8,15 @@ import re
 import threading
 import time
 
-from streamer import __version__
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.container import FORMATS, AudioTrack
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
 from streamer.outside import one_line
+from streamer.version import __version__
 
 log = logging.getLogger(__name__)
 

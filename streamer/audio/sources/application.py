@@ -16,9 +16,9 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.sources.base import MAX_HOLE_S, STOP_TIMEOUT_S, SourceCallbacks, ThreadedSource
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError
 from streamer.outside import one_line
 

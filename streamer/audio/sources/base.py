@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, StreamerError
 
 log = logging.getLogger(__name__)

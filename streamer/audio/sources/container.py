@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, TRUNCATED_S
 from streamer.audio.links import Links, Readable
 from streamer.audio.resample import Mixer
 from streamer.audio.wav import WAV_CHUNK, is_placeholder, mend_header, read_wav_header
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, TRUNCATED_S
 from streamer.errors import TruncatedAudioError
 
 log = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from typing import BinaryIO
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE, TRUNCATED_S
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.stdin import standard_input
+from streamer.constants import SAMPLE_RATE, TRUNCATED_S
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 from streamer.outside import printable
 

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import MAX_HOLE_S, SourceCallbacks, ThreadedSource
+from streamer.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 from streamer.errors import AudioDeviceError
 from streamer.outside import one_line
 

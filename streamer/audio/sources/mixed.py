@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.application import Application
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.audio.sources.microphone import Microphone
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.events import Event, Final
 

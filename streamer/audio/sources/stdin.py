@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import TRUNCATED_S
 from streamer.audio.encodings import AudioReader
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.constants import TRUNCATED_S
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
 log = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.result import Hypothesis, TimedWord

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.filters import LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.probabilities import log_prob, log_softmax

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import time_words

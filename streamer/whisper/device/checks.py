@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
+from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
 from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Sizes
 from streamer.whisper.device.decoder import Decoder

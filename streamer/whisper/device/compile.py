@@ -11,7 +11,7 @@ from pathlib import Path
 import openvino as ov
 from openvino import opset13
 
-from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import InferenceError
 from streamer.whisper import cache
 from streamer.whisper.device.allocator import give_back_mapped

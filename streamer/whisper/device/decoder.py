@@ -11,7 +11,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import BoolArray, FloatArray
-from streamer.audio.constants import TOKENS_PER_SECOND
+from streamer.constants import TOKENS_PER_SECOND
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow

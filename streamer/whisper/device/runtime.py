@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
+from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
 from streamer.whisper.device.compile import Compilation, Sizes
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.masks import OURS, MaskConvention

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from streamer.arrays import Float32Array, FloatArray
-from streamer.audio.constants import FRAMES_PER_SECOND, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
+from streamer.constants import FRAMES_PER_SECOND, N_SAMPLES, SAMPLE_RATE
 from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Sizes
 from streamer.whisper.device.decoder import Decoder

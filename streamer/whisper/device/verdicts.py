@@ -12,8 +12,8 @@ from pathlib import Path
 
 import openvino as ov
 
-from streamer import __version__
 from streamer.errors import InferenceError, ModelError
+from streamer.version import __version__
 from streamer.whisper import cache
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import describe_device, the_core

@@ -13,7 +13,7 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
-from streamer.audio.constants import N_FRAMES
+from streamer.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json

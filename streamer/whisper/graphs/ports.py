@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 
-from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
+from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 

@@ -14,8 +14,8 @@ from urllib.parse import quote, urlsplit
 
 from huggingface_hub import constants
 
-from streamer import __version__
 from streamer.errors import ModelError, PeerError, StreamerError
+from streamer.version import __version__
 from streamer.wheels import INDEX
 from streamer.whisper.files import write_text
 from streamer.whisper.hub import packaged

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from streamer.audio.constants import N_FFT
+from streamer.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.binary import File, open_file

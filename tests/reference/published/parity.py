@@ -9,7 +9,7 @@ import torch
 import whisper
 import whisper.decoding
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.offline import Segment, transcribe_segments
 from streamer.whisper.decode.window import DecodedWindow, decode_window
 from streamer.whisper.model import WhisperModel

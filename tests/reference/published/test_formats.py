@@ -13,8 +13,8 @@ import transformers
 import whisper
 from whisper.normalizers import EnglishTextNormalizer
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import mel_filters
+from streamer.constants import SAMPLE_RATE
 from streamer.offline import transcribe_segments
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.after.turn_model import TurnModel
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import ConfigError, PeerError
 from streamer.packed_models import TURNS
-from streamer.turns import TurnModel
 from streamer.whisper.device.devices import the_core
 from tests.daemon import SAMPLE, recording
 

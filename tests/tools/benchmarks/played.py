@@ -7,7 +7,7 @@ import numpy as np
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from tools.benchmarks.timeline import Revision, Timeline
 

@@ -7,7 +7,7 @@ import pytest
 from rich.console import Console
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.settings.table import SpeechSettings
 from tests.daemon import SAMPLE
 from tools.benchmarks.recordings import Recording, SpokenWord

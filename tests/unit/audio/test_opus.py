@@ -5,8 +5,8 @@ import pytest
 
 from streamer.arrays import Float32Array, Int16Array
 from streamer.audio import opus
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
+from streamer.constants import SAMPLE_RATE
 from tests.daemon import SAMPLE
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Mixer, Resampler
+from streamer.constants import SAMPLE_RATE
 
 
 def tone(sample_rate: int, frequency: float, duration_s: float) -> NDArray[np.float32]:

@@ -12,12 +12,12 @@ import pytest
 import soundfile
 from rich.console import Console
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands import bench as command_of_bench
-from streamer.commands import loading
 from streamer.commands.bench import bench
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, UsageError
 from streamer.settings.table import ModelSettings, Settings
+from streamer.setup import loading
 from tests.daemon import SAMPLE, recording, started
 
 pytestmark = pytest.mark.slow

@@ -11,9 +11,9 @@ from streamer.audio.sources.microphone import MicrophoneInfo
 from streamer.audio.sources.system import SystemSound
 from streamer.commands import devices
 from streamer.commands.devices import show_devices
-from streamer.commands.loading import device_settings
 from streamer.errors import AudioDeviceError, InferenceError
 from streamer.settings.table import ModelSettings, Settings
+from streamer.setup.loading import device_settings
 from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 
 CPU = DeviceInfo("CPU", "Some Processor", "")

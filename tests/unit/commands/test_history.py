@@ -12,8 +12,8 @@ import pytest
 from streamer.cli import main
 from streamer.engine.eventlog import EventLog
 from streamer.events import Gap, Revision, Translation
-from streamer.server import history as history_module
-from streamer.server.history import History
+from streamer.history import history as history_module
+from streamer.history.history import History
 from tests.unit.outputs.finals import labelled
 from tests.wire.support import WAIT_S, final, ready, wait_published
 

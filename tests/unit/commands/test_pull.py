@@ -16,6 +16,7 @@ from rich.console import Console
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
 from streamer.packed_models import PACKED_MODELS, PackedModel
+from streamer.setup import auto
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.daemon import Outcome
@@ -85,7 +86,7 @@ def test_without_a_terminal_one_line_of_the_log_says_what_is_fetched(
 ) -> None:
     caplog.set_level(logging.INFO, "streamer")
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
-    commands.fetch("base.en")
+    auto.fetch("base.en")
     assert [record.getMessage() for record in caplog.records] == [
         f"fetching openai/whisper-base.en (2 MB) from {server.url}",
     ]
@@ -100,7 +101,7 @@ def test_waiting_for_another_program_is_told(
     lock = Path(constants.HF_HUB_CACHE) / ".locks" / "models--openai--whisper-base.en" / "streamer.lock"
     lock.parent.mkdir(parents=True)
     with FileLock(lock):
-        fetching = threading.Thread(target=commands.fetch, args=("base.en",))
+        fetching = threading.Thread(target=auto.fetch, args=("base.en",))
         fetching.start()
         wait_until(lambda: bool(caplog.records))
         assert caplog.messages == ["base.en: waiting for another program that fetches it"]
@@ -116,7 +117,7 @@ def test_on_a_terminal_a_bar_is_drawn(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     server.pause_s = 0.001
-    commands.fetch("base.en")
+    auto.fetch("base.en")
     drawn = terminal.getvalue()
     assert "model.safetensors" in drawn
     assert "2.0/2.0 MB" in drawn
@@ -129,7 +130,7 @@ def test_an_interrupted_bar_leaves_the_terminal_as_it_was(server: Hub, monkeypat
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     server.wrong["model.safetensors"] = b"wrong"
     with pytest.raises(ModelError, match="not what was promised"):
-        commands.fetch("base.en")
+        auto.fetch("base.en")
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l")  # the cursor is back
 
 

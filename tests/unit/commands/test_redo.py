@@ -12,7 +12,7 @@ import soundfile
 from streamer.commands.redo import _beside
 from streamer.engine.eventlog import EventLog
 from streamer.events import Gap
-from streamer.server.history import History
+from streamer.history.history import History
 from tests.daemon import SAMPLE, Outcome
 from tests.wire.support import final, ready, wait_published
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from streamer.after.speakers import live as speakers
+from streamer.after.speakers.diarization import Diarization
 from streamer.arrays import Float32Array
 from streamer.packed_models import PackedModel
-from streamer.sessions import speakers
-from streamer.speakers.diarization import Diarization
 from tests.daemon import SAMPLE, Outcome
-from tests.unit.speakers.voices import heard
+from tests.unit.after.speakers.voices import heard
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The table of commands: each entry fits the function that carries it out."""
 
-import importlib
 import inspect
 import shlex
 
@@ -19,9 +18,7 @@ def test_the_folder_of_texts_is_a_folder_and_never_the_root(folder: str, output:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
 def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_parameter(command: Subcommand) -> None:
-    module, _, name = command.function.partition(":")
-    function = getattr(importlib.import_module(f"streamer.commands.{module}"), name)
-    parameters = set(inspect.signature(function).parameters)
+    parameters = set(inspect.signature(command.load()).parameters)
     parsed = make_parser().parse_args(shlex.split(f"{command.name} {command.example}"))
     arguments = {name for name in vars(parsed) if "." not in name} - OURS
     offered = {"invocation", "console", *(["settings"] if command.reads_settings else [])}

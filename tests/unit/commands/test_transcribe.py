@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands import transcribe
 from streamer.commands.files import Text
 from streamer.commands.transcribe import Files
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import InferenceError, TruncatedAudioError
 from streamer.events import End, Event, Final, Gap
 from streamer.outputs.subtitles import SubtitleOptions

@@ -20,18 +20,18 @@ from unittest.mock import patch
 import msgspec
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.engine import Engine
-from streamer.engine.language import choose_language
 from streamer.engine.runner import AudioKind
-from streamer.engine.schedule import WindowSchedule
-from streamer.engine.session import Session
-from streamer.engine.settings import SessionSettings
-from streamer.engine.transcript import PROMPT_CHARACTERS, SessionTranscript
-from streamer.engine.window import Request
 from streamer.errors import InferenceError
 from streamer.events import Error, Final, Gap, GapReason
+from streamer.session.language import choose_language
+from streamer.session.schedule import WindowSchedule
+from streamer.session.session import Session
+from streamer.session.settings import SessionSettings
+from streamer.session.transcript import PROMPT_CHARACTERS, SessionTranscript
+from streamer.session.window import Request
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import (
@@ -50,7 +50,7 @@ from tests.fakes import (
 )
 from tests.promises import Promises
 from tests.unit.engine.simulation import SETTINGS, Talker
-from tests.unit.engine.test_session import n_items
+from tests.unit.session.test_session import n_items
 from tests.waiting import WAIT_S
 
 # How much faster than the real one the clock of threads is: retries wait for seconds.

@@ -15,13 +15,13 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
 from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
-from streamer.engine.settings import SessionSettings
-from streamer.engine.window import Request
 from streamer.events import Error, Event, Final, Gap
+from streamer.session.settings import SessionSettings
+from streamer.session.window import Request
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (

@@ -1,6 +1,6 @@
 """When audio came."""
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.arrivals import STEP_S, Arrivals
 
 

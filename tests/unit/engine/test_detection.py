@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.detection import WARMING_CHUNKS, Detection
 from tests.fakes import FakeDetector
 

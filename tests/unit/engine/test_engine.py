@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.host import Host
 from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.engine.window import Request, Window
 from streamer.errors import InferenceError, ModelError
 from streamer.events import Error, Event, Gap, Speech
+from streamer.session.window import Request, Window
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     FakeDecoder,
@@ -27,7 +27,7 @@ from tests.fakes import (
     spoken,
 )
 from tests.unit.engine.simulation import Machine, Talker
-from tests.unit.engine.test_session import only
+from tests.unit.session.test_session import only
 from tests.waiting import WAIT_S, wait_until
 
 

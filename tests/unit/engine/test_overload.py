@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.runner import AudioKind
 from tests.fakes import FakeEncoded
 from tests.unit.engine.simulation import PIECE_S, PIECE_SAMPLES, Machine, Talker

@@ -11,17 +11,17 @@ import msgspec
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.inbox import MAX_WAITING
 from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
-from streamer.engine.session import MAX_FLUSHES, STALL_S, Session
-from streamer.engine.transcript import MAX_STABLE_TOKENS
-from streamer.engine.window import Request
 from streamer.errors import InferenceError
 from streamer.events import Final, Flushed, Gap, GapReason, Partial, Speech
+from streamer.session.session import MAX_FLUSHES, STALL_S, Session
+from streamer.session.transcript import MAX_STABLE_TOKENS
+from streamer.session.window import Request
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import FakeDetector, FakeEncoded, SpokenWord, words_at
 from tests.unit.engine.simulation import SETTINGS, Machine, Talker, settings_of

@@ -1,10 +1,10 @@
 """What a session gives up because there is no time for it, and what it saves passes by."""
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Gap
 from tests.fakes import SpokenWord, words_at
 from tests.unit.engine.simulation import SETTINGS
-from tests.unit.engine.test_session import Conversation
+from tests.unit.session.test_session import Conversation
 
 
 def talk(words: list[SpokenWord]) -> Conversation:

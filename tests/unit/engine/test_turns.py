@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.gate import PAUSE_SAMPLES
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.runner import AudioKind
 from streamer.events import Speech, Turn
+from streamer.session.gate import PAUSE_SAMPLES
 from tests.fakes import words_at
 from tests.unit.engine.simulation import GATE, Machine, Talker, settings_of
 

@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import streamer.whisper.decode.fallback
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.offline import recording, texts, transcribe_segments
 from streamer.offline.features import clip_frames
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.offline import recording as recording_module
 from streamer.offline import texts, transcribe_segments
 from streamer.offline.segments import Segment

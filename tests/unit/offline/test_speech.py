@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.check import check_options
+from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe

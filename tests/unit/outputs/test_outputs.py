@@ -11,9 +11,9 @@ import pytest
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import End, Event, Final, Gap, Speech
 from streamer.outputs import outputs as module
-from streamer.outputs.obs import Obs
 from streamer.outputs.outputs import Output, Outputs, parse_target, read_secret
-from streamer.outputs.web import Webhook, YouTube, Zoom
+from streamer.plugins.obs import Obs
+from streamer.plugins.web import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
 from tests.builders import partial, ready

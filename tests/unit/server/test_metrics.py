@@ -8,7 +8,6 @@ import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
-from streamer import __version__
 from streamer.engine.engine import Engine
 from streamer.events import End
 from streamer.outputs.outputs import Outputs
@@ -22,6 +21,7 @@ from streamer.server.metrics import (
 )
 from streamer.server.outbox import Outbox
 from streamer.settings.table import OutputsSettings
+from streamer.version import __version__
 from tests.daemon import REPOSITORY
 from tests.fakes import FakeDecoder, FakeEncoder
 

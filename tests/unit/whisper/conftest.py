@@ -4,8 +4,8 @@ import pytest
 import transformers
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
+from streamer.constants import N_SAMPLES
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import NANO, SAMPLE, Untyped, load_reference, read

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime

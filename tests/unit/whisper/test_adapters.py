@@ -12,11 +12,11 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
+from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE
+from streamer.daemon.sessions import session_settings
 from streamer.errors import ConfigError, ModelError
-from streamer.sessions.sessions import session_settings
 from streamer.settings.table import Settings
 from streamer.whisper import adapters
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel

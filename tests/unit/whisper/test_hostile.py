@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
-from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions

@@ -14,8 +14,8 @@ import openvino as ov
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from streamer.commands import fit
 from streamer.errors import ConfigError, InferenceError, ModelError
+from streamer.setup import fit
 from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Compilation

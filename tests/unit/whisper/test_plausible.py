@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.whisper.plausible import can_be_spoken, repeats
 
 

@@ -12,9 +12,9 @@ import torch
 import transformers
 from numpy.typing import NDArray
 
-from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.cli import main
+from streamer.constants import N_SAMPLES
 from streamer.errors import ModelError
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.engine.window import Request
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.errors import InferenceError, ModelError
-from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
+from streamer.session.window import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel

@@ -16,7 +16,7 @@ import numpy as np
 import soundfile
 from websockets.asyncio.client import ClientConnection
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from tools.benchmarks.peers.environment import TORCH, Environment
 from tools.benchmarks.peers.peer import Peer, parse_answer
 from tools.benchmarks.playing import Samples, Screen, pcm16

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import address
 from streamer.audio.sources.address import Address, is_address
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
 from tests.unit.audio.sources.recorder import Recorder
 from tests.unit.audio.sources.test_container import link, write

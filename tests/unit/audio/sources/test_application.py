@@ -13,7 +13,6 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import application as module
 from streamer.audio.sources.application import (
     PATIENCE_SAMPLES,
@@ -22,6 +21,7 @@ from streamer.audio.sources.application import (
     describe_applications,
     list_streams,
 )
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError
 from tests.sound_servers import StandIn, running_pipewire, why_no_pipewire, write
 from tests.unit.audio.sources.recorder import Recorder

@@ -14,11 +14,11 @@ import pytest
 import soundfile
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.encodings import AudioReader
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.file import read_audio
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
 # Container and codec of PyAV, by the file's suffix.

@@ -14,9 +14,9 @@ import pytest
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import file
 from streamer.audio.sources.file import FileReplay, read_audio
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 from tests.unit.audio.sources.recorder import Recorder
 from tests.waiting import WAIT_S

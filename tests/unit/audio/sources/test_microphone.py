@@ -18,10 +18,10 @@ import scipy.signal
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import MAX_HOLE_S
 from streamer.audio.sources.microphone import LossEstimator, Microphone, list_microphones
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, StreamerError
 from tests.fakes import Clock
 from tests.unit.audio.sources.recorder import Recorder

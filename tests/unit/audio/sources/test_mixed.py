@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.audio.sources.mixed import PATIENCE_SAMPLES, Mixed
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError
 from streamer.events import Final, Speech, seconds
 from tests.builders import final

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.stdin import StdinPcm
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, TruncatedAudioError
 from tests.unit.audio.sources.recorder import Recorder
 from tests.waiting import WAIT_S

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.constants import SAMPLE_RATE
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
 from tests.reference.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder

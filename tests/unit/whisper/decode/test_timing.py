@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
-from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.timing import MEDIAN_FILTER_WIDTH, attended_samples, dtw, smooth, word_spans
 
 Matrix = NDArray[np.floating]

@@ -7,8 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.constants import SAMPLE_RATE
 from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.runtime import Runtime

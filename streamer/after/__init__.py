@@ -1,0 +1,1 @@
+"""What follows a session's events: second pass, glossary, translation, speakers, turns."""

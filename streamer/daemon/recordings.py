@@ -1,0 +1,257 @@
+"""Transcribes whole recordings beside live sessions, one after another, for `server.interfaces.Recordings`.
+
+One thread takes them from a queue; `server.uploads` limits how many there are. Before each call of a graph it lets
+windows of live sessions go first.
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from streamer.after.correct.spelling import Glossary
+from streamer.arrays import Float32Array
+from streamer.audio.sources.file import read_upload
+from streamer.constants import SAMPLE_RATE
+from streamer.engine.yielding import WaitIdle, YieldToLive
+from streamer.errors import BusyError, StoppingError, StreamerError
+from streamer.offline import transcribe_segments, with_finals
+from streamer.offline.recording import OnLanguage
+from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.settings.table import DecodingSettings, Settings
+from streamer.setup.models import Known, Models
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
+from streamer.worker import WorkQueue
+
+logger = logging.getLogger(__name__)
+
+
+def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
+    """Return the settings with the options of a request. Raises ConfigError if the model cannot do that."""
+    given: dict[str, Any] = {
+        "language": options.language,
+        "task": options.task or ("transcribe" if decoding.task == "both" else None),
+        "initial_prompt": options.prompt,
+        "hotwords": options.hotwords,
+        "temperature": options.temperature,
+        "beam_size": options.beam_size,
+    }
+    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
+    check_decode_options(chosen, model)
+    language = model.choose_language(chosen.language, chosen.task, options.languages)
+    return msgspec.structs.replace(chosen, language=language)
+
+
+def recorded_segments(
+    model: WhisperModel,
+    blocks: Iterable[Float32Array],
+    decoding: ResolvedDecoding,
+    glossary: Glossary | None,
+    *,
+    on_progress: Callable[[int], None],
+    on_language: OnLanguage,
+    languages: Sequence[str] = (),
+) -> Iterator[RecordedSegment]:
+    """Transcribe a recording (see `transcribe_segments`), with terms spelled as in a glossary."""
+    segments = transcribe_segments(
+        model, blocks, decoding, on_progress=on_progress, on_language=on_language, languages=languages
+    )
+    for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
+        yield RecordedSegment(
+            final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
+            seek=segment.seek,
+            tokens=segment.tokens,
+            temperature=segment.temperature,
+            compression_ratio=segment.compression_ratio,
+        )
+
+
+class Recordings:
+    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`. Used on the server's loop."""
+
+    def __init__(self, settings: Settings, models: Models, ready: asyncio.Event | None = None) -> None:
+        """Accept recordings once `serve_with` has been called; `ready` is waited for before one is opened."""
+        self._settings = settings
+        self._models = models
+        self._ready = ready
+        self._glossary: Glossary | None = None
+        # Waits for live sessions; None before there can be any.
+        self._wait_idle: WaitIdle | None = None
+        # Jobs that are not over, in order. One call that waits in the worker's queue is enough: it does them all.
+        self._jobs: dict[Job, None] = {}
+        self._worker = WorkQueue("recordings", limit=1)
+        self._idle_since_s = time.monotonic()
+        self._stopping = False
+
+    def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
+        """Transcribe from now on, also with the daemon's own model, and spell terms as in a glossary."""
+        self._glossary = glossary
+        self._models.serve_with(model)
+        self._wait_idle = wait_idle
+
+    def stop(self) -> None:
+        """End all jobs with StoppingError; the one that has begun stops before its next step."""
+        self._stopping = True
+        for job in tuple(self._jobs):
+            job.put(_stopping())
+        self._worker.close(0.0)
+
+    def models(self) -> Sequence[ModelInfo]:
+        """Return the models that a request may name, the daemon's own first."""
+        return self._models.all()
+
+    def find(self, model: str) -> ModelInfo:
+        """Return a model by a name that a request gives. Raises UnknownModelError."""
+        return self._models.describe(self._models.find(model))
+
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
+        """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
+        if self._ready is not None:
+            await self._ready.wait()
+        if (wait_idle := self._wait_idle) is None:
+            raise BusyError("the model is still being loaded: try again in a moment")
+        job = Job(path, options, await asyncio.to_thread(self._models.find, model), on_close=self._remove)
+        if self._stopping:
+            raise _stopping()
+        self._jobs[job] = None
+        self._worker.put(self, lambda: self._run(wait_idle))
+        return job
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the last recording was over, or since the start; 0 while there is one."""
+        return 0.0 if self._jobs else time.monotonic() - self._idle_since_s
+
+    def unload(self) -> None:
+        """Free the models of recordings, until they are asked for again."""
+        self._models.unload()
+
+    def _remove(self, job: "Job") -> None:
+        self._idle_since_s = time.monotonic()
+        self._jobs.pop(job, None)
+
+    def _run(self, wait_idle: WaitIdle) -> None:
+        # A tuple, since the loop changes the queue; of one, since a job that is closed meanwhile is to be freed.
+        while first := tuple(self._jobs)[:1]:
+            (job,) = first
+            job.put(self._outcome(job, wait_idle))
+            self._remove(job)
+
+    def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
+        """Transcribe a recording; return the error that it ended with, None for none."""
+        try:
+            self._check(job)
+            self._transcribe(job, wait_idle)
+        except CancelledError:
+            logger.debug("a recording was closed by its client")
+        except StreamerError as error:
+            return error
+        except Exception:
+            logger.exception("transcribing a recording failed")
+            return StreamerError("the daemon failed: see its log, and report it as a bug")
+        return None
+
+    def _transcribe(self, job: "Job", wait_idle: WaitIdle) -> None:
+        model = self._models.get(job.known)
+        job.work = YieldToLive(wait_idle, lambda: self._check(job))
+        model.call_before(job.work.wait)
+        decoding = choose_decoding(self._settings.decoding, job.options, model)
+        job.language = decoding.language if decoding.language != "auto" else ""
+        segments = recorded_segments(
+            model,
+            job.audio(),
+            resolve_decoding(decoding, model, self._settings.speech),
+            self._glossary,
+            on_progress=job.note_progress,
+            on_language=job.note_language,
+            languages=job.options.languages,
+        )
+        for segment in segments:
+            job.put(segment)
+        logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
+
+    def _check(self, job: "Job") -> None:
+        """Raise CancelledError if the client has closed the job, StoppingError if the daemon stops."""
+        if job.closed:
+            raise CancelledError
+        if self._stopping:
+            raise _stopping()
+
+
+class Job:
+    """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
+
+    def __init__(
+        self, path: Path, options: RecordingOptions, known: Known, on_close: Callable[["Job"], object]
+    ) -> None:
+        self.path = path
+        self.options = options
+        self.known = known
+        self.model = known.shown  # its name
+        self.duration_s = 0.0
+        self.language = ""
+        self.closed = False
+        self._on_close = on_close
+        self._loop = asyncio.get_running_loop()
+        # Segments, and at the end None or an error.
+        self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
+        # Lets live sessions go first; None before the job has begun.
+        self.work: YieldToLive | None = None
+
+    @property
+    def work_s(self) -> float:
+        """Seconds that computing has taken."""
+        return self.work.work_s if self.work is not None else 0.0
+
+    def audio(self) -> Iterator[Float32Array]:
+        """Yield its audio, 16 kHz mono, shape (n,); of a truncated file, what there is.
+
+        Raises AudioFileError behind the last block if it cannot be read up to its end.
+        """
+        assert self.work is not None
+        for block in read_upload(self.path, lambda error: logger.warning("%s", error)):
+            self.work.wait()
+            yield block
+
+    def note_progress(self, position_samples: int) -> None:
+        self.duration_s = position_samples / SAMPLE_RATE
+
+    def note_language(self, language: str, probabilities: object) -> None:
+        self.language = language
+
+    def put(self, item: RecordedSegment | StreamerError | None) -> None:
+        """Pass on a segment, or at the end None or an error. Called by any thread."""
+        if not isinstance(item, RecordedSegment) and self.work is not None:
+            self.work.end()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
+        """Yield segments as they become final."""
+        while (item := await self._items.get()) is not None:
+            if isinstance(item, StreamerError):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """End it if it is not over."""
+        self.closed = True
+        self._on_close(self)
+        self._items.put_nowait(None)  # it may not have begun
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+def _stopping() -> StoppingError:
+    return StoppingError("the daemon stops: try again in a moment")

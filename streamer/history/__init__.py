@@ -1,0 +1,1 @@
+"""What sessions have said, kept in a file: text, events and audio."""

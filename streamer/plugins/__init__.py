@@ -1,0 +1,1 @@
+"""What the core does not know: commands and outputs that entry points add."""

@@ -1,0 +1,1 @@
+"""`streamer chat`: a chatbot that is asked what was said."""

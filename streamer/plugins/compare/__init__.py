@@ -1,0 +1,1 @@
+"""`streamer compare`: recordings through several models or settings, side by side."""

@@ -1,0 +1,1 @@
+"""`streamer type`: what is said, typed into the focused window."""

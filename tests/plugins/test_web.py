@@ -1,0 +1,228 @@
+"""Outputs at a web address: addresses that are secrets, Zoom, YouTube, webhooks, and services that fail."""
+
+import base64
+import hashlib
+import hmac
+import json
+import logging
+import re
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from streamer.errors import ConfigError, PeerError
+from streamer.events import from_json
+from streamer.outputs.outputs import Output
+from streamer.plugins.web import Webhook, WebSink, YouTube, Zoom, language_tag, signature
+from tests.builders import ready
+from tests.daemon import REPOSITORY
+from tests.unit.outputs.stand_ins import (
+    CUT,
+    Answer,
+    CaptionService,
+    Request,
+    WebStandIn,
+    final,
+    sending,
+    spoken,
+    wait_failing,
+    warnings,
+)
+from tests.waiting import WAIT_S, wait_until
+
+
+def test_a_post_says_what_is_wrong_and_never_where() -> None:
+    hang = threading.Event()
+
+    def answer(request: Request) -> Answer:
+        assert hang.wait(WAIT_S)
+        return CUT
+
+    with WebStandIn(answer) as stand_in:
+        url = f"http://127.0.0.1:{stand_in.port}/hook?key=SECRET"
+        with pytest.raises(PeerError, match=r"127\.0\.0\.1 did not answer within 0\.05 s") as slow:
+            WebSink(url, "outputs.webhook_url", timeout_s=0.05).post(b"", {})
+        hang.set()
+        poster = WebSink(url, "outputs.webhook_url")
+        with pytest.raises(PeerError, match="cannot be reached") as cut:
+            poster.post(b"", {})
+        stand_in.stop()
+        with pytest.raises(PeerError, match="cannot be reached") as down:
+            poster.post(b"", {})
+    for url in ("", "SECRET", "ftp://SECRET/x", "https://", "https://[SECRET", "http://a:SECRET/"):
+        with pytest.raises(ConfigError, match=r"outputs\.zoom_url is .*: expected https://HOST/") as wrong:
+            WebSink(url, "outputs.zoom_url")
+        assert "SECRET" not in str(wrong.value)
+    assert not any("SECRET" in str(error.value) for error in (slow, cut, down))
+
+
+def test_nothing_of_the_libraries_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with WebStandIn(lambda request: (200, b"")) as stand_in, caplog.at_level(logging.WARNING):
+        Webhook(f"http://127.0.0.1:{stand_in.port}/?key=SECRET").handle(final(1))
+    assert "SECRET" not in caplog.text
+
+
+def webhook(stand_in: WebStandIn, secret: str = "") -> Webhook:
+    return Webhook(f"http://127.0.0.1:{stand_in.port}/hook", secret)
+
+
+def test_a_webhook_gets_signed_json_and_knows_what_it_has() -> None:
+    taken: dict[str, Request] = {}
+    faults: list[Answer] = [CUT, (500, b"busy"), (429, b"")]
+    third = threading.Event()
+
+    def answer(request: Request) -> Answer:
+        taken.setdefault(request.headers["idempotency-key"], request)
+        if len(taken) == 3:
+            third.set()
+        return faults.pop(0) if faults else (204, b"")
+
+    with WebStandIn(answer) as stand_in, sending(webhook(stand_in, "hush")) as output:
+        for number in (1, 2, 3):
+            output.handle(final(number))
+        assert third.wait(WAIT_S)
+        stand_in.stop()
+        output.handle(spoken(4, "Again", "there."))
+        stand_in.start()
+    posted = [from_json(request.body) for request in taken.values()]
+    assert posted == [final(1), final(2), final(3), spoken(4, "Again", "there.")]
+    assert list(taken) == ['"s-1"', '"s-2"', '"s-3"', '"s-4"']
+    for request in stand_in.requests:
+        name, at = request.headers["webhook-id"], request.headers["webhook-timestamp"]
+        digest = hmac.new(b"hush", f"{name}.{at}.".encode() + request.body, hashlib.sha256).digest()
+        assert request.headers["webhook-signature"] == f"v1,{base64.b64encode(digest).decode()}"
+        assert abs(int(at) - time.time()) < 3600
+        assert f'"{name}"' == request.headers["idempotency-key"]
+        assert request.headers["content-type"] == "application/json"
+
+
+def test_signatures_are_those_of_standard_webhooks() -> None:
+    # The example of the specification's libraries.
+    key = base64.b64decode("plJ3nmyCDGBKInavdOK15jsl")
+    body = b'{"event_type":"ping","data":{"success":true}}'
+    expected = "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
+    assert signature(key, "msg_loFOjxBNrRLzqYUf", "1731705121", body) == expected
+    with pytest.raises(ConfigError, match=r"outputs\.webhook_secret is not base64"):
+        Webhook("http://127.0.0.1:1/", "whsec_?")
+
+
+def test_a_slow_or_redirecting_receiver_delays_no_event(caplog: pytest.LogCaptureFixture) -> None:
+    release = threading.Event()
+    answers: list[Answer] = [(301, b""), (200, b"x" * 200_000), (200, b"")]
+
+    def answer(request: Request) -> Answer:
+        assert release.wait(WAIT_S)
+        return answers.pop(0)
+
+    with WebStandIn(answer) as stand_in, sending(webhook(stand_in)) as output:
+        for number in (1, 2):
+            output.handle(final(number))
+        release.set()  # only now it answers: nobody waited for it
+    assert [json.loads(request.body)["segment"] for request in stand_in.requests] == [1, 1, 2]
+    assert "webhook-signature" not in stand_in.requests[0].headers
+    assert warnings(caplog)[0].startswith("output there: 127.0.0.1 answers 301 Moved Permanently;")
+
+
+def test_the_documented_receiver_knows_what_is_ours() -> None:
+    text = (REPOSITORY / "docs" / "clients.md").read_text(encoding="utf-8")
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL) if "def is_ours" in block]
+    receiver: dict[str, Any] = {}
+    exec(code, receiver)
+    headers = {"webhook-id": "a", "webhook-timestamp": "1", "webhook-signature": signature(b"hush", "a", "1", b"{}")}
+    assert receiver["is_ours"](headers, b"{}", "hush")
+    assert not receiver["is_ours"](headers, b"{ }", "hush")
+    assert not receiver["is_ours"](headers, b"{}", "hash")
+
+
+def test_youtube_gets_lines_with_their_times_by_its_own_clock() -> None:
+    service = CaptionService()
+    service.clock = datetime.now(UTC) + timedelta(hours=1)
+    began_s = 1_700_000_000.0
+    with WebStandIn(service) as stand_in:
+        url = f"http://127.0.0.1:{stand_in.port}/closedcaption?cid=x"
+        with sending(YouTube(url, lambda position_s: began_s + position_s)) as output:
+            words = ["captions"] * 12
+            output.handle(spoken(1, *words))
+            service.wait_for(1)
+            service.faults = [(None, True), ((200, b"no time"), True), ((200, b"9999-12-31T23:59:59"), True)]
+            for number in (2, 3, 4):  # it tells its clock, and then rubbish
+                output.handle(final(number))
+    first, second, third, fourth = (
+        text.splitlines() for text in (request.body.decode("utf-8") for request in service.taken)
+    )
+    assert first == ["2023-11-14T22:13:30.000", " ".join(words[:7]), "2023-11-14T22:13:33.500", " ".join(words[7:])]
+    for number, (time_text, text) in ((2, second), (3, third), (4, fourth)):
+        said = datetime.fromisoformat(f"{time_text}+00:00").timestamp() - began_s - number
+        assert 3590 < said < 3610
+        assert text == f"Words {number}."
+    numbers = [int(request.query["seq"]) for request in service.taken]
+    assert numbers == list(range(numbers[0], numbers[0] + 4))
+    assert numbers[0] > 1_600_000_000  # and so more than in any run before
+
+
+READY = ready()
+QUERY = "id=1%2C2&ns=Talk&expire=9&signature=a.b%2Fc"
+
+
+def texts(service: CaptionService) -> list[str]:
+    return [request.body.decode("utf-8") for request in service.taken]
+
+
+def zoom(stand_in: WebStandIn) -> Zoom:
+    return Zoom(f"http://127.0.0.1:{stand_in.port}/closedcaption?{QUERY}")
+
+
+def test_zoom_gets_each_final_once_through_restarts_of_either_side(caplog: pytest.LogCaptureFixture) -> None:
+    service = CaptionService()
+    with WebStandIn(service) as stand_in:
+        with sending(zoom(stand_in)) as output:
+            output.handle(READY)
+            output.handle(final(1))
+            service.wait_for(1)
+            stand_in.stop()
+            output.handle(final(2))
+            output.handle(final(3))
+            wait_failing(output)
+            stand_in.start()
+            service.wait_for(3)
+            service.faults = [(CUT, True), ((503, b""), False), ((200, b"<html>"), True)]  # it takes the first and dies
+            output.handle(final(4, "Grüße 4."))
+            output.handle(final(5))
+        with sending(zoom(stand_in)) as output:  # the program was started again
+            output.handle(final(6))
+    assert texts(service) == [f"{'Grüße' if n == 4 else 'Words'} {n}.\n" for n in range(1, 7)]
+    assert [request.query["seq"] for request in service.taken] == ["1", "2", "3", "4", "5", "6"]
+    assert {request.path for request in service.taken} == {"/closedcaption"}
+    query = {"id": "1,2", "ns": "Talk", "expire": "9", "signature": "a.b/c"}
+    assert service.taken[0].query == {**query, "seq": "1", "lang": "en-US"}
+    assert service.taken[0].headers["content-type"] == "text/plain; charset=utf-8"
+    told = warnings(caplog)
+    assert [line.partition(":")[0] for line in told] == ["output there", "output there works again"] * 2
+    assert "signature" not in caplog.text
+
+
+def test_zoom_begins_at_one_where_it_cannot_be_asked_and_sends_nothing_old_when_the_meeting_begins() -> None:
+    begun = threading.Event()
+    service = CaptionService()
+
+    def answer(request: Request) -> Answer:
+        return service(request) if begun.is_set() else (400, b"meeting has not started")
+
+    with WebStandIn(answer) as stand_in:
+        output = Output("zoom", zoom(stand_in), first_delay_s=0.001)
+        for number in (1, 2, 3):
+            output.handle(final(number))
+        wait_until(lambda: output.n_dropped >= 3)
+        begun.set()
+        output.handle(final(4))
+        output.close(time.monotonic() + WAIT_S)
+    assert texts(service) == ["Words 4.\n"]
+    assert service.last == 1
+
+
+@pytest.mark.parametrize(("code", "tag"), [("en", "en-US"), ("de", "de-DE"), ("ja", "ja-JP"), ("pt", "pt-BR")])
+def test_zoom_has_languages_with_their_country(code: str, tag: str) -> None:
+    assert language_tag(code) == tag

@@ -1,0 +1,120 @@
+"""Where a text means a term."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.after.correct.corrector import text_of
+from streamer.after.correct.glossary import Form, Term
+from streamer.after.correct.terms import TermIndex, rewritten, usual_words
+from streamer.events import Word
+
+USUAL = frozenset("the sole time it was quarter books of by port see plus and you en we run in now from to".split())  # noqa: SIM905
+
+TERMS = [
+    *(
+        Term(name, (name,))
+        for name in ("Kubernetes", "Quorbix", "Port Dravenholt", "Solheim", "Ruth", "Wołodymyr", "IT")
+    ),
+    *(Term("NPU", ("NPU", "en pee you")), Term("C++", ("C++", "see plus plus")), Term("São Tomé", ("São Tomé",))),
+    *(Term("Łódź", ("Łódź",)), Term("Владивосток", ("Владивосток",)), Term("北京大学", ("北京大学", "北京大雪"))),
+    *(Term("gradle", ("gradle",), Form.WORD), Term("gray", ("grey",), Form.REPLACED), Term("", ("damn",), Form.MASKED)),
+]
+INDEX = TermIndex(TERMS, USUAL.__contains__)
+
+
+def spelled(text: str, probability: float = 0.7, index: TermIndex = INDEX) -> str:
+    pieces = [f" {word}" for word in text.split(" ")]
+    words = [
+        Word(word=word, start=float(i), end=i + 1.0, probability=probability, stable=True)
+        for i, word in enumerate(pieces)
+    ]
+    result = rewritten(words, index.replacements(words))
+    assert (result[0].start, result[-1].end) == (words[0].start, words[-1].end)
+    assert all(a.end <= b.start for a, b in pairwise(result))
+    return text_of(result)
+
+
+@pytest.mark.parametrize(
+    ("heard", "expected"),
+    [
+        # Near in spelling and sound, of one word to three.
+        ("we run cubernetis.", "we run Kubernetes."),
+        ("the quarbex, again", "the Quorbix, again"),
+        ("in pordraven hold now", "in Port Dravenholt now"),
+        ("in port draven hote now", "in Port Dravenholt now"),
+        ("from wolodimir to woodge", "from Wołodymyr to woodge"),
+        ("in sao tome", "in São Tomé"),
+        # What stands around it stays.
+        ("(kubernets's) “kubernets”…", "(Kubernetes's) “Kubernetes”…"),
+        ("Gradel or gradel", "Gradle or gradle"),
+        # As it is to be.
+        ("Kubernetes and kubernetes", "Kubernetes and Kubernetes"),
+        # Usual words mean themselves, also side by side; so do those that a term is written as.
+        ("the sole time it was", "the sole time it was"),
+        ("quarter books of it", "quarter books of it"),
+        # Across the end of a sentence or clause nothing is one.
+        ("by port. Dravenhold", "by port. Dravenhold"),
+        # Numbers and negations stay.
+        ("kuber 9 etes", "kuber 9 etes"),
+        ("cube not tes", "cube not tes"),
+        # Short acronyms by their very spellings.
+        ("the en pee you, the npu and the mpu", "the NPU, the NPU and the mpu"),
+        ("see plus plus is C++ and no c", "C++ is C++ and no c"),
+        # Find, and mask.
+        ("Grey, grey, greyish", "Gray, gray, greyish"),
+        ("Damn it, damned", "**** it, damned"),
+        # Without rules of sound.
+        ("из владивостока вот", "из Владивосток вот"),
+        ("из владислава вот", "из владислава вот"),
+        ("在 北京大雪 。", "在 北京大学 。"),
+    ],
+)
+def test_what_is_meant_is_spelled(heard: str, expected: str) -> None:
+    assert spelled(heard) == expected
+
+
+def test_the_surer_the_model_is_the_nearer_a_term_has_to_be() -> None:
+    assert spelled("the quarbex", probability=0.5) == "the Quorbix"
+    assert spelled("the quarbex", probability=1.0) == "the quarbex"
+    assert spelled("the quorbicks", probability=0.9) == "the Quorbix"
+
+
+def test_the_shorter_a_term_is_the_nearer_it_has_to_be() -> None:
+    assert spelled("dear ruthe", probability=0.5) == "dear Ruth"
+    assert spelled("dear rathe", probability=0.5) == "dear rathe"
+
+
+def test_a_word_in_pieces_is_replaced_as_a_whole() -> None:
+    texts = (" 北", "京", "大", "雪", "。")
+    words = [Word(word=text, start=i, end=i + 1, probability=0.5, stable=True) for i, text in enumerate(texts)]
+    assert [word.word for word in rewritten(words, INDEX.replacements(words))] == [" 北京大学。"]
+
+
+def test_as_many_words_keep_their_times() -> None:
+    words = [
+        Word(word=text, start=start, end=end, probability=p, stable=True, speaker="S1")
+        for text, start, end, p in ((" Port", 1.0, 1.2, 0.5), (" dravenhold,", 1.5, 2.0, 0.7))
+    ]
+    assert rewritten(words, INDEX.replacements(words)) == [
+        Word(word=" Port", start=1.0, end=1.2, probability=0.6, stable=True, speaker="S1"),
+        Word(word=" Dravenholt,", start=1.5, end=2.0, probability=0.6, stable=True, speaker="S1"),
+    ]
+
+
+@given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=6))
+def test_any_text_keeps_its_times_and_loses_nothing_to_an_empty_glossary(pieces: list[str]) -> None:
+    words = [Word(word=text, start=i, end=i + 1, probability=0.5, stable=True) for i, text in enumerate(pieces)]
+    assert rewritten(words, TermIndex([], USUAL.__contains__).replacements(words)) == words
+    found = rewritten(words, INDEX.replacements(words))
+    assert all(word.word for word in found)
+    assert (found[0].start, found[-1].end) == (0, len(pieces))
+
+
+def test_usual_words_have_a_token_of_their_own_among_the_most_frequent() -> None:
+    usual = usual_words({" time": [640], " dravenholt": [1, 2], " seltene": [40_000]}.__getitem__)
+    assert usual("time")
+    assert not usual("dravenholt")
+    assert not usual("seltene")

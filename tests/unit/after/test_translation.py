@@ -1,0 +1,319 @@
+"""Finals translated beside the transcript: which are put together, in which order it is told, and who goes first."""
+
+import math
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamer.after import translation
+from streamer.after.translation import LATE, LOOP, TranslatedSession, Translations
+from streamer.arrays import Float32Array
+from streamer.constants import SAMPLE_RATE
+from streamer.daemon.own_input import FLUSH_TIMEOUT_S
+from streamer.daemon.sessions import session_settings
+from streamer.engine import yielding
+from streamer.engine.eventlog import EventLog
+from streamer.errors import ConfigError
+from streamer.events import End, Event, Final, Gap, Speech, Translation
+from streamer.health import Health
+from streamer.protocols.native import SessionOptions
+from streamer.settings.table import DecodingSettings, Settings
+from streamer.whisper.model import WhisperModel
+from tests import builders
+from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
+from tests.fakes import Clock
+from tests.promises import check_promises
+
+SECOND = np.zeros(SAMPLE_RATE, dtype=np.float32)
+
+
+def final(text: str, start: float, end: float, language: str = "de") -> Final:
+    return builders.final(text, start=start, end=end, words=(), language=language)
+
+
+def silence(time_s: float) -> Speech:
+    return Speech(state="end", time=time_s)
+
+
+class Interpreter(Translations):
+    """Says how many seconds it is given of which language, behind what."""
+
+    def __init__(self) -> None:
+        generation = SimpleNamespace(prompted=True)
+        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda timeout_s, quiet_s: True, Health())  # type: ignore[arg-type]
+        # Called before it answers.
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
+        self.meanwhile()
+        return f"{len(samples) / SAMPLE_RATE:g} s of {language}" + (" and more" if before else "")
+
+
+def told(*events: Event, patience_s: float = WAIT_S, interpreter: Interpreter | None = None) -> list[Event]:
+    """Return all events of a session in which these are told, up to its end."""
+    log = EventLog("abc", 100)
+    published: list[Event] = []
+    log.subscribe(published.append)
+
+    def read(start_s: float, end_s: float) -> Float32Array:
+        return np.zeros(round((end_s - start_s) * SAMPLE_RATE), dtype=np.float32)
+
+    session = TranslatedSession(interpreter or Interpreter(), log, read, lambda: patience_s)
+    for event in events:
+        log.append(event)
+    over = threading.Event()
+
+    def end() -> None:
+        log.close()
+        over.set()
+
+    session.finish(end)
+    assert over.wait(WAIT_S)
+    return published
+
+
+def translations(*events: Event, **options: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - as told
+    """Return which final each translation names, and what it says."""
+    published = told(*events, **options)
+    texts = {event.seq: event.text for event in published if isinstance(event, Final)}
+    return [(texts[event.of], event.text) for event in published if isinstance(event, Translation)]
+
+
+def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
+    events = told(final("Guten Tag.", 1.0, 3.0))
+    assert [event.type for event in events] == ["final", "translation", "end"]
+    assert events[1] == Translation(of=1, text="2 s of de", language="en", seq=2, session="abc")
+
+
+def test_finals_of_one_sentence_are_translated_together() -> None:
+    spoken = (final("Guten", 0.0, 2.0), final("Tag.", 2.0, 3.0), final("Bis", 3.0, 4.0), final("dann!", 4.0, 8.0))
+    assert translations(*spoken) == [("Tag.", "3 s of de"), ("dann!", "5 s of de and more")]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        pytest.param(silence(2.0), id="silence"),
+        pytest.param(Gap(start=2.0, end=2.5, reason="device"), id="gap"),
+    ],
+)
+def test_a_sentence_that_breaks_off_is_translated_as_far_as_it_goes(between: Event) -> None:
+    # A silence is told before its final, a gap behind it.
+    before, behind = ((between,), ()) if isinstance(between, Speech) else ((), (between,))
+    found = translations(*before, final("Guten", 0.0, 2.0), *behind, final("Tag.", 3.0, 4.0))
+    assert found == [("Guten", "2 s of de"), ("Tag.", "1 s of de and more")]
+
+
+def test_what_does_not_fit_a_window_or_is_in_another_language_is_translated_by_itself() -> None:
+    assert translations(final("und", 0.0, 20.0), final("oder", 20.0, 31.0)) == [
+        ("und", "20 s of de"),
+        ("oder", "11 s of de and more"),
+    ]
+    assert translations(final("und", 0.0, 1.0), final("et.", 1.0, 2.0, "fr")) == [
+        ("und", "1 s of de"),
+        ("et.", "1 s of fr and more"),
+    ]
+
+
+def test_english_silence_and_sessions_that_do_not_ask_are_not_translated() -> None:
+    assert translations(final("Good morning.", 0.0, 1.0, "en"), final("", 1.0, 2.0)) == []
+    assert translations(final("Guten Tag.", 0.0, 1.0), patience_s=0.0) == []
+
+
+def test_audio_is_not_copied_by_the_thread_that_publishes() -> None:
+    """It holds the lock of the session, and of the event log."""
+    log, copying = EventLog("abc", 100), threading.Event()
+    copied_by: list[threading.Thread] = []
+
+    def read(start_s: float, end_s: float) -> Float32Array:
+        copied_by.append(threading.current_thread())
+        copying.set()
+        return SECOND
+
+    TranslatedSession(Interpreter(), log, read, lambda: WAIT_S)
+    log.append(final("Guten Tag.", 0.0, 1.0))
+    assert copying.wait(WAIT_S)
+    assert copied_by != [threading.current_thread()]
+
+
+def test_nothing_is_copied_or_translated_for_a_client_that_has_left() -> None:
+    log, interpreter, done = EventLog("abc", 100), Interpreter(), []
+
+    def read(start_s: float, end_s: float) -> Float32Array:
+        done.append("copied")
+        log.close()
+        return SECOND
+
+    interpreter.meanwhile = lambda: done.append("translated")
+    TranslatedSession(interpreter, log, read, lambda: WAIT_S)
+    log.append(final("Guten Tag.", 0.0, 1.0))
+    log.append(final("Guten Abend.", 1.0, 2.0))
+    interpreter.copying.close(WAIT_S)
+    interpreter.translating.close(WAIT_S)
+    assert done == ["copied"]
+
+
+def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
+    interpreter, ended = Interpreter(), threading.Event()
+    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
+    events = told(final("Guten Tag.", 0.0, 1.0), patience_s=0.1, interpreter=interpreter)
+    ended.set()
+    assert [event.type for event in events] == ["final", "end"]
+    assert interpreter.health.why == {"translation": str(LATE)}
+
+
+def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert translation.END_PATIENCE_S < FLUSH_TIMEOUT_S
+    monkeypatch.setattr(translation, "END_PATIENCE_S", 0.1)
+    interpreter, ended = Interpreter(), threading.Event()
+    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
+    events = told(final("Guten Tag.", 0.0, 1.0), patience_s=translation.PATIENCE_S, interpreter=interpreter)
+    ended.set()
+    assert [event.type for event in events] == ["final", "end"]
+    assert interpreter.health.why == {"translation": str(LATE)}
+
+
+def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
+    interpreter, over = Interpreter(), threading.Event()
+    waits, let_go = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        waits.set()
+        assert let_go.wait(WAIT_S)
+
+    interpreter.meanwhile = wait
+    for name, n_finals in (("a", 10), ("b", 1)):
+        log = EventLog(name, 100)
+        log.subscribe(lambda event, name=name: done.append(name) if isinstance(event, Translation) else None)  # type: ignore[misc]
+        session = TranslatedSession(interpreter, log, lambda start_s, end_s: SECOND, lambda: WAIT_S)
+        for n in range(n_finals):
+            log.append(final("Guten Tag.", float(n), n + 1.0))
+        assert waits.wait(WAIT_S)
+        copied = threading.Event()
+        interpreter.copying.put(object(), copied.set)
+        assert copied.wait(WAIT_S)
+    session.finish(over.set)
+    let_go.set()
+    assert over.wait(WAIT_S)
+    assert done.index("b") <= 2
+
+
+class Machine:
+    """A model of which each call takes longer than the one before, and captions that leave no time at first."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_busy: float = 0) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=self.clock))
+        self.n_busy = n_busy
+        self.n_calls = 0
+        self.before: Callable[[], None] = lambda: None
+        self.asked: list[Any] = []
+        self.decodings: list[DecodingSettings] = []
+        self.looped = False
+        # For how long captions were asked to leave time.
+        self.needed_s: list[float] = []
+        self.dims, self.generation = SimpleNamespace(n_mels=80), SimpleNamespace(prompted=True)
+        self.runtime = SimpleNamespace(windows_s=(5, 30))
+        monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
+        monkeypatch.setattr(translation, "WhisperDecoder", self.new_decoder)
+        self.translations = Translations(Settings(), self, self.wait_idle, Health())  # type: ignore[arg-type]
+
+    def translate(self, within_s: float) -> str:
+        return self.translations.translate(SECOND, "de", "", self.clock() + within_s)
+
+    def wait_idle(self, timeout_s: float, quiet_s: float) -> bool:
+        self.needed_s.append(quiet_s)
+        self.n_busy -= 1
+        if self.n_busy >= 0:
+            self.clock.advance(timeout_s)
+        return self.n_busy < 0
+
+    def fork(self, windows_s: tuple[int, ...]) -> "Machine":
+        assert windows_s == (5, 30)
+        return self
+
+    def call_before(self, before: Callable[[], None]) -> None:
+        self.before = before
+
+    def call(self, *_: object) -> None:
+        self.before()
+        self.n_calls += 1
+        self.clock.advance(0.1 * self.n_calls)
+
+    def new_decoder(self, _: object, decoding: DecodingSettings) -> object:
+        self.decodings.append(decoding)
+        return SimpleNamespace(decode=self.decode)
+
+    def decode(self, _: object, request: object) -> object:
+        """Return an improbable text, as translations of small models are."""
+        for _ in range(3):
+            self.call()
+        self.asked.append(request)
+        failed = self.looped or self.decodings[0].logprob_threshold is not None
+        return SimpleNamespace(failed=failed, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
+
+
+def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, n_busy=3)
+    assert machine.translate(100.0) == "Good day."
+    assert (machine.asked[0].task, machine.asked[0].language) == ("translate", "de")
+    # Three times more at the first; calls of cross-KV and decoder take as long as the last.
+    assert machine.needed_s == pytest.approx([0.0] * 5 + [0.2, 0.3])
+    assert machine.translate(100.0) == "Good day."
+    # One slow call is not the last.
+    assert machine.needed_s[7:] == pytest.approx([0.1, 0.3, yielding.MAX_NEEDED_S, yielding.MAX_NEEDED_S])
+
+
+def test_a_loop_is_left_out_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.looped = True
+    assert machine.translate(100.0) == ""
+    assert [record.getMessage() for record in caplog.records] == [f"translation does not work for now: {LOOP}"]
+
+
+def test_what_is_late_is_left_out_and_a_recording_is_not_late(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(monkeypatch, n_busy=math.inf)
+    for _ in range(2):
+        assert machine.translate(1.0) == ""
+    assert (machine.n_calls, machine.translations.health.why) == (0, {"translation": str(LATE)})
+    assert len(caplog.records) == 1
+    assert machine.translate(math.inf) == "Good day."
+    assert machine.translations.health.why == {}
+
+
+def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:
+    """nano.en, whose vocabulary has the token for the task."""
+    settings = Settings()
+    with pytest.raises(ConfigError, match=r"task is both, and \S+ knows English only: choose a multilingual model"):
+        session_settings(settings, model, SessionOptions(task="both"))
+    assert not session_settings(settings, model).translated
+
+
+@pytest.mark.slow
+async def test_a_client_is_told_what_was_said_and_its_translation(tmp_path: Path) -> None:
+    """nano.en under another language's name: what it reads where it is told to translate is English, too."""
+    german = shutil.copytree(SAMPLE.parent, tmp_path / "german")
+    for file in german.glob("*.json"):
+        file.write_text(file.read_text(encoding="utf-8").replace("<|en|>", "<|de|>"), encoding="utf-8")
+    with running("--model", german, "--input", "none") as daemon:
+        received = await transcribe(daemon, recording(SAMPLE, 0.0, pause_after(2)), start={"task": "both"})
+    events = received.events
+    check_promises(events)
+    finals = [event for event in events if isinstance(event, Final) and event.text]
+    found = [event for event in events if isinstance(event, Translation)]
+    assert isinstance(events[-1], End)
+    assert finals[-1].seq == found[-1].of
+    assert {event.language for event in finals} == {"de"}
+    assert {event.language for event in found} == {"en"}
+    assert "Secret Service" in " ".join(event.text for event in found)

@@ -1,0 +1,406 @@
+"""Who is let in to send audio, who is told to come back, and what becomes of audio whose client is gone."""
+
+import asyncio
+import contextlib
+import dataclasses
+import tracemalloc
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamer.daemon.clients import ClientStreams
+from streamer.daemon.sessions import session_settings
+from streamer.daemon.streams import SPARE_S, ClientStream
+from streamer.engine.engine import Engine
+from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
+from streamer.events import Error, Event
+from streamer.history.audio import find_spans
+from streamer.history.history import History, open_history
+from streamer.protocols.native import StreamStart
+from streamer.settings.table import DecodingSettings, ServerSettings, Settings
+from streamer.whisper.model import WhisperModel
+from tests.unit.engine.simulation import Machine
+from tests.waiting import until
+from tests.wire.engine import FakeRunner, open_stream
+from tests.wire.support import wait_published, within
+
+# What a session asks of its model.
+MODEL = cast(
+    "WhisperModel",
+    SimpleNamespace(
+        name="model",
+        n_beams=1,
+        dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
+        runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None), windows_s=(30,)),
+        generation=SimpleNamespace(prompted=False),
+        knows_heads=True,
+        loaded=True,
+        choose_language=lambda language, task, languages=(): language,
+        tokenizer=SimpleNamespace(
+            start_sequence=lambda language, task: [0, 1, 2],
+            encode=lambda text: [0 for _ in text.split()],
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine that keeps four sessions in real time."""
+    return Machine(encode_s=0.1, decode_s=0.3)
+
+
+def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0, idle_s: float = 300.0) -> ClientStreams:
+    settings = ServerSettings(max_streams=max_streams, resume_s=resume_s, idle_s=idle_s)
+    streams = ClientStreams(Settings(server=settings))
+    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    return streams
+
+
+async def test_nobody_is_let_in_before_the_model_is_there() -> None:
+    with pytest.raises(BusyError, match="still being loaded"):
+        await ClientStreams(Settings()).open(StreamStart())
+
+
+async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
+    with contextlib.closing(History(tmp_path / "history.db").start()) as history:
+        streams = ClientStreams(Settings(), history)
+        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+        await streams.open(StreamStart())
+        kept = await streams.open(StreamStart(keep=True))
+        await asyncio.to_thread(wait_published, kept.feed)
+        (session,) = history.sessions(9)
+        assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
+        kept.abandon()
+        await asyncio.to_thread(wait_published, kept.feed)
+        (session,) = history.sessions(9)
+        assert session.ended is not None
+
+
+@pytest.mark.parametrize(
+    ("whose", "keep", "kept"), [("none", True, False), ("own", True, False), ("all", True, True), ("all", None, False)]
+)
+async def test_a_clients_audio_is_kept_if_the_operator_and_the_client_want_that(
+    machine: Machine, tmp_path: Path, whose: Literal["none", "own", "all"], keep: bool | None, kept: bool
+) -> None:
+    server = ServerSettings(history=str(tmp_path / "history.db"), history_audio=whose)
+    with open_history(server) as history:
+        streams = ClientStreams(Settings(server=server), history)
+        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+        stream = await streams.open(StreamStart(keep=keep))
+        await stream.write(bytes(2 * 16_000))
+        stream.abandon()
+    assert history is not None
+    assert find_spans(history, stream.feed.session) == ([(0, 16_000)] if kept else [])
+
+
+async def test_a_client_that_wants_its_text_kept_is_told_that_it_is_not(machine: Machine) -> None:
+    with pytest.raises(ConfigError, match="keeps no history: leave keep out"):
+        await streams_of(machine).open(StreamStart(keep=True))
+
+
+async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_another_leaves(machine: Machine) -> None:
+    machine.talker(60.0, pause=0.0)
+    machine.run_until(5.0)
+    streams = streams_of(machine)
+    clients = [await streams.open(StreamStart()) for _ in range(3)]
+    with pytest.raises(BusyError) as refusal:
+        await streams.open(StreamStart())
+    assert str(refusal.value) == (
+        "this machine keeps 4 sessions in real time, and they are taken: try again later, or raise stream.max_pace_s"
+    )
+    clients[0].abandon()
+    await streams.open(StreamStart())
+
+
+async def test_the_number_of_clients_has_a_limit_also_where_there_is_time(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=2)
+    for _ in range(2):
+        await streams.open(StreamStart())
+    with pytest.raises(BusyError, match=r"all 2 places .* server\.max_streams"):
+        await streams.open(StreamStart())
+
+
+async def test_names_of_sessions_cannot_be_guessed(machine: Machine) -> None:
+    streams = streams_of(machine)
+    names = {(await streams.open(StreamStart())).feed.session for _ in range(20)}
+    assert len(names) == 20
+    assert all(len(name) == 32 for name in names)  # 192 bits
+
+
+async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -> None:
+    streams = streams_of(machine, resume_s=0.01)
+    stream = await streams.open(StreamStart())
+    stream.keep()
+    assert await streams.resume(stream.feed.session) is stream
+    await asyncio.sleep(0.03)  # its connection is back: there is no time that could be over
+    assert await streams.resume(stream.feed.session) is stream
+    given_up = asyncio.Event()
+    stream.feed.subscribe(lambda event: given_up.set())
+    stream.keep()
+    await within(given_up.wait())
+    with pytest.raises(UnknownSessionError, match=r"0\.01 s .*server\.resume_s"):
+        await streams.resume(stream.feed.session)
+    assert machine.engine.n_sessions == 0
+
+
+async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_other(machine: Machine) -> None:
+    streams = streams_of(machine)
+    stream = await streams.open(StreamStart(), tenant="anna")
+    stream.keep()
+    for tenant in ("berta", ""):
+        with pytest.raises(UnknownSessionError) as refused:
+            await streams.resume(stream.feed.session, tenant=tenant)
+        with pytest.raises(UnknownSessionError) as unknown:
+            await streams.resume("no session", tenant=tenant)
+        assert str(refused.value) == str(unknown.value)  # nobody learns that there is one
+    assert await streams.resume(stream.feed.session, tenant="anna") is stream
+
+
+async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
+    streams = streams_of(machine, resume_s=0.0)
+    stream = await streams.open(StreamStart())
+    stream.keep()
+    assert machine.engine.n_sessions == 0
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(stream.feed.session)
+
+
+async def test_a_newcomer_takes_the_place_that_was_kept_longest(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=3)
+    first, second, third = [await streams.open(StreamStart()) for _ in range(3)]
+    first.keep()
+    second.keep()
+    await streams.resume(first.feed.session)
+    first.keep()  # now it is the newer of the two
+    with pytest.raises(ProtocolError):
+        await streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
+    await streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(second.feed.session)
+    await streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(first.feed.session)
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    assert await streams.resume(third.feed.session) is third
+    assert machine.engine.n_sessions == 3
+
+
+def test_what_a_client_chooses_wins_over_the_settings() -> None:
+    plain = session_settings(Settings(), MODEL)
+    assert session_settings(Settings(), MODEL, StreamStart(channels=2)) == plain
+    options = StreamStart(language="de", task="translate", pace_s=2.0, vad_threshold=0.7, min_silence_s=0.2)
+    chosen = session_settings(Settings(), MODEL, options)
+    assert (chosen.language, chosen.task, chosen.pace_s) == ("de", "translate", 2.0)
+    assert chosen.gate == msgspec.structs.replace(plain.gate, threshold=0.7, min_silence_s=0.2)
+    # Who says what silence ends speech wants a final then.
+    assert chosen.final_silence_s == 0.2
+    names = ("language", "task", "pace_s", "gate", "final_silence_s", "options")
+    own = {name: getattr(plain, name) for name in names}
+    assert msgspec.structs.replace(chosen, **own) == plain
+
+
+def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:
+    settings = Settings(decoding=DecodingSettings(initial_prompt="minutes", hotwords=("NPU",)))
+    options = StreamStart(languages=("de", "en"), hotwords=("OpenVINO",), beam_size=1, words=False)
+    chosen = session_settings(settings, MODEL, options)
+    assert (chosen.languages, chosen.words) == (("de", "en"), False)
+    assert chosen.options is not None
+    assert chosen.options.initial_prompt == "minutes"
+    assert (chosen.options.hotwords, chosen.options.beam_size) == (("OpenVINO",), 1)
+
+
+async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
+    runner = FakeRunner(capacity_samples=1000)
+    stream = open_stream(runner)
+    writing = asyncio.create_task(stream.write(np.zeros(3000, dtype="<i2").tobytes()))
+    await asyncio.sleep(0)
+    writing.cancel()  # its connection broke; the audio is there all the same
+    flushing = asyncio.create_task(stream.command("flush"))
+    await asyncio.sleep(0)
+    assert runner.commands == []
+    runner.start()
+    await within(flushing)
+    await within(stream.command("pause"))
+    await within(stream.write(bytes(20)))
+    await within(stream.command("resume"))
+    await within(stream.command("clear"))
+    await within(stream.finish())
+    assert runner.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
+    assert len(runner.heard()) == 3010
+
+
+async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None:
+    runner = FakeRunner()
+    stream = open_stream(runner, StreamStart(channels=2))
+    await stream.write(np.array([16, 16, 32, 32, 48], dtype="<i2").tobytes())
+    assert stream.go_on() == 2
+    await stream.write(np.array([48, 48, 64, 64], dtype="<i2").tobytes())
+    assert stream.go_on() == 4
+    runner.start()
+    await within(stream.finish())
+    assert runner.heard().tolist() == [16, 32, 48, 64]
+
+
+async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
+    runner = FakeRunner()
+    stream = open_stream(runner)
+    await stream.write(bytes(200))
+    await stream.change(StreamStart(pace_s=2.0))
+    assert (runner.commands, runner.settings) == ([("set", 100)], [StreamStart(pace_s=2.0)])
+    assert stream.options == StreamStart(pace_s=2.0)
+
+    def refuse(options: object) -> Any:  # noqa: ANN401 - never returns
+        raise ConfigError("the model does not know the language")
+
+    stream._owner = dataclasses.replace(stream._owner, choose=refuse)
+    with pytest.raises(ConfigError):
+        await stream.change(StreamStart(language="xx"))
+    assert stream.options == StreamStart(pace_s=2.0)
+    assert len(runner.commands) == 1
+
+
+async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
+    stream = open_stream(FakeRunner(capacity_samples=1000))
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    stream.feed.close()
+    await within(writing)
+    await within(stream.finish())
+
+
+def be_silent(stream: ClientStream, seconds: float) -> None:
+    """Let it be that long ago that the client has sent something."""
+    stream._received_s -= seconds
+
+
+async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
+    streams = streams_of(machine, idle_s=0.05)
+    stream = await streams.open(StreamStart())
+    events: list[Event] = []
+    stream.feed.subscribe(events.append)
+    await stream.write(bytes(320))
+    await until(lambda: stream.complete)
+    machine.run_until(machine.clock.now_s + 1.0)
+    await within(stream.finish())
+    assert [event.type for event in events] == ["error", "end"]
+    assert isinstance(events[0], Error)
+    assert (events[0].code, events[0].fatal) == ("idle", True)
+    assert "server.idle_s is 0.05" in events[0].message
+    assert machine.engine.n_sessions == 0
+
+
+async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none(machine: Machine) -> None:
+    stream = await streams_of(machine).open(StreamStart())
+    for said in (stream.write(bytes(2)), stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
+        be_silent(stream, 100.0)
+        await stream.write(b"")
+        assert stream.idle_s >= 100.0
+        await said
+        assert stream.idle_s < 50.0
+
+
+async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
+    runner = FakeRunner(capacity_samples=1000)
+    stream = open_stream(runner)
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    be_silent(stream, 100.0)
+    assert stream.idle_s == 0.0
+    runner.start()
+    await within(writing)
+    assert stream.idle_s < 50.0
+    finishing = asyncio.create_task(stream.finish())
+    await asyncio.sleep(0)
+    be_silent(stream, 100.0)
+    assert stream.idle_s == 0.0
+    await within(finishing)
+
+
+async def test_a_kept_stream_is_not_ended_for_being_idle(machine: Machine) -> None:
+    streams = streams_of(machine, idle_s=0.2)
+    stream = await streams.open(StreamStart())
+    stream.keep()
+    be_silent(stream, 100.0)
+    await asyncio.sleep(0.2)
+    assert not stream.complete
+    assert await streams.resume(stream.feed.session) is stream
+    assert not stream.complete
+    assert stream.idle_s < 50.0
+
+
+async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=2)
+    first, second = [await streams.open(StreamStart()) for _ in range(2)]
+    be_silent(first, SPARE_S - 20.0)
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    be_silent(first, 40.0)
+    be_silent(second, 60.0)
+    third = await streams.open(StreamStart())
+    assert (first.expired, second.expired) == (False, True)
+    first.touch()
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    # Its connection broke before it had been told: it takes no place, and has none to give.
+    second.keep()
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    third.keep()
+    await streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(third.feed.session)
+    assert await streams.resume(second.feed.session) is second
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        StreamStart(sample_rate=4_000),
+        StreamStart(sample_rate=4_000, format="f32le"),
+        StreamStart(sample_rate=384_000, channels=32),
+        StreamStart(sample_rate=16_000),
+        StreamStart(sample_rate=11_025, channels=3),
+        StreamStart(sample_rate=4_000, channels=32, format="f32le"),
+    ],
+)
+async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamStart) -> None:
+    runner = FakeRunner(capacity_samples=20_000)
+    stream = open_stream(runner, start)
+    await stream.write(bytes(stream._pcm.frame_bytes * 1000))  # the resampler is there
+    data = bytes(2**20)
+    tracemalloc.start()
+    try:
+        writing = asyncio.create_task(stream.write(data))
+        await asyncio.sleep(0)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**19
+    runner.start()
+    await within(writing)
+    await within(stream.finish())
+    n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
+    assert stream.go_on() == n_frames
+    assert len(runner.heard()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
+
+
+async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
+    stream = open_stream(FakeRunner(capacity_samples=1000))
+    heard = 0
+    for _ in range(5):
+        writing = asyncio.create_task(stream.write(bytes(6000)))
+        await asyncio.sleep(0)
+        writing.cancel()
+        heard = stream.go_on()
+    assert heard == 800
+    assert not any(isinstance(item, memoryview) for item in stream._waiting)

@@ -1,0 +1,92 @@
+"""The log says once for each language of a session that the model recognizes it badly."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from streamer.daemon.confidence import LEAST_PROBABILITY, N_WORDS, SPAN_S, Confidence
+from streamer.daemon.sessions import SessionSource, open_session
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
+from streamer.events import Final
+from streamer.settings.table import Settings
+from streamer.whisper.model import WhisperModel
+from tests.builders import final, partial, words
+
+N_FINALS = 5
+
+
+def spoken(probability: float, language: str = "tr", *, n_words: int = N_WORDS // N_FINALS) -> Final:
+    """Return a final of a fifth of what is judged at a time."""
+    step = SPAN_S / N_FINALS / max(1, n_words)
+    return final("so", words=words("so " * n_words, step=step, probability=probability), language=language)
+
+
+def base(*languages: str) -> WhisperModel:
+    tokenizer = SimpleNamespace(known_languages=[*languages])
+    return cast(WhisperModel, SimpleNamespace(name="base", tokenizer=tokenizer))
+
+
+def warnings(*finals: Final, english_only: bool = False) -> list[str]:
+    told: list[str] = []
+    confidence = Confidence(base("en") if english_only else base("en", "tr"), told.append)
+    for event in finals:
+        confidence.take(event)
+    return told
+
+
+LOW, HIGH = LEAST_PROBABILITY - 0.05, LEAST_PROBABILITY + 0.05
+
+
+def test_a_language_that_the_model_recognizes_badly_is_told_once_and_another_one_once_more() -> None:
+    badly = [spoken(LOW)] * N_FINALS
+    assert warnings(*badly[1:]) == []
+    assert warnings(*badly, *badly, *badly) == [
+        "half of the words or more in Turkish are probably wrong: base is not sure of them. A larger model may"
+        " recognize it better (--model small); if another language is spoken, name it (--language)"
+    ]
+    both = warnings(*badly, *[spoken(LOW, "hi")] * N_FINALS, *badly)
+    assert [line.partition(" are")[0] for line in both] == [
+        "half of the words or more in Turkish",
+        "half of the words or more in Hindi",
+    ]
+
+
+def test_an_english_model_that_is_spoken_to_in_another_language_names_a_multilingual_one() -> None:
+    assert warnings(*[spoken(LOW, "en")] * 10, english_only=True) == [
+        "half of the words or more are probably wrong: base knows English only. If another language is spoken, choose a"
+        " multilingual model (--model base)"
+    ]
+
+
+@pytest.mark.parametrize(
+    "finals",
+    [
+        pytest.param([spoken(HIGH)] * 50, id="a language that it knows"),
+        pytest.param([*[spoken(HIGH)] * (N_FINALS - 1), spoken(LOW)] * 10, id="a bad sentence now and then"),
+        pytest.param([spoken(LOW, n_words=1)] * (N_WORDS - 1), id="a few words in noise"),
+        pytest.param([spoken(LOW, n_words=0)] * 50, id="no words"),
+        pytest.param([*[spoken(LOW)] * 2, *[spoken(HIGH)] * N_FINALS], id="a bad beginning"),
+    ],
+)
+def test_nothing_is_said_of(finals: list[Final]) -> None:
+    assert warnings(*finals) == []
+
+
+def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog("abc", 100)
+    open_session(Settings(), model, log, SessionSource(kind=AudioKind.RECORDED))
+    for _ in range(N_FINALS):
+        log.append(spoken(LOW, "en"))
+    assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
+        f"half of the words or more are probably wrong: {model.name} knows English only"
+    ]
+
+
+def test_partials_do_not_count() -> None:
+    told: list[str] = []
+    confidence = Confidence(base("en", "tr"), told.append)
+    for _ in range(50):
+        confidence.take(partial("so", words=spoken(LOW).words))
+    assert told == []

@@ -1,0 +1,47 @@
+"""Which source the setting of the daemon's own input means."""
+
+import pytest
+
+from streamer.audio.sources.application import Application
+from streamer.audio.sources.microphone import Microphone
+from streamer.audio.sources.mixed import Mixed
+from streamer.audio.sources.system import SystemSound
+from streamer.daemon.own_input import OwnInput, make_source
+from streamer.engine.eventlog import EventLog
+from streamer.errors import AudioDeviceError, AudioFileError
+from streamer.settings.table import InputSettings, Settings
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "name"),
+    [
+        ("mic", Microphone, "microphone"),
+        ("system", SystemSound, "system sound"),
+        ("app:Notepad++", Application, "application 'Notepad++'"),
+        ("app:\x1b[2J\n", Application, "application '[2J'"),
+        ("mic+system", Mixed, "microphone and system sound"),
+        ("mic+app:Zoom", Mixed, "microphone and application 'Zoom'"),
+    ],
+)
+def test_an_input_by_its_name(text: str, kind: type, name: str) -> None:
+    source = make_source(InputSettings(source=text))
+    assert source is not None
+    assert isinstance(source, kind)
+    assert source.name == name
+
+
+def test_no_input_and_a_file_that_is_missing() -> None:
+    assert make_source(InputSettings(source="none")) is None
+    with pytest.raises(AudioFileError, match="apples"):
+        make_source(InputSettings(source="apples"))
+
+
+async def test_an_application_that_cannot_be_captured_is_refused_before_the_model_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "")
+    settings = Settings(input=InputSettings(source="app:Zoom"))
+    source = make_source(settings.input)
+    assert source is not None
+    with pytest.raises(AudioDeviceError, match="cannot be"):
+        await OwnInput(settings, source, EventLog("session", 1)).check()

@@ -1,0 +1,294 @@
+"""Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
+
+import asyncio
+import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import soundfile
+
+from streamer.constants import SAMPLE_RATE
+from streamer.daemon.recordings import Job, Recordings
+from streamer.engine import yielding
+from streamer.engine.yielding import WaitIdle
+from streamer.errors import AudioFileError, BusyError, ConfigError, InferenceError, StoppingError, UnknownModelError
+from streamer.offline import transcribe
+from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.settings.table import DecodingSettings, ModelSettings, Settings
+from streamer.setup.models import Models
+from streamer.whisper.decode import fallback
+from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.options import resolve_decoding
+from tests.daemon import SAMPLE, pause_after, recording
+from tests.fakes import Clock
+from tests.waiting import WAIT_S
+
+pytestmark = pytest.mark.slow
+
+ENGLISH = RecordingOptions(language="en")
+
+
+def refuse(name: str) -> WhisperModel:
+    raise AssertionError(f"{name} was loaded")
+
+
+@asynccontextmanager
+async def working(
+    model: WhisperModel, wait_idle: WaitIdle = lambda timeout_s, quiet_s: True
+) -> AsyncIterator[Recordings]:
+    settings = Settings()
+    recordings = Recordings(settings, Models(settings.model, refuse))
+    recordings.serve_with(model, wait_idle)
+    try:
+        yield recordings
+    finally:
+        recordings.stop()
+
+
+async def collect(job: Job) -> list[RecordedSegment]:
+    async with asyncio.timeout(WAIT_S):
+        return [segment async for segment in job]
+
+
+@pytest.fixture(scope="module")
+def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first sentence of the sample."""
+    path = tmp_path_factory.mktemp("audio") / "sentence.wav"
+    soundfile.write(path, recording(SAMPLE, 0, pause_after(1)), SAMPLE_RATE, subtype="FLOAT")
+    return path
+
+
+async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperModel, sentence: Path) -> None:
+    async with working(model) as recordings:
+        job = await recordings.open(sentence, ENGLISH, "whisper-1")
+        segments = await collect(job)
+    alone = model.fork(n_beams=FILE_BEAMS)
+    decoding = resolve_decoding(DecodingSettings(language="en"), alone)
+    expected = list(transcribe(alone, recording(SAMPLE, 0, pause_after(1)), decoding))
+    assert [segment.final for segment in segments] == expected
+    assert expected
+    assert (job.model, job.language) == ("nano.en", "en")
+    assert job.duration_s == pytest.approx(pause_after(1), abs=0.01)
+    assert segments[0].tokens
+    assert segments[0].compression_ratio > 0
+    assert 0 < job.work_s < 60
+    # The live model is as it was: the recording had buffers of its own.
+    assert model.runtime.windows_s[-1] == 30
+
+
+async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
+    cache_dir: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
+    seen: list[WindowOptions] = []
+
+    def decode(*args: Any) -> Any:  # noqa: ANN401 - as it is
+        seen.append(args[3])
+        return decode_window(*args)
+
+    monkeypatch.setattr(fallback, "decode_window", decode)
+    async with working(model) as recordings:
+        for beam_size in (None, 1):
+            assert await collect(await recordings.open(sentence, RecordingOptions(language="en", beam_size=beam_size)))
+    assert [options.n_beams for options in seen] == [5, 1]
+    assert model.n_beams == 1
+
+
+async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
+    model: WhisperModel, sentence: Path, tmp_path: Path
+) -> None:
+    noise = tmp_path / "recording"
+    noise.write_bytes(b"no audio")
+    async with working(model) as recordings:
+        with pytest.raises(AudioFileError, match=r"^the recording is not audio"):
+            await collect(await recordings.open(noise, ENGLISH))
+        with pytest.raises(ConfigError, match="language 'xx'"):
+            await collect(await recordings.open(sentence, RecordingOptions(language="xx")))
+        with pytest.raises(ConfigError, match="beam_size"):
+            await collect(await recordings.open(sentence, RecordingOptions(beam_size=16)))
+        with pytest.raises(ConfigError, match="language 'de'"):
+            await collect(await recordings.open(sentence, RecordingOptions(languages=("en", "de"))))
+        assert await collect(await recordings.open(sentence, RecordingOptions(languages=("en",))))
+        # The model sees as much of it as it can.
+        assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
+
+
+async def test_a_truncated_recording_is_transcribed_and_one_that_cannot_be_read_on_is_an_error(
+    model: WhisperModel, sentence: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    samples, _ = soundfile.read(sentence)
+    truncated, broken = tmp_path / "truncated", tmp_path / "broken"
+    truncated.write_bytes(sentence.read_bytes()[:-20_000])
+    soundfile.write(broken, samples, SAMPLE_RATE, format="FLAC")
+    broken.write_bytes((flac := broken.read_bytes()) + flac[:42] + bytes(3_000))
+    async with working(model) as recordings:
+        assert await collect(await recordings.open(truncated, ENGLISH))
+        assert [message.partition(" s, its")[0] for message in caplog.messages if "truncated" in message] == [
+            f"the recording ends after {len(samples) / SAMPLE_RATE - 5_000 / SAMPLE_RATE:.2f}"
+        ]
+        with pytest.raises(AudioFileError, match=r"^the recording cannot be read behind"):
+            await collect(await recordings.open(broken, ENGLISH))
+
+
+async def test_a_recording_that_is_closed_ends_at_once_and_a_stop_ends_the_others(
+    model: WhisperModel, sentence: Path
+) -> None:
+    # Live sessions are busy all the time.
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
+        first, second = [await recordings.open(sentence, ENGLISH) for _ in range(2)]
+        first.close()
+        assert await collect(first) == []
+        recordings.stop()
+        with pytest.raises(StoppingError):
+            await collect(second)
+        with pytest.raises(StoppingError):
+            await recordings.open(sentence, ENGLISH)
+
+
+async def test_a_recording_that_was_closed_is_forgotten_before_its_turn(model: WhisperModel, sentence: Path) -> None:
+    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
+        await recordings.open(sentence, ENGLISH)
+        for _ in range(3):
+            closed = await recordings.open(sentence, ENGLISH)
+            closed.close()
+            assert await collect(closed) == []
+            left = weakref.ref(closed)
+            del closed
+            assert left() is None
+
+
+async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:
+    with pytest.raises(BusyError, match="still being loaded"):
+        await Recordings(Settings(), Models(ModelSettings(name="nano.en"), refuse)).open(sentence, ENGLISH)
+
+
+async def test_live_sessions_go_first_but_not_for_ever(
+    model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock()
+    began_s = clock()
+    monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=clock))
+
+    def wait_idle(timeout_s: float, quiet_s: float) -> bool:
+        clock.advance(timeout_s)
+        return False
+
+    async with working(model, wait_idle) as recordings:
+        assert await collect(await recordings.open(sentence, ENGLISH))
+    # By this clock the work itself takes no time.
+    assert clock() - began_s == pytest.approx(yielding.PATIENCE_S)
+
+
+def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[Models, list[str]]:
+    """Return models that were never loaded, and the names by which they are."""
+    loaded: list[str] = []
+
+    def load(name: str) -> WhisperModel:
+        loaded.append(Path(name).name)
+        return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": "", "loaded": True})())
+
+    for name in names:
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.bin").write_bytes(bytes(1000))
+    settings = ModelSettings(name="nano.en", also=tuple(str(tmp_path / name) for name in names))
+    models = Models(settings, load, lambda: available.pop(0) if available else 1e12)
+    return models, loaded
+
+
+def test_a_model_is_loaded_once_and_the_least_used_leaves(tmp_path: Path, model: WhisperModel) -> None:
+    available: list[float] = []
+    models, loaded = known_models(tmp_path, available, "a", "b", "c")
+    models.serve_with(model)
+    for name in ("a", "b", "a", "b", "a"):
+        assert models.get(models.find(name)).name == name
+    assert loaded == ["a", "b"]
+    available += [1e6, 1e12]
+    models.get(models.find("c"))
+    assert {info.name for info in models.all() if info.loaded} == {"nano.en", "a", "c"}
+    available += [1e6] * 3
+    with pytest.raises(BusyError, match="memory"):
+        models.get(models.find("b"))
+    assert loaded == ["a", "b", "c"]
+
+
+def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, model: WhisperModel) -> None:
+    models, loaded = known_models(tmp_path, [], "a")
+    models.serve_with(model)
+    assert models.find("").shown == models.find("gpt-4o-transcribe").shown == models.find("nano.en").shown == "nano.en"
+    assert models.find("a").shown == "a"
+    (tmp_path / "b").mkdir()
+    for name in ("b", str(tmp_path / "b"), "..", "/", "base.en", "openai/whisper-tiny", "x" * 10_000, "\0"):
+        with pytest.raises(UnknownModelError, match=r"^model '"):
+            models.find(name)
+    assert loaded == []
+    assert [info.name for info in models.all()] == ["nano.en", "a"]
+    assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
+
+
+def test_each_name_is_listed_once_and_stands_for_the_first(tmp_path: Path, model: WhisperModel) -> None:
+    models, _ = known_models(tmp_path, [], "a", "elsewhere/a", "elsewhere/nano.en")
+    models.serve_with(model)
+    assert [info.name for info in models.all()] == ["nano.en", "a"]
+    assert (models.find("nano.en").path, models.find("a").path) == (SAMPLE.parent, tmp_path / "a")
+    assert models.find(str(tmp_path / "elsewhere" / "a")).path == tmp_path / "elsewhere" / "a"
+    with pytest.raises(UnknownModelError, match=r"expected one of nano\.en, a;"):
+        models.find("b")
+
+
+def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> None:
+    models = Models(ModelSettings(name="auto", also=()), refuse)
+    assert models.all() == []
+    models.serve_with(model)
+    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"
+    assert [(info.name, info.loaded) for info in models.all()] == [("nano.en", True)]
+
+
+def test_a_fork_computes_on_its_own_and_goes_on_when_the_model_is_started_again(cache_dir: Path) -> None:
+    model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
+    fork = model.fork()
+    calls: list[int] = []
+    fork.call_before(lambda: calls.append(1))
+    model.runtime.decoder.begin()
+    model.runtime.decoder.feed([1, 2])
+    assert not calls
+    fork.runtime.decoder.feed([1])
+    assert len(calls) == 1
+    assert model.runtime.decoder.n_fed == 2
+    failed = fork.runtime
+    fork.recover(failed, InferenceError("gone"))
+    assert fork.runtime is not failed
+    fork.runtime.decoder.feed([1])
+    assert len(calls) == 2
+
+
+async def test_models_are_not_looked_for_on_the_event_loop(
+    model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Models.find
+
+    def find(self: Models, name: str) -> object:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return found(self, name)
+
+    monkeypatch.setattr(Models, "find", find)
+    async with working(model) as recordings:
+        (await recordings.open(sentence, ENGLISH)).close()
+        with pytest.raises(UnknownModelError):
+            await recordings.open(sentence, ENGLISH, "large-v9")
+
+
+def test_the_daemons_own_model_is_found_without_looking_through_directories(
+    tmp_path: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, _ = known_models(tmp_path, [], "a")
+    models.serve_with(model)
+    monkeypatch.setattr(models, "_named", lambda: pytest.fail("directories are read"))
+    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"

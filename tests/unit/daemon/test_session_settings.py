@@ -1,0 +1,52 @@
+"""What the settings of captions come to in a session: `streamer.daemon.sessions.session_settings`."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from streamer.daemon.sessions import session_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import Settings
+from streamer.whisper.heads import all_heads
+from streamer.whisper.model import WhisperModel
+from tests.unit.whisper.support import NANO, load_on_cpu
+
+
+@pytest.fixture(scope="module")
+def model(cache_dir: Path) -> WhisperModel:
+    return load_on_cpu(NANO, cache_dir, windows_s=(5, 15))
+
+
+@pytest.mark.parametrize(
+    ("said", "margin_s", "probability", "window_s"),
+    [
+        ({}, 0.4, 0.6, 13.0),
+        ({"stream.captions": "early"}, 0.1, 0.3, 13.0),
+        ({"stream.captions": "exact"}, 0.4, 0.6, 28.0),
+        ({"stream.captions": "early", "stream.attention_margin_s": "0.2"}, 0.2, 0.3, 13.0),
+        ({"stream.commit_probability": "0.9", "stream.window_s": "20"}, 0.4, 0.9, 20.0),
+    ],
+)
+def test_captions_name_margin_probability_and_window_unless_these_are_set(
+    model: WhisperModel, said: dict[str, str], margin_s: float, probability: float, window_s: float
+) -> None:
+    chosen = session_settings(load_settings(None, {}, said), model)
+    assert (chosen.attention_margin_s, chosen.commit_probability, chosen.window_s) == (margin_s, probability, window_s)
+
+
+def test_words_become_stable_by_agreement_if_the_heads_are_guessed(
+    model: WhisperModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "streamer")
+    assert session_settings(Settings(), model).policy == "alignatt"
+    upper = tuple(head for head in all_heads(model.dims) if head[0] >= model.dims.n_text_layer // 2)
+    guessed = copy.copy(model)
+    guessed.name, guessed.generation = "distilled", dataclasses.replace(model.generation, alignment_heads=upper)
+    for _ in range(2):
+        assert session_settings(Settings(), guessed).policy == "agreement"
+    assert caplog.text.count("which attention heads of distilled follow the audio") == 1
+    for policy in ("agreement", "alignatt"):
+        wanted = load_settings(None, {}, {"stream.policy": policy})
+        assert {session_settings(wanted, each).policy for each in (model, guessed)} == {policy}

@@ -1,0 +1,110 @@
+"""Sessions as `open_session` puts them together: what follows their events may fail, and no event is lost."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock
+
+import pytest
+
+from streamer.after.correct.pipeline import FinalsOfSession
+from streamer.after.postprocessing import PostProcessing
+from streamer.after.translation import TranslatedSession
+from streamer.daemon.sessions import SessionSource, open_session
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.events import Event, Final, Gap, Partial
+from streamer.settings.table import CorrectionSettings, Settings
+from streamer.whisper.model import WhisperModel
+from tests.builders import final, partial, words
+from tests.promises import Promises
+from tests.waiting import wait_until
+
+
+def fail(*args: object) -> Event:
+    raise RuntimeError("can't start new thread")
+
+
+class Followed:
+    """A session whose finals are spelled, and its events."""
+
+    def __init__(
+        self, model: WhisperModel, folder: Path, label: Callable[[Event], Event] = lambda event: event
+    ) -> None:
+        path = folder / "terms.yaml"
+        path.write_text("- Quorbix", encoding="utf-8")
+        settings = Settings(correction=CorrectionSettings(glossary=str(path), model=""))
+        self.log = EventLog("abc", 100)
+        self.events: list[Event] = []
+        self.enrichment = PostProcessing(settings, model, MagicMock())
+        self.n_finished = 0
+        self.runner: SessionRunner = open_session(
+            settings,
+            model,
+            self.log,
+            SessionSource(kind=AudioKind.EITHER, label=label),
+            enrichment=self.enrichment,
+            on_finished=self._finish,
+        )
+        self.log.subscribe(self.events.append)
+
+    def publish(self, *events: Event) -> None:
+        """Publish events, which are checked against the promises."""
+        self.runner._publish(events)
+        promises = Promises()
+        promises.take(self.events)
+
+    def _finish(self) -> None:
+        self.n_finished += 1
+
+
+QUARBEX = (
+    partial("so quarbex", 10, segment=1, words=words("so quarbex", step=1.0)),
+    final("so quarbex is here", segment=1, words=words("so quarbex is here", step=1.0)),
+)
+
+
+def texts(events: Iterable[Event]) -> list[str]:
+    return [event.text for event in events if isinstance(event, Partial | Final)]
+
+
+def test_an_event_is_published_without_the_label_that_fails_and_with_the_others(
+    model: WhisperModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = Followed(model, tmp_path, label=fail)
+    session.publish(*QUARBEX, Gap(start=5.0, end=6.0, reason="overload"))
+    assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
+    assert [event.type for event in session.events] == ["partial", "final", "gap"]
+    assert "a final event is published without a label" in caplog.text
+
+
+def test_a_final_begins_with_its_stable_prefix_though_its_terms_cannot_be_found(
+    model: WhisperModel, tmp_path: Path
+) -> None:
+    session = Followed(model, tmp_path)
+    session.publish(QUARBEX[0])
+    assert session.enrichment.glossary is not None
+    session.enrichment.glossary._indexes = {}
+    session.publish(QUARBEX[1])
+    assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
+
+
+def test_metrics_that_fail_lose_no_event(model: WhisperModel, tmp_path: Path) -> None:
+    session = Followed(model, tmp_path)
+    host = SimpleNamespace(stats=MagicMock(on_delay=fail), clock=lambda: 0.0)
+    session.runner._host = host  # type: ignore[assignment]
+    session.runner._age_s = lambda time_s: 0.0  # type: ignore[method-assign]
+    session.publish(*QUARBEX)
+    assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
+
+
+@pytest.mark.parametrize("part", [TranslatedSession, FinalsOfSession])
+def test_a_session_ends_though_a_part_of_its_post_processing_cannot_be_finished(
+    model: WhisperModel, tmp_path: Path, part: type, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part, "finish", fail)
+    session = Followed(model, tmp_path)
+    session.runner.end()
+    session.runner.listen(0.0)
+    assert session.runner.over
+    wait_until(lambda: session.n_finished == 1)

@@ -1,0 +1,381 @@
+"""What a session's request makes of its windows: options of its own, the language, and a second look."""
+
+import dataclasses
+import itertools
+import threading
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from streamer.audio.mel import log_mel
+from streamer.daemon.sessions import session_settings
+from streamer.engine import decoder as live
+from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
+from streamer.engine.engine import Engine
+from streamer.errors import ConfigError, LostDeviceError
+from streamer.protocols.native import SessionOptions
+from streamer.session.window import Request
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
+from streamer.whisper.decode import fallback
+from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.device.windows import EncodedWindow
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import default_generation
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import check_decode_options
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.unit.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
+from tests.waiting import WAIT_S
+
+SAMPLES = read(SPEECH)
+REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
+ENCODED: Untyped = None
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
+    return load_on_cpu(NANO, tmp_path_factory.mktemp("compiled"), n_beams=3)
+
+
+@pytest.fixture(scope="module")
+def encoded(model: WhisperModel) -> EncodedWindow:
+    return WhisperEncoder(model).encode(log_mel(SAMPLES, 80).astype(np.float32), 0, len(SAMPLES))
+
+
+class KnownModel:
+    """A model that hears three languages, as probable as it is told, and says what is scripted at each temperature."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokenizer = Tokenizer.load(NANO, n_vocab=2022, multilingual=True)
+        self.tokenizer.languages.update({"de": 300, "ja": 301})
+        self.dims = ModelDimensions.from_huggingface({**TINY_CONFIG, "max_target_positions": 448}, NANO)
+        self.generation = default_generation(self.tokenizer, self.dims)
+        self.n_beams, self.knows_heads = 5, True
+        decoder = SimpleNamespace(n_calls=0, block_tokens=16, capacity=448)
+        self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder, windows_s=(30,))
+        self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
+        # How often the language was looked for.
+        self.n_searches = 0
+        self.attempts: list[WindowOptions] = []
+        # By temperature, what is said besides the text; what is not there is trusted.
+        self.said: dict[float, dict[str, Untyped]] = {}
+        # Called while a window is decoded, with what says that it is to end.
+        self.meanwhile: Callable[[Callable[[], bool]], object] = lambda cancelled: None
+        monkeypatch.setattr(live, "detect_language", self.detect)
+        monkeypatch.setattr(fallback, "decode_window", self.decode)
+
+    def run(self, compute: Callable[[Untyped], Untyped]) -> Untyped:
+        return compute(self.runtime)
+
+    choose_language = WhisperModel.choose_language
+
+    def detect(self, _: object, __: object) -> tuple[str, dict[str, float]]:
+        self.n_searches += 1
+        return max(self.probabilities, key=self.probabilities.__getitem__), self.probabilities
+
+    def decode(
+        self,
+        _decoder: object,
+        _tokenizer: object,
+        _config: object,
+        options: WindowOptions,
+        cancelled: Callable[[], bool],
+        draw: Untyped,
+    ) -> DecodedWindow:
+        self.attempts.append(options)
+        self.meanwhile(cancelled)
+        tokens = [*options.begins_with, *self.tokenizer.encode(" some words")]
+        window = DecodedWindow(
+            tokens=tokens,
+            log_probs=[-0.1] * len(tokens),
+            no_speech_prob=0.1,
+            avg_logprob=-0.1,
+            attention=np.ones((1, 4 + len(tokens), 1500), dtype=np.float32),
+            n_start=4,
+            temperature=options.temperature,
+        )
+        return dataclasses.replace(window, **self.said.get(options.temperature, {}))
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    return KnownModel(monkeypatch)
+
+
+def decoder_of(known: Untyped, clock: Callable[[], float] = lambda: 0.0, **decoding: Untyped) -> WhisperDecoder:
+    return WhisperDecoder(known, DecodingSettings(**decoding), clock)
+
+
+class TestOptions:
+    def test_each_session_has_its_own_and_one_that_chose_nothing_the_daemons(self, known: KnownModel) -> None:
+        decoder = decoder_of(known, initial_prompt="A talk.", beam_size=5)
+        own = DecodingSettings(initial_prompt="A song.", hotwords=("NPU",), beam_size=2)
+        for options in (None, own, DecodingSettings(), own):
+            decoder.decode(ENCODED, dataclasses.replace(REQUEST, options=options))
+        talk, song = (tuple(known.tokenizer.encode(text)) for text in (" A talk.", " A song."))
+        assert talk == known.attempts[0].prompt
+        assert song == known.attempts[1].prompt[-len(song) :]
+        assert known.attempts[2].prompt == ()
+        assert [attempt.n_beams for attempt in known.attempts] == [5, 2, 1, 2]
+        assert [len(attempt.filters) for attempt in known.attempts] == [0, 1, 0, 1]
+        # The tree of hot words is built once.
+        assert isinstance(known.attempts[1].filters[0], HotWords)
+        assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
+
+    def test_beams_of_a_session_are_followed(self, model: WhisperModel, encoded: EncodedWindow) -> None:
+        own = DecodingSettings(beam_size=3)
+        by_session = WhisperDecoder(model, DecodingSettings()).decode(
+            encoded, dataclasses.replace(REQUEST, options=own)
+        )
+        by_daemon = WhisperDecoder(model, DecodingSettings(beam_size=3)).decode(encoded, REQUEST)
+        assert by_session == by_daemon
+        assert WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST) == by_daemon, "as many as there are"
+        greedy = WhisperDecoder(model, DecodingSettings(beam_size=1)).decode(encoded, REQUEST)
+        fewer = DecodingSettings(beam_size=2)
+        assert by_session.n_calls != greedy.n_calls
+        assert WhisperDecoder(model, DecodingSettings()).decode(encoded, dataclasses.replace(REQUEST, options=fewer))
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (DecodingSettings(beam_size=4), "beam_size is 4: expected 1 to 3, what the model was loaded for"),
+            (DecodingSettings(beam_size=0), "beam_size is 0: expected 1 to 3"),
+            (DecodingSettings(hotwords=("two\nlines", "\x1b")), "the hot word '.x1b' cannot be used"),
+            (DecodingSettings(hotwords=tuple(map(str, range(1001)))), "there are 1001 hot words"),
+        ],
+    )
+    def test_what_the_model_cannot_do_is_refused(
+        self, model: WhisperModel, options: DecodingSettings, words: str
+    ) -> None:
+        with pytest.raises(ConfigError, match=words):
+            check_decode_options(options, model)
+        named = {name: getattr(options, name) for name in ("hotwords", "beam_size")}
+        with pytest.raises(ConfigError, match=words):
+            session_settings(load_settings(None, {}, {}), model, SessionOptions(**named))
+
+    def test_a_decoder_for_more_beams_than_were_compiled_is_refused(self, model: WhisperModel) -> None:
+        with pytest.raises(ConfigError, match="beam_size is 5"):
+            WhisperDecoder(model, DecodingSettings(beam_size=5))
+
+    def test_a_session_has_the_daemons_options_where_a_client_chose_none(self, model: WhisperModel) -> None:
+        settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
+        daemons = DecodingSettings(hotwords=("NPU", "OpenVINO"), beam_size=2)
+        assert session_settings(settings, model).options == daemons == check_decode_options(settings.decoding, model)
+        own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
+        chosen = session_settings(settings, model, own).options
+        assert chosen == msgspec.structs.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
+
+    def test_allowed_languages_are_those_of_the_model(self, known: Untyped) -> None:
+        settings = load_settings(None, {}, {})
+        chosen = session_settings(settings, known, SessionOptions(languages=("de", "en")))
+        assert (chosen.language, chosen.languages) == ("auto", ("de", "en"))
+        assert session_settings(settings, known, SessionOptions(languages=("de",))).language == "de"
+        assert session_settings(settings, known, SessionOptions(language="ja", languages=("de",))).language == "ja"
+        with pytest.raises(ConfigError, match="does not know the language"):
+            session_settings(settings, known, SessionOptions(languages=("de", "xx")))
+
+
+class TestLanguage:
+    def test_the_likeliest_is_decoded_in(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.1, "de": 0.85, "ja": 0.05}
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="auto"))
+        assert known.n_searches == 1
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
+        assert known.attempts[0].language == "de"
+
+    def test_only_what_is_allowed_is_found(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        request = dataclasses.replace(REQUEST, language="auto", languages=("en", "ja"))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert known.n_searches == 1
+        assert (hypothesis.language, hypothesis.language_sure) == ("en", True)
+        # Less than 0.8 is not sure.
+        assert hypothesis.language_outside == ""
+
+    @pytest.mark.parametrize(
+        ("of", "outside"),
+        [
+            pytest.param({"language": "auto", "languages": ("en", "ja")}, "de", id="auto"),
+            pytest.param({"language": "en", "chosen": True, "languages": ("en", "ja")}, "de", id="chosen before"),
+            pytest.param({"language": "auto", "languages": ("en", "de")}, "", id="allowed"),
+            pytest.param({"language": "auto"}, "", id="all are allowed"),
+            pytest.param({"language": "auto", "languages": ("en", "ja"), "n_samples": 48_000}, "", id="too short"),
+        ],
+    )
+    def test_one_that_is_spoken_and_not_allowed_is_named(
+        self, known: KnownModel, of: dict[str, Untyped], outside: str
+    ) -> None:
+        known.probabilities = {"en": 0.1, "de": 0.9, "ja": 0.0}
+        request = dataclasses.replace(REQUEST, n_samples=5 * 16_000)
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(request, **of))
+        assert hypothesis.language_outside == outside
+        assert hypothesis.language in of.get("languages", ("de",))
+
+    def test_languages_that_were_spoken_before_count_for_more(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        request = dataclasses.replace(REQUEST, language="auto", known_languages=("de", "en"))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
+
+    @pytest.mark.parametrize(
+        "request_", [{"language": "de"}, {"language": "auto", "languages": ("de",)}], ids=["named", "only"]
+    )
+    def test_nothing_is_looked_for_where_there_is_one(self, known: KnownModel, request_: Untyped) -> None:
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, **request_))
+        assert known.n_searches == 0
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
+
+    @pytest.mark.parametrize(("english", "sure"), [(0.5, True), (0.1, False)])
+    def test_a_language_that_was_chosen_is_held_against_what_is_heard(
+        self, known: KnownModel, english: float, sure: bool
+    ) -> None:
+        known.probabilities = {"en": english, "de": 0.9 - english, "ja": 0.1}
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="en", chosen=True))
+        assert (hypothesis.language, hypothesis.language_sure) == ("en", sure)
+        assert known.attempts[0].language == "en"
+
+
+LOOPED = {"looped": True, "avg_logprob": -0.05}
+UNLIKELY = {"avg_logprob": -1.5}
+RETRY = dataclasses.replace(REQUEST, retry_s=10.0, prefix=(513, 514))
+
+
+def temperatures_of(known: KnownModel) -> list[float]:
+    return [attempt.temperature for attempt in known.attempts]
+
+
+class TestSecondLook:
+    @pytest.mark.parametrize("said", [{}, {"avg_logprob": -1.5, "no_speech_prob": 0.9}], ids=["trusted", "silence"])
+    def test_a_text_that_is_trusted_and_silence_have_none(self, known: KnownModel, said: dict[str, Untyped]) -> None:
+        known.said = {0.0: said}
+        assert not decoder_of(known).decode(ENCODED, RETRY).failed
+        assert temperatures_of(known) == [0.0]
+
+    @pytest.mark.parametrize("failure", [LOOPED, UNLIKELY], ids=["looped", "unlikely"])
+    def test_temperatures_are_tried_until_a_text_is_trusted(
+        self, known: KnownModel, failure: dict[str, Untyped]
+    ) -> None:
+        known.said = {0.0: failure, 0.2: failure}
+        own = DecodingSettings(beam_size=5)
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(RETRY, options=own))
+        assert temperatures_of(known) == [0.0, 0.2, 0.4]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.looped) == (0.4, False, False)
+        assert [attempt.n_beams for attempt in known.attempts] == [5, 1, 1]
+        assert all(attempt.begins_with == RETRY.prefix for attempt in known.attempts)
+
+    def test_the_likeliest_text_counts_where_none_is_trusted_and_not_the_last(self, known: KnownModel) -> None:
+        known.said = {t: {"avg_logprob": -2.0 + (t == 0.6) / 2} for t in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)}
+        hypothesis = decoder_of(known).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.avg_logprob) == (0.6, True, -1.5)
+
+    def test_a_text_that_compresses_too_well_has_failed(self, known: KnownModel) -> None:
+        again = known.tokenizer.encode(" and so on" * 40)
+        known.said = {0.0: {"tokens": again, "log_probs": [-0.1] * len(again)}}
+        known.said[0.0]["attention"] = np.ones((1, 4 + len(again), 1500), dtype=np.float32)
+        assert decoder_of(known).decode(ENCODED, RETRY).temperature == 0.2
+        assert decoder_of(known, compression_ratio_threshold=None).decode(ENCODED, RETRY).temperature == 0.0
+
+    @pytest.mark.parametrize("off", ["request", "settings"])
+    def test_there_is_none_where_it_was_not_asked_for(self, known: KnownModel, off: str) -> None:
+        known.said = {0.0: LOOPED}
+        decoder = decoder_of(known, temperature_increment_on_fallback=None if off == "settings" else 0.2)
+        hypothesis = decoder.decode(ENCODED, REQUEST if off == "request" else RETRY)
+        assert temperatures_of(known) == [0.0]
+        assert hypothesis.failed
+
+    def test_the_settings_ladder_is_climbed(self, known: KnownModel) -> None:
+        known.said = {0.0: LOOPED, 0.4: LOOPED, 0.9: LOOPED}
+        decoder_of(known, temperature=0.4, temperature_increment_on_fallback=0.5).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.4, 0.9]
+
+    def test_it_ends_when_its_time_is_over(self, known: KnownModel) -> None:
+        """Each attempt takes 4 s, of 10; that which is cut off does not count, however likely its text."""
+        known.said = {t: {"avg_logprob": -2.0 + t} for t in (0.0, 0.2, 0.4)}
+        now = itertools.count(0, 4)
+        time_s = [0.0]
+        cut_off: list[bool] = []
+
+        def take_time(cancelled: Callable[[], bool]) -> None:
+            time_s[0] = float(next(now))
+            cut_off.append(cancelled())
+
+        known.meanwhile = take_time
+        hypothesis = decoder_of(known, lambda: time_s[0]).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4, 0.6]
+        assert cut_off == [False, False, False, True]
+        assert (hypothesis.temperature, hypothesis.failed) == (0.4, True)
+
+    def test_it_ends_when_another_session_waits(self, known: KnownModel) -> None:
+        """However briefly: an attempt that was cut off does not count."""
+        known.said = {t: {"avg_logprob": -2.0 + t} for t in (0.0, 0.2, 0.4)}
+        waiting = iter([False, False, True])
+        known.meanwhile = lambda cancelled: cancelled()
+        request = dataclasses.replace(RETRY, others_wait=lambda: next(waiting, False))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.cut_short) == (0.2, True, True)
+        assert not decoder_of(known).decode(ENCODED, RETRY).cut_short
+
+    def test_settled_words_stay_at_every_temperature_and_the_draws_are_the_same(
+        self, model: WhisperModel, encoded: EncodedWindow
+    ) -> None:
+        # Nothing is ever likely enough.
+        decoder = WhisperDecoder(model, DecodingSettings(logprob_threshold=-0.0, no_speech_threshold=None))
+        first = decoder.decode(encoded, REQUEST)
+        prefix = tuple(token for word in first.words[:3] for token in word.tokens)
+        request = dataclasses.replace(REQUEST, prefix=prefix, retry_s=1e9)
+        once = decoder.decode(encoded, dataclasses.replace(request, retry_s=0.0))
+        found = decoder.decode(encoded, request)
+        assert tuple(token for word in found.words for token in word.tokens)[: len(prefix)] == prefix
+        assert found.failed
+        assert found.avg_logprob >= once.avg_logprob
+        assert found.n_calls > 5 * once.n_calls / 2
+        assert decoder.decode(encoded, request) == found
+
+
+def test_each_run_of_a_graph_is_progress(
+    model: WhisperModel, encoded: EncodedWindow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window of a file may take minutes on a slow machine, which is not stuck for that."""
+    noted: list[Engine[EncodedWindow]] = []
+    monkeypatch.setattr(Engine, "note_progress", lambda engine: noted.append(engine))
+    engine = make_engine(model, DecodingSettings())
+    n_before = sum(stage.n_calls for stage in model.runtime.stages)
+    engine._encoder.encode(log_mel(SAMPLES, 80).astype(np.float32), 0, len(SAMPLES))
+    engine._decoder.decode(encoded, REQUEST)
+    assert noted == [engine] * (sum(stage.n_calls for stage in model.runtime.stages) - n_before)
+    assert len(noted) > 5
+
+
+@pytest.mark.parametrize("thread", ["_encoding", "_decoding"])
+def test_the_end_does_not_wait_for_a_device_that_is_started_again(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, thread: str
+) -> None:
+    compiling, go_on = threading.Event(), threading.Event()
+
+    def compile_anew(*_: object) -> None:
+        compiling.set()
+        assert go_on.wait(3 * WAIT_S)
+
+    monkeypatch.setattr(model, "_restart", compile_anew)
+    engine = make_engine(model, DecodingSettings())
+    # Whatever call of the model a thread is in.
+    lost = LostDeviceError("the device is lost", "decoder")
+    monkeypatch.setattr(getattr(engine, thread), "_turn", lambda: model.recover(model.runtime, lost))
+    engine.start()
+    assert compiling.wait(WAIT_S)
+    stopping = threading.Thread(target=engine.stop)
+    stopping.start()
+    try:
+        stopping.join(WAIT_S)
+        assert not stopping.is_alive()
+        assert getattr(engine, thread).is_alive()
+    finally:
+        go_on.set()
+        getattr(engine, thread).join(WAIT_S)

@@ -1,0 +1,796 @@
+"""What was published as final is in the file, whatever happens to the program or the disk, until it is deleted."""
+
+import asyncio
+import logging
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from streamer.engine.eventlog import EventLog
+from streamer.errors import ConfigError, HistoryError
+from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation, Turn
+from streamer.history import history as module
+from streamer.history.history import MARKS, History, KeptSession, history_path, open_history, utc
+from streamer.server.metrics import register_history
+from streamer.settings.table import ServerSettings
+from tests.builders import ready
+from tests.unit.outputs.finals import labelled
+from tests.unit.test_events import SAMPLES
+from tests.waiting import until, wait_until
+from tests.wire.support import WAIT_S, final, partial, wait_published
+
+GAP = Gap(start=3.0, end=4.0, reason="overload")
+
+# What people may type into a field to search with.
+HOSTILE = ['"', "'", "*", "(", ")", "NEAR(", "AND", "^a", "text:a", "a*", '"a', "-a", "+", ":", "\\", "ä", "%"]
+HOSTILE += ["a AND", "NOT NOT", "x' OR 1=1 --", "a\0b", "{a b}", "a" * 10_000, "a;DROP TABLE texts"]
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(module, "RETRY_S", 0.02)
+    return tmp_path / "data" / "history.db"
+
+
+@pytest.fixture
+def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
+    """All connections to files of histories; the first is the one that writes."""
+    opened: list[sqlite3.Connection] = []
+    connect = module._connect
+
+    def recording(path: Path) -> sqlite3.Connection:
+        opened.append(connect(path))
+        return opened[-1]
+
+    monkeypatch.setattr(module, "_connect", recording)
+    return opened
+
+
+def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
+    log = EventLog(session, 10_000, keep=history.keeper(source="mic", own=own))
+    log.append(ready())
+    wait_published(log)
+    return log
+
+
+def followed_log(history: History, session: str = "s1") -> tuple[EventLog, list[Event]]:
+    """Return a log whose session is in the history's file, and a list that its further events are added to."""
+    log = opened_log(history, session)
+    wait_until(lambda: history.session(log.session) is not None)
+    published: list[Event] = []
+    log.subscribe(published.append)
+    return log, published
+
+
+def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> KeptSession:
+    """Keep a session with texts."""
+    log = opened_log(history, session, own=own)
+    for i, text in enumerate(texts):
+        log.append(final(i + 1, text, start=10.0 * i))
+    if end:
+        log.close()
+    wait_published(log)
+    wait_until(lambda: any(each.id == session and (each.ended or not end) for each in history.sessions(9)))
+    return kept(history, session)
+
+
+def kept(history: History, session: str = "s1") -> KeptSession:
+    found = history.session(session)
+    assert found is not None
+    return found
+
+
+def events(history: History, session: str = "s1") -> list[Event]:
+    return list(history.transcript(kept(history, session)))
+
+
+def texts(history: History, session: str = "s1") -> list[str]:
+    return [event.text for event in events(history, session) if isinstance(event, Final)]
+
+
+def found(history: History, text: str) -> list[str]:
+    """Return the snippets of a search, with their marks as brackets."""
+    begin, end = MARKS
+    return [hit.snippet.replace(begin, "[").replace(end, "]") for hit in history.search(text, 10)]
+
+
+def change(history: History, statement: str) -> None:
+    """Change the file as another program would."""
+    with closing(sqlite3.connect(history.path)) as connection, connection:
+        connection.execute(statement)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a history's file as another program would, for a block."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def age(history: History, where: str) -> None:
+    """Make events an hour older."""
+    change(history, f"UPDATE events SET at = at - 3600 WHERE {where}")
+
+
+def wal(history: History) -> Path:
+    return history.path.with_name(history.path.name + "-wal")
+
+
+def test_what_lasts_is_kept_and_nothing_else(history: History) -> None:
+    log = opened_log(history)
+    log.append(Speech(state="start", time=0.1))
+    log.append(partial(1, "good"))
+    spoken = log.append(final(1, "good morning"))
+    gap = log.append(GAP)
+    log.append(Error(code="device", message="m", fatal=False))
+    log.close()
+    wait_published(log)
+    opening, *rest = events(history)
+    assert isinstance(opening, Ready)
+    assert rest == [spoken, gap]
+    session = kept(history)
+    assert (session.own, session.source, session.ready) == (True, "mic", opening)
+    assert (session.n_events, session.end_s) == (2, 4.0)
+    assert session.ended is not None
+    assert 0 <= session.ended - session.started < 60
+
+
+def test_each_type_of_event_is_kept_or_waits_for_no_disk(history: History) -> None:
+    keep = history.keeper(source="mic")
+    with history._changed:  # nothing is written meanwhile
+        stored = {event.type: keep(event.stamped(n, "s1"), lambda: None) for n, event in enumerate(SAMPLES, start=1)}
+    kept = {"ready", "final", "revision", "speakers", "translation", "gap", "end"}
+    passing = {"resumed", "speech", "turn", "partial", "flushed", "error"}
+    assert stored == {**dict.fromkeys(kept, True), **dict.fromkeys(passing, False)}
+
+
+def test_a_turn_is_published_at_once_and_not_kept(history: History) -> None:
+    log, published = followed_log(history)
+    with history._changed:  # nothing is written meanwhile
+        turn = log.append(Turn(time=2.5, probability=0.75, finished=True))
+        assert published == [turn]
+    log.close()
+    wait_published(log)
+    assert [event.type for event in events(history)] == ["ready"]
+
+
+def test_listeners_get_what_is_in_the_file(history: History) -> None:
+    log = opened_log(history)
+    seen: list[bool] = []
+    log.subscribe(lambda event: seen.append(event in events(history)))
+    log.append(final(1, "one"))
+    log.append(GAP)
+    wait_published(log)
+    assert seen == [True, True]
+
+
+def test_file_and_folder_are_the_users_own(history: History) -> None:
+    said(history, "s1", "secret", end=False)
+    if sys.platform != "win32":
+        modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in history.path.parent.iterdir()}
+        assert set(modes) >= {"history.db", "history.db-wal", "history.db-lock"}
+        assert set(modes.values()) == {0o600}
+        assert stat.S_IMODE(history.path.parent.stat().st_mode) == 0o700
+
+
+def test_another_daemon_on_the_same_file_is_refused_in_one_line(history: History) -> None:
+    assert history.in_use
+    with pytest.raises(ConfigError, match="in use by another daemon: name another") as caught:
+        History(history.path).start()
+    assert "\n" not in str(caught.value)
+    history.close()
+    assert not history.in_use
+    History(history.path).start().close()
+
+
+def test_a_program_that_looks_whether_a_daemon_writes_keeps_none_from_starting(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "READERS_TIMEOUT_S", WAIT_S)
+    History(path).start().close()
+    with closing(sqlite3.connect(path.with_name("history.db-lock"), check_same_thread=False)) as looking:
+        looking.execute("BEGIN")
+        looking.execute("SELECT * FROM sqlite_master").fetchall()
+        assert not History(path).in_use, "another that looks is no daemon"
+        threading.Timer(0.1, looking.rollback).start()
+        with closing(History(path).start()) as history:
+            assert history.in_use
+
+
+def test_to_ask_whether_a_daemon_writes_makes_no_file(path: Path) -> None:
+    History(path).start().close()
+    path.with_name("history.db-lock").unlink()
+    before = sorted(path.parent.iterdir())
+    assert not History(path).in_use
+    assert sorted(path.parent.iterdir()) == before
+
+
+def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_event(path: Path) -> None:
+    with closing(History(path).start()) as first:
+        said(first, "s1", "last", end=False)
+    change(first, "DELETE FROM events WHERE type = 'end'")
+    with closing(sqlite3.connect(path)) as connection:
+        (at,) = connection.execute("SELECT at FROM events WHERE seq = 2").fetchone()
+    with closing(History(path).start()) as second:
+        assert kept(second).ended == at
+        assert texts(second) == ["last"]
+
+
+def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        with locked(path):
+            for i in range(20):
+                log.append(final(i, f"text {i}"))
+            wait_until(lambda: len(published) == 20)
+            wait_until(lambda: history.n_failures > 2)
+        wait_until(lambda: len(texts(history)) == 20)
+        log.append(final(21, "again"))
+        wait_until(lambda: texts(history)[-2:] == ["text 19", "again"])
+    assert [line.split(" (")[0] for line in warnings(caplog)] == [
+        f"the history {path} cannot be written",
+        f"the history {path} is written again",
+    ]
+    assert not [record for record in caplog.records if record.exc_info]
+
+
+async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        with locked(path):
+            for i in range(20):
+                log.append(partial(i, "text"))
+                log.append(final(i, f"text {i}"))
+                await asyncio.sleep(0)
+            await until(lambda: len(published) >= 40)
+            assert published == sorted(published, key=lambda event: event.seq)
+            assert texts(history) == []
+        await asyncio.to_thread(wait_until, lambda: len(texts(history)) == 20)
+        assert history.n_lost == 0
+    assert warnings(caplog) == []
+
+
+def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    registry = CollectorRegistry()
+    with closing(History(path).start()) as history:
+        register_history(registry, history)
+        log, published = followed_log(history)
+        with locked(path):
+            for i in range(20):
+                log.append(final(i, f"text {i}"))
+            assert "5 texts wait until the history" in caplog.text
+            wait_until(lambda: len(published) == 20)
+            second = opened_log(history, "s2")  # a session that begins meanwhile is kept
+            second.append(final(1, "lost"))
+            log.close()
+        wait_until(lambda: texts(history) == [f"text {i}" for i in range(5)])
+        assert history.n_lost == 16
+        assert registry.get_sample_value("streamer_history_lost_total") == 16
+        wait_until(lambda: "16 texts were too many to wait, and are missing" in caplog.text)
+        second.append(final(2, "kept"))
+        wait_until(lambda: history.session("s2") is not None and texts(history, "s2") == ["kept"])
+        assert kept(history).ended is not None
+
+
+def test_a_session_that_begins_while_too_much_waits_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    with closing(History(path).start()) as history:
+        first, _ = followed_log(history)
+        with locked(path):
+            for i in range(10):
+                first.append(final(i, f"text {i}"))
+            second = opened_log(history, "s2")
+            second.append(final(1, "lost"))
+            first.close()
+        wait_until(lambda: history.session("s2") is not None)
+        second.append(final(2, "kept"))
+        wait_until(lambda: texts(history, "s2") == ["kept"])
+        assert kept(history, "s1").ended is not None
+
+
+def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    with closing(History(path).start()) as history:
+        log, _ = followed_log(history)
+        with locked(path):
+            for i in range(3):
+                log.append(final(i, f"text {i}"))
+            history.close()
+    assert history.n_lost == 3
+    assert "could not be written: 3 texts are missing" in caplog.text
+
+
+def test_a_full_disk_stops_no_captions(
+    path: Path, connections: list[sqlite3.Connection], caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        (n_pages,) = connections[0].execute("PRAGMA page_count").fetchone()
+        connections[0].execute(f"PRAGMA max_page_count = {n_pages}")
+        long = "word " * 2000
+        for i in range(20):
+            log.append(final(i, f"{long}{i}"))
+        wait_until(lambda: "disk is full" in caplog.text)
+        wait_until(lambda: len(published) == 20)
+        connections[0].execute("PRAGMA max_page_count = 1000000")
+        wait_until(lambda: len(texts(history)) == 20)
+
+
+def test_a_file_that_is_damaged_while_it_is_written_is_one_line_and_captions_go_on(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(History(path).start()) as history:
+        log, published = followed_log(history)
+        change(history, "DROP TABLE events")
+        for i in range(20):
+            log.append(final(i, f"text {i}"))
+        wait_until(lambda: len(published) == 20)
+        wait_until(lambda: history.n_failures > 2)
+        (line,) = warnings(caplog)
+        assert line.startswith(f"the history {path} cannot be written (no such table: events): captions go on")
+
+
+def test_what_still_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    with closing(History(path).start()) as history:
+        monkeypatch.setattr(module, "RETRY_S", 100.0)
+        log, _ = followed_log(history)
+        with locked(path):
+            log.append(final(1, "late"))
+            wait_until(lambda: history.n_failures > 0)
+    assert texts(history) == ["late"]
+    history.close()
+    assert not history.keeper(source="mic")(final(2, "too late"), lambda: None)
+    assert texts(history) == ["late"]
+
+
+def test_a_keeper_that_raises_stops_no_captions(caplog: pytest.LogCaptureFixture) -> None:
+    def keep(event: Event, publish: Callable[[], None]) -> bool:
+        raise ValueError(event.type)
+
+    log = EventLog("s1", 10, keep=keep)
+    assert log.append(final(1, "a")).seq == 1
+    assert "could not be kept" in caplog.text
+
+
+def test_an_event_that_cannot_be_written_does_not_stop_the_others(
+    history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep, done = history.keeper(source="mic"), threading.Event()
+    assert keep(ready().stamped(1, "s1"), lambda: None)
+    assert keep(final(1, "half a character \ud800").stamped(2, "s1"), lambda: None)
+    assert keep(final(2, "a whole text").stamped(3, "s1"), done.set)
+    assert done.wait(WAIT_S)
+    assert texts(history) == ["a whole text"]
+    assert "a final event could not be kept" in caplog.text
+    assert "UnicodeEncodeError" in caplog.text
+
+
+def test_many_threads_write_and_read_at_once(history: History) -> None:
+    logs = [opened_log(history, f"s{i}") for i in range(4)]
+
+    def write(log: EventLog) -> None:
+        for i in range(50):
+            log.append(final(i, f"text {i}"))
+
+    threads = [threading.Thread(target=write, args=(log,)) for log in logs]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        assert all(session.n_events <= 50 for session in history.sessions(10))
+    for thread in threads:
+        thread.join()
+    for log in logs:
+        wait_published(log)
+    assert all(texts(history, log.session) == [f"text {i}" for i in range(50)] for log in logs)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "message"),
+    [
+        (lambda path: path.mkdir(), "cannot be opened|there is no history at"),
+        (lambda path: path.write_bytes(b"no database" * 100), "file is not a database"),
+        (lambda path: sqlite3.connect(path).execute("CREATE TABLE t (a)"), "another program's database"),
+        (lambda path: newer(path), "has version 99: this streamer reads and writes version"),
+    ],
+    ids=["folder", "text", "other", "newer"],
+)
+def test_what_is_not_a_history_is_refused_in_one_line(
+    tmp_path: Path, prepare: Callable[[Path], object], message: str
+) -> None:
+    path = tmp_path / "history.db"
+    prepare(path)
+    with pytest.raises(ConfigError, match=message) as refused:
+        History(path).start()
+    with pytest.raises((ConfigError, HistoryError), match=message) as caught:
+        History(path).check()
+    assert "\n" not in f"{refused.value}{caught.value}"
+
+
+def test_a_folder_that_cannot_be_made_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match=r"cannot be opened \("):
+        History(tmp_path / "file" / "history.db").start()
+
+
+def test_the_setting_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    path = history_path("auto")
+    assert path.name == "history.db"
+    assert path.parent.name == "streamer"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert history_path("~/a.db") == tmp_path / "a.db"
+
+
+def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
+    with open_history(ServerSettings()) as none:
+        assert none is None
+    registry = CollectorRegistry()
+    with open_history(ServerSettings(history=str(path))) as history:
+        assert history is not None
+        register_history(registry, history)
+        history.n_failures = 3
+        assert registry.get_sample_value("streamer_history_failures_total") == 3
+        assert history.in_use
+    assert not History(path).in_use
+
+
+# Appends finals through an event log, each when the one before was published, and prints the number of each that was.
+# On a slow machine an event would be published before it is stored.
+WRITER = """
+import sys, threading
+from pathlib import Path
+from streamer.history import history as module
+from streamer.history.history import History
+module.PUBLISH_TIMEOUT_S = 60.0
+from streamer.engine.eventlog import EventLog
+from tests.wire.support import final, ready
+history = History(Path(sys.argv[1])).start()
+log = EventLog(sys.argv[2], 1000, keep=history.keeper(source="mic"))
+log.append(ready())
+published = threading.Semaphore(0)
+log.call_behind(published.release)
+published.acquire()
+log.subscribe(lambda event: (print(event.seq, flush=True), published.release()))
+for i in range(1_000_000):
+    log.append(final(i, f"text {i}"))
+    published.acquire()
+"""
+
+
+@pytest.mark.slow
+def test_kill_9_loses_nothing_that_was_published(path: Path) -> None:
+    chance = random.Random(14)
+    for i in range(10):
+        process = subprocess.Popen([sys.executable, "-c", WRITER, path, f"s{i}"], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        process.stdout.readline()
+        time.sleep(chance.uniform(0.0, 0.05))
+        process.kill()
+        n_published = 2 + process.stdout.read().count(b"\n")
+        process.stdout.close()
+        process.wait()
+        written = texts(History(path), f"s{i}")
+        assert n_published - 1 <= len(written) <= n_published
+        assert written == [f"text {i}" for i in range(len(written))]
+    assert len(History(path).sessions(20)) == 10
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def test_sessions_are_listed_newest_first_a_page_at_a_time(history: History) -> None:
+    for i in range(5):
+        said(history, f"s{i}", "a")
+    first = history.sessions(2)
+    assert [session.id for session in first] == ["s4", "s3"]
+    assert [session.id for session in history.sessions(9, before=first[-1].number)] == ["s2", "s1", "s0"]
+    assert history.session("s9") is None
+    assert history.next_own(first[-1].number) == first[0]
+    assert history.next_own(first[0].number) is None
+
+
+def test_a_clients_stream_is_a_secret_while_it_is_open(history: History) -> None:
+    said(history, "own", "words of mine", end=False)
+    said(history, "over", "words of before", own=False)
+    said(history, "open", "words of now", own=False, end=False)
+    assert [session.id for session in history.sessions(9)] == ["open", "over", "own"]
+    assert [session.id for session in history.sessions(9, public=True)] == ["over", "own"]
+    assert history.session("open") is not None
+    assert history.session("open", public=True) is None
+    assert [hit.session for hit in history.search("words", 9, public=True)] == ["over", "own"]
+    assert history.next_own(1) is None
+
+
+def test_a_session_is_named_by_the_beginning_of_its_name(history: History) -> None:
+    for name in ("abc", "abd", "-xyz", "a%_"):
+        said(history, name)
+    assert [session.id for session in history.named("abc")] == ["abc"]
+    assert [session.id for session in history.named("ab")] == ["abd", "abc"]
+    assert [session.id for session in history.named("xy")] == ["-xyz"]
+    assert [session.id for session in history.named("-xy")] == ["-xyz"]
+    assert [session.id for session in history.named("a%")] == ["a%_"]
+    for none in ("q", "", "-", "--"):
+        assert history.named(none) == [], none
+
+
+def test_a_long_session_comes_in_pages(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 3)
+    said(history, "s1", *"abcdefgh")
+    assert [event.seq for event in history.events("s1", 5)] == [6, 7, 8]
+    assert texts(history) == list("abcdefgh")
+
+
+def test_events_of_a_later_version_are_left_out(history: History) -> None:
+    said(history, "s1", "a", "b", "c")
+    change(history, "UPDATE events SET event = json_set(event, '$.type', 'shout') WHERE seq IN (2, 3)")
+    assert texts(history) == ["c"]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE events SET at = 'x'",
+        "UPDATE events SET source = x'ff'",
+        "UPDATE events SET event = json_remove(event, '$.model') WHERE type = 'ready'",
+        "UPDATE events SET event = json_set(event, '$.sample_rate', 'x') WHERE type = 'ready'",
+        "DROP TABLE events",
+    ],
+)
+def test_a_damaged_file_is_one_typed_error(history: History, damage: str) -> None:
+    session = said(history, "s1", "a")
+    change(history, "UPDATE events SET event = json_remove(event, '$.text') WHERE type = 'final'")
+    with pytest.raises(HistoryError, match="cannot be used"):
+        events(history)
+    change(history, damage)
+    with pytest.raises(HistoryError, match="cannot be used"):
+        history.sessions(1)
+    if damage.startswith("DROP"):
+        for read in (lambda: history.search("a", 1), lambda: history.delete(session)):
+            with pytest.raises(HistoryError, match="cannot be used"):
+                read()
+
+
+def test_any_time_can_be_shown() -> None:
+    assert utc(0.0) == "1970-01-01T00:00:00Z"
+    assert utc(float("inf")).startswith("3000")
+
+
+def test_events_that_disagree_with_their_rows_are_no_endless_session(history: History) -> None:
+    said(history, "s1", "a", "b")
+    change(history, "ALTER TABLE events RENAME TO kept")
+    columns = """id, type, session, seq, about, replace(event, '"seq":3', '"seq":1') AS event"""
+    change(history, f"CREATE VIEW events AS SELECT {columns} FROM kept")
+    assert texts(history) == ["a", "b"]
+
+
+def test_words_and_phrases_are_found_newest_first(history: History) -> None:
+    said(history, "s1", "Good morning, everybody.", "A good day for a morning walk.")
+    said(history, "s2", "Grüße aus Köln")
+    assert found(history, "MORNING good") == ["A [good] day for a [morning] walk.", "[Good] [morning], everybody."]
+    assert found(history, '"good morning"') == ["[Good morning], everybody."]
+    assert found(history, "koln") == ["Grüße aus [Köln]"]
+    assert found(history, "evening") == []
+    (hit,) = history.search("walk", 10)
+    assert (hit.session, hit.seq, hit.start_s) == ("s1", 3, 10.0)
+    newest, oldest = history.search("good", 2)
+    assert history.search("good", 2, before=newest.number) == [oldest]
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_words_are_found_in_any_script(path: Path, converted: bool) -> None:
+    with closing(History(path).start()) as history:
+        said(history, "s1", "今天，天气很好。", "早上好OpenVINO です", "ยินดีต้อนรับสู่ประเทศไทย", "학교 갑니다", "हिन्दी में")
+        said(history, "s3", "old")
+        log = opened_log(history, "s2")
+        log.append(Revision(of=log.append(final(1, "北亰")).seq, by="glossary", text="北京", words=(), edits=()))
+        wait_published(log)
+    if converted:  # as an earlier streamer wrote it
+        change(history, "CREATE TABLE old AS SELECT rowid AS id, replace(text, char(31), '') AS text FROM texts")
+        change(history, "DROP TABLE texts")
+        tokenize = "tokenize = 'unicode61 remove_diacritics 2'"
+        change(history, f"CREATE VIRTUAL TABLE texts USING fts5 (text, {tokenize})")
+        change(history, "INSERT INTO texts (rowid, text) SELECT id, text FROM old")
+        assert found(history, "OLD") == ["[old]"], "before a daemon has started with it"
+    with closing(History(path).start()) as history:
+        assert found(history, "天气很好") == ["今天，[天气很好]。"]
+        assert found(history, "很好") == ["今天，天气[很好]。"]
+        assert found(history, "好很") == []
+        assert found(history, "openvino 早上好") == ["[早上好][OpenVINO] です"]
+        assert found(history, "で") == ["早上好OpenVINO [で]す"]
+        assert found(history, "ต้อนรับ") == ["ยินดี[ต้อนรับ]สู่ประเทศไทย"]
+        assert found(history, "ตอนรบ") == [], "other vowels and tones"
+        assert found(history, "학교") == ["[학교] 갑니다"]
+        assert found(history, "हिन्दी") == ["[हिन्दी] में"]
+        assert found(history, "北京") == ["[北京]"]
+        assert found(history, "亰") == []
+
+
+def test_nothing_that_is_searched_for_is_a_syntax_error(history: History) -> None:
+    said(history, "s1", "a plain text")
+    for text in HOSTILE:
+        try:
+            history.search(text, 10)
+        except ConfigError as error:
+            assert "no word to search for" in str(error)  # noqa: PT017 - either will do
+
+
+def test_no_text_controls_a_terminal(history: History) -> None:
+    said(history, "s1", "red \x1b[31m alert \x02 \u009b")
+    (snippet,) = found(history, "alert")
+    assert snippet.isprintable()
+
+
+def test_texts_are_read_and_found_as_corrected_since(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    log = opened_log(history)
+    first = log.append(labelled(final(1, "with Shavon"), "S1", "S2"))
+    second = log.append(final(2, "", start=4.0))
+    for event, text in ((first, "with Chevron"), (first, "with Siobhan"), (second, "Ah."), (ready(), "no final")):
+        words = labelled(final(1, text), "S1", "S2").words
+        log.append(Revision(of=event.seq, by="glossary", text=text, words=words, edits=()))
+    log.append(Translation(of=first.seq, text="mit Siobhan", language="de"))
+    log.append(Speakers(same=("S2", "S1")))
+    wait_published(log)
+    session = kept(history)
+    assert session.end_s == 4.0
+    newest = list(history.transcript(session, newest=True))
+    assert [getattr(event, "text", "") for event in newest] == ["", "with Siobhan", "Ah.", "mit Siobhan"]
+    assert [word.speaker for word in newest[1].words] == ["S1", "S1"]  # type: ignore[attr-defined]
+    assert [event.type for event in events(history)][3:7] == ["revision"] * 4
+    assert [hit.seq for hit in history.search("siobhan", 9)] == [first.seq]
+    assert found(history, "siobhan") == ["with [Siobhan]"]
+    assert history.search("shavon", 9) == history.search("chevron", 9) == []
+    assert [hit.seq for hit in history.search("ah", 9)] == [second.seq]
+    assert history.delete(session) == 2
+    assert history.search("siobhan", 9) == []
+
+
+def test_a_transcript_that_is_deleted_while_it_is_read_does_not_seem_complete(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    session = said(history, "s1", *"abcd")
+    read = history.transcript(session)
+    assert [next(read).type for _ in range(2)] == ["ready", "final"]
+    history.delete(session)
+    with pytest.raises(HistoryError, match="deleted while it was read"):
+        next(read)
+
+
+def test_nothing_is_left_of_what_was_deleted(history: History) -> None:
+    session = said(history, "s1", *(f"Zanzibar {i} " + "much more text " * 20 for i in range(300)))
+    said(history, "s2", "something else")
+    n_bytes = history.path.stat().st_size + wal(history).stat().st_size
+    assert history.delete(session) == 300
+    assert history.session("s1") is None
+    assert found(history, "zanzibar") == []
+    assert texts(history, "s2") == ["something else"]
+    assert found(history, "else") == ["something [else]"]
+    for path in (history.path, wal(history)):
+        assert b"zanzi" not in path.read_bytes().lower()
+    assert history.path.stat().st_size < n_bytes / 5
+
+
+@pytest.mark.parametrize("seed", [3, 4, 8])
+def test_nothing_is_left_between_what_stays(history: History, seed: int) -> None:
+    rng = random.Random(seed)
+    texts = {
+        name: [f"{name} {'more ' * rng.randrange(300)}{name}" for _ in range(80)] for name in ("zanzibar", "other")
+    }
+    session = said(history, "s1", *texts["zanzibar"][:40])
+    said(history, "s2", *texts["other"])
+    later = said(history, "s3", *texts["zanzibar"][40:])
+    for each in (session, later):
+        history.delete(each)
+    for path in (history.path, wal(history)):
+        assert b"zanzi" not in path.read_bytes().lower()
+
+
+def test_what_comes_while_much_is_deleted_is_kept_without_a_warning(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(History(path).start()) as history:
+        session = said(history, "s1", *(f"text {i}" for i in range(300)))
+        log, published = followed_log(history, "s2")
+        with history._changing:  # as while another thread deletes
+            for i in range(20):
+                log.append(final(i, f"meanwhile {i}"))
+            wait_until(lambda: len(published) == 20)
+            assert texts(history, "s2") == []
+        history.delete(session)
+        wait_until(lambda: len(texts(history, "s2")) == 20)
+    assert history.n_failures == 0
+    assert warnings(caplog) == []
+
+
+def test_what_is_too_old_goes_by_itself(path: Path) -> None:
+    with closing(History(path).start()) as history:
+        said(history, "s1", "old", "new")
+    change(history, "UPDATE events SET at = at - 3 * 86400 WHERE seq = 2")
+    with closing(History(path).start(days=2.0)) as history:
+        wait_until(lambda: texts(history) == ["new"])
+        assert history.search("old", 10) == []
+
+
+def test_what_is_too_old_goes_and_the_rest_says_so(history: History) -> None:
+    said(history, "s1", *(f"text {i}" for i in range(10)))
+    later = said(history, "s2", "text 10")
+    age(history, "seq <= 4 AND session = 's1'")
+    assert history.delete_before(later.started - 60.0) == 3
+    opening, lost, first, *_ = events(history)
+    assert isinstance(opening, Ready)
+    assert isinstance(lost, Error)
+    assert (lost.seq, lost.code) == (4, "history_lost")
+    assert isinstance(first, Final)
+    assert first.text == "text 3"
+    age(history, "seq = 5 AND session = 's1'")
+    assert history.delete_before(later.started - 60.0) == 1
+    assert [event.seq for event in events(history)][:3] == [1, 5, 6]
+    age(history, "1")
+    assert history.delete_before(later.started - 60.0) == 7
+    assert history.sessions(9) == []
+
+
+def test_the_oldest_goes_if_there_is_too_much(path: Path) -> None:
+    with closing(History(path).start()) as history:
+        said(history, "s1", *(f"text {i} " + "more " * 100 for i in range(1000)))
+        said(history, "s2", "the newest")
+    n_bytes = path.stat().st_size
+    with closing(History(path).start(megabytes=n_bytes / 2e6)) as history:
+        wait_until(lambda: kept(history).n_events < 800)
+        history.close()
+    assert path.stat().st_size <= n_bytes / 2
+    assert 300 < kept(history).n_events < 800
+    assert texts(history)[-1].startswith("text 999")
+    assert texts(history, "s2") == ["the newest"]
+
+
+def test_a_session_that_runs_stays_when_all_it_said_is_too_old(history: History) -> None:
+    session = said(history, "s1", "old", end=False)
+    age(history, "1")
+    history.delete_before(session.started - 60.0)
+    assert texts(history) == []
+    assert kept(history).ended is None
+
+
+def test_a_file_that_is_missing_is_not_made(tmp_path: Path) -> None:
+    history = History(tmp_path / "none.db")
+    with pytest.raises(ConfigError, match="there is no history at"):
+        history.check()
+    with pytest.raises(HistoryError):
+        history.sessions(1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def newer(path: Path) -> None:
+    History(path).start().close()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA user_version = 99")
