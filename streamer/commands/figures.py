@@ -44,30 +44,29 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Figure(NamedTuple):
-    """How a figure is shown, and what its title leaves open."""
+    """How a figure is shown."""
 
     title: str
     name: str
     digits: int = 0
     scale: float = 1.0
-    note: str = ""
 
 
 FIGURES = (
     Figure("Words", "words"),
-    Figure("WER, %", "wer", 1, 100, "words substituted, deleted and inserted for each word of the reference"),
+    Figure("WER, % of the reference's words", "wer", 1, 100),
     Figure("Substituted", "substitutions"),
     Figure("Deleted", "deletions"),
     Figure("Inserted", "insertions"),
-    Figure("RTF", "real_time_factor", 3, note="real-time factor, seconds of computing for each second of audio"),
-    Figure("CPU / audio", "cpu_per_audio", 2, note="seconds of processor cores for each second of audio"),
-    Figure("Computing, s", "wall_s", 2, note="without loading the model"),
+    Figure("RTF: computing / audio", "real_time_factor", 3),
+    Figure("CPU time / audio", "cpu_per_audio", 2),
+    Figure("Computing, s", "wall_s", 2),
     Figure("First seen p50, s", "first_seen_p50_s", 2),
     Figure("Stable p50, s", "stable_p50_s", 2),
     Figure("Stable p90, s", "stable_p90_s", 2),
     Figure("Speech end to stable p50, s", "finalisation_p50_s", 2),
     Figure("Load, s", "load_s", 1),
-    Figure("Memory, MB", "peak_rss_mb", note="most that its process held while it transcribed, program included"),
+    Figure("Memory of the process, MB", "peak_rss_mb"),
 )
 
 
@@ -109,18 +108,14 @@ def _percentile(runs: Sequence[Run], name: str, percent: int) -> float | None:
 
 
 def print_figures(models: Mapping[str, Figures], console: Console, rows: Sequence[Figure] = FIGURES) -> None:
-    """Print the figures that are known of at least one model, a column for each model, and what they mean."""
-    known = [row for row in rows if any(found.get(row.name) is not None for found in models.values())]
+    """Print the figures that are known of at least one model, a column for each model."""
     table = Table("", title="Models", title_justify="left")
     for name in models:
         table.add_column(Text(printable(name)), justify="right", overflow="fold")
-    for row in known:
-        table.add_row(row.title, *(_shown(found.get(row.name), row) for found in models.values()))
+    for row in rows:
+        if any(found.get(row.name) is not None for found in models.values()):
+            table.add_row(row.title, *(_shown(found.get(row.name), row) for found in models.values()))
     console.print(table, markup=False)
-    for row in known:
-        if row.note:
-            note = f"{row.title.partition(',')[0]}: {row.note}."
-            console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
 
 
 def _shown(value: float | None, figure: Figure) -> str:

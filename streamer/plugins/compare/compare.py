@@ -17,7 +17,7 @@ REFERENCE = "reference"
 ROWS = (
     *FIGURES,
     Figure("First text, s", "first_text_s", 2),
-    Figure("Disagrees, %", "disagreement", 1, 100, "edits to another text for each word of the longer, on average"),
+    Figure("Differs from the others, %", "disagreement", 1, 100),
 )
 
 # A text of a recording; None if it failed.

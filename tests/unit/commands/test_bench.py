@@ -50,7 +50,7 @@ def test_delays_cost_and_memory_of_all_recordings_are_printed(played: tuple[int,
     assert all(data[name] for name in ("first_seen_p50_s", "stable_p50_s", "stable_p90_s", "finalisation_p50_s"))
     assert min(data["real_time_factor"], data["cpu_per_audio"], data["load_s"]) > 0
     assert data["peak_rss_mb"] > 50
-    for figure in ("RTF", "CPU / audio", "Stable p50, s", "Memory, MB", "This machine would keep at most"):
+    for figure in ("RTF", "CPU time / audio", "Stable p50, s", "Memory", "This machine would keep at most"):
         assert figure in printed
     assert data["devices"]["encoder"] == "CPU"
     assert data["sessions"] >= 1
