@@ -54,7 +54,7 @@ class Figure(NamedTuple):
 
 FIGURES = (
     Figure("Words", "words"),
-    Figure("WER, % of the reference's words", "wer", 1, 100),
+    Figure("WER, %", "wer", 1, 100),
     Figure("Substituted", "substitutions"),
     Figure("Deleted", "deletions"),
     Figure("Inserted", "insertions"),
@@ -66,7 +66,7 @@ FIGURES = (
     Figure("Stable p90, s", "stable_p90_s", 2),
     Figure("Speech end to stable p50, s", "finalisation_p50_s", 2),
     Figure("Load, s", "load_s", 1),
-    Figure("Memory of the process, MB", "peak_rss_mb"),
+    Figure("Memory, MB", "peak_rss_mb"),
 )
 
 
