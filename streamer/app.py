@@ -29,7 +29,6 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.history.history import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
-from streamer.outputs.subtitles import subtitle_options
 from streamer.outputs.terminal import TerminalSink
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
@@ -41,7 +40,8 @@ from streamer.server.metrics import (
     register_process,
 )
 from streamer.settings.load import default_token_path
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 from streamer.setup.loading import device_settings, load_chosen
 from streamer.setup.models import Models, unless_stopped
 from streamer.version import __version__
@@ -145,7 +145,7 @@ class Daemon:
             raise ConfigError(
                 "--to sends the text of the daemon's own input, and --input is none: name one, or drop --to"
             )
-        outputs = Outputs(settings.outputs, subtitle_options(settings))
+        outputs = Outputs(settings)
         if source is not None:
             name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
             keep = history.keeper(source=source.name) if history is not None else None

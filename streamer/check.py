@@ -26,10 +26,9 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     check_decoding(settings, streaming=streaming)
     if settings.correction.glossary:
         read_terms(Path(settings.correction.glossary))
-    if settings.correction.to:
-        from streamer.plugins.completions import completions_url  # it takes 0.1 s, which others need not wait
-
-        completions_url(settings.correction.to)
+    for part in settings.plugins:
+        if callable(check := getattr(part, "check", None)):
+            check()
     lines = settings.output
     if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
         raise ConfigError(

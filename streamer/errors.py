@@ -69,12 +69,14 @@ class MissingExtraError(ConfigError):
         self.extra = extra
         self.purpose = purpose
 
-    def __str__(self) -> str:
+    @property
+    def remedy(self) -> str:
+        """The command that installs it."""
         # In double quotes, which mean the same to every shell, Windows' among them.
-        return (
-            f"{self.package} is not installed: expected for {self.purpose};"
-            f' pip install "streamer-captions[{self.extra}]"'
-        )
+        return f'pip install "streamer-captions[{self.extra}]"'
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed: expected for {self.purpose}; {self.remedy}"
 
 
 class AudioFileError(UsageError):

@@ -11,8 +11,9 @@ import yaml
 
 from streamer.errors import ConfigError
 from streamer.outside import printable
+from streamer.settings.registry import BROKEN, SECTIONS, SETTINGS
 from streamer.settings.setting import ENVIRONMENT_PREFIX
-from streamer.settings.table import SECTIONS, SETTINGS, ServerSettings, Settings
+from streamer.settings.table import ServerSettings, Settings
 from streamer.settings.values import checked, described, from_text
 
 CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
@@ -144,12 +145,16 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
         raise ConfigError(f"{path}: nested too deeply: expected sections with `key: value` lines below") from None
     values: dict[str, Given] = {}
     for section, section_line, block in _entries(path, loader, root, "sections such as `server:`"):
+        if section not in SECTIONS and section in BROKEN:
+            continue  # as a warning has said
         if section not in SECTIONS:
             raise ConfigError(
                 f"{path}:{section_line}: there is no section {section!r:.80}: {_nearest_section(section)}"
             )
         for key, line, node in _entries(path, loader, block, f"`key: value` lines below `{section}:`"):
             name = f"{section}.{key}"
+            if name not in SETTINGS and section in BROKEN:
+                continue
             if name not in SETTINGS:
                 raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
             value = _value(loader, node)
@@ -203,6 +208,9 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
             continue
         if _SERVICE_VARIABLE.fullmatch(f"{variable}={text}"):
+            continue
+        section = variable.removeprefix(ENVIRONMENT_PREFIX).partition("_")[0].lower()
+        if variable not in _VARIABLES and section in BROKEN:
             continue
         if variable not in _VARIABLES:
             raise ConfigError(

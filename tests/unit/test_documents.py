@@ -12,7 +12,7 @@ import pytest
 import streamer
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
-from streamer.settings.table import SETTINGS
+from streamer.settings.registry import SETTINGS
 from tests.daemon import REPOSITORY
 from tools.documents import documents
 

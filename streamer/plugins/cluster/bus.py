@@ -18,7 +18,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from streamer.errors import ClusterError, ConfigError
 from streamer.outside import host_port, one_line
 from streamer.plugins.cluster.messages import EVENTS, Message, decoded, encoded
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 
 try:
     import nkeys

@@ -17,7 +17,7 @@ from streamer.protocols.stream import Stream
 from streamer.protocols.text import MAX_PROMPT_CHARS
 from streamer.protocols.whisperlive import WhisperLive
 from streamer.protocols.wyoming import Wyoming
-from streamer.settings.table import SETTINGS
+from streamer.settings.registry import SETTINGS
 from streamer.settings.values import checked
 
 

@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 from streamer.errors import ConfigError
 from streamer.settings import load
 from streamer.settings.load import load_settings
+from streamer.settings.registry import SETTINGS
 from streamer.settings.setting import Setting
-from streamer.settings.table import SETTINGS, DecodingSettings, Settings
+from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.decode.grammar import GRAMMAR_PENALTY
 from streamer.whisper.decode.hotwords import HOTWORDS_BOOST
 
