@@ -24,7 +24,7 @@ _RUN = (
     *(*_ADDRESS, "server.history", "server.history_audio", "outputs.to"),
     *(*_CORRECTION, "speakers.enabled", "speech.turns"),
 )
-_DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
+_DEVICES = ("model.device", "model.encoder_device", "model.decoder_device")
 _MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
 _MODEL = ("model.name", *_MODEL_FILES)
 
