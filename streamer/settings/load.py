@@ -30,15 +30,8 @@ _SERVICE_VARIABLE = re.compile(
     r"|PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*|PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*)"
 )
 
-# Settings of earlier versions, and what to do without them.
-REMOVED = {
-    "correction.figures": "Whisper writes numbers as figures itself; leave it out",
-    "decoding.diarize": "--speakers (speakers.enabled) recognizes people by their voices; use that, or leave it out",
-}
-
 # Dotted name by environment variable.
 _VARIABLES = {setting.variable: name for name, setting in SETTINGS.items()}
-_REMOVED_VARIABLES = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): reason for name, reason in REMOVED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,15 +227,11 @@ def _nearest_section(section: str) -> str:
 
 
 def _nearest_variable(variable: str) -> str:
-    if variable in _REMOVED_VARIABLES:
-        return _REMOVED_VARIABLES[variable]
     nearest = difflib.get_close_matches(variable, [*_VARIABLES, *_OTHER_VARIABLES], 1, 0.0)
     return f"the nearest is {nearest[0]}; correct or unset it"
 
 
 def _nearest_setting(name: str) -> str:
-    if name in REMOVED:
-        return REMOVED[name]
     section, _, key = name.partition(".")
     same_section = [other.partition(".")[2] for other in SETTINGS if other.startswith(f"{section}.")]
     nearest = difflib.get_close_matches(key, same_section, 1)
