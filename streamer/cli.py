@@ -24,12 +24,8 @@ from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import StreamerError
 from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
-from streamer.settings.load import REMOVED
 from streamer.settings.registry import SETTINGS
 from streamer.version import __version__
-
-# Why each flag of an earlier version is gone. All of these were switches.
-_REMOVED_FLAGS = {f"--{no}{name.partition('.')[2]}": reason for name, reason in REMOVED.items() for no in ("", "no-")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -85,8 +81,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         command: _Parser = args.parser
         flag = unknown[0].partition("=")[0]
-        if flag in _REMOVED_FLAGS:
-            command.error(f"{flag} was removed: {_REMOVED_FLAGS[flag]}")
         command.error(f"unrecognized argument: {unknown[0]}{_meant(flag, command.flags())}")
     return args
 

@@ -31,7 +31,7 @@ _RUN = (
     *(*ADDRESS, "server.history", "server.history_audio", "outputs.to"),
     *(*CORRECTION, "speakers.enabled", "speech.turns"),
 )
-_DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
+_DEVICES = ("model.device", "model.encoder_device", "model.decoder_device")
 MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
 MODEL = ("model.name", *MODEL_FILES)
 
@@ -165,7 +165,7 @@ _CORRECTIONS = argument(
 GROUPS = {
     "config": "show, write and describe the settings",
     "token": "make, list and revoke the tokens of clients",
-    "models": "list, fetch, convert and verify models",
+    "models": "list, fetch and verify models",
     "history": "list, show, export, search, redo and delete what a daemon with --history has kept",
     "speakers": "enrol, list and forget people whose voices --speakers recognizes",
 }
@@ -313,28 +313,6 @@ COMMANDS = (
         (argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
-    ),
-    Subcommand(
-        "models convert",
-        "build and save the static graphs of a checkpoint",
-        "streamer.commands.convert:convert_model",
-        (
-            argument("name", "a model's name, directory or file", metavar="NAME|PATH"),
-            argument("-o --output", "directory to make", type=Path, required=True, metavar="DIR"),
-            argument(
-                "--weights",
-                "f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
-                " (default: %(default)s)",
-                default="f16",
-                metavar="P",
-            ),
-            argument("--force", "replace DIR if it exists", action="store_true"),
-            *("model.tokenizer", "model.lora"),
-        ),
-        example="base.en --weights int8 -o models/base.en-int8",
-        more="Takes a checkpoint in any format, compresses its weights if asked to, and saves the graphs in a directory"
-        " that --model takes.",
-        ends_on_sigterm=True,
     ),
     Subcommand(
         "models verify",

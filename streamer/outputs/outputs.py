@@ -1,4 +1,4 @@
-"""`--to`: outputs with a bounded queue and a thread each, so that none delays captions."""
+"""The terminal and the outputs of `--to`, with a bounded queue and a thread each, so that none delays captions."""
 
 import functools
 import itertools
@@ -57,14 +57,17 @@ class Outputs:
             limit = MAX_WAITING_LIVE if getattr(sink, "live", False) else MAX_WAITING
             self.all.append(Output(name, sink, limit=limit))
 
+    def draw(self, terminal: Sink, *, limit: int) -> None:
+        """Show captions in a terminal, too, which misses no event before `limit` of them wait."""
+        self.all.append(Output("terminal", terminal, limit=limit, partials=True))
+
     def handle(self, event: Event) -> None:
-        """Pass the next event to all outputs, except partials. Never blocks, so that an event log may call it."""
+        """Pass the next event to all outputs. Never blocks, so that an event log may call it."""
         if isinstance(event, Partial | Final | Speech):
             self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
             self._began = min(self._beginnings)
-        if not isinstance(event, Partial):
-            for output in self.all:
-                output.handle(event)
+        for output in self.all:
+            output.handle(event)
 
     def said_at(self, position_s: float) -> float:
         """Return the Unix time at which a second of the session's live audio was recorded, to some 0.2 s."""
@@ -95,12 +98,23 @@ class Output:
     """
 
     def __init__(
-        self, name: str, sink: Sink, *, limit: int = MAX_WAITING, first_delay_s: float = FIRST_DELAY_S
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        limit: int = MAX_WAITING,
+        partials: bool = False,
+        first_delay_s: float = FIRST_DELAY_S,
     ) -> None:
-        """Start the thread; `name` is the output's name in log and metrics."""
+        """Start the thread.
+
+        name : the output's name in log and metrics
+        partials : whether the sink gets partials, too, except those that are outdated when its turn comes
+        """
         self.name = name
         self._sink = sink
         self._limit = limit
+        self._partials = partials
         self._first_delay_s = first_delay_s
         # Accepted finals, dropped finals, failed attempts.
         self.n_sent = self.n_dropped = self.n_failures = 0
@@ -119,9 +133,15 @@ class Output:
 
     def handle(self, event: Event) -> None:
         """Queue an event. Never blocks; if the queue is full, the oldest event is dropped."""
+        if isinstance(event, Partial) and not self._partials:
+            return
         with self._changed:
             if self._ending.is_set():
                 return
+            if self._partials and isinstance(event, Partial | Final):
+                outdated = (other for other in self._waiting if isinstance(other, Partial))
+                if (partial := next(outdated, None)) is not None and partial.segment <= event.segment:
+                    self._waiting.remove(partial)
             self._waiting.append(event)
             if len(self._waiting) > self._limit:
                 self._drop(self._waiting.popleft())

@@ -8,8 +8,6 @@ from streamer.errors import ConfigError
 from streamer.outputs.subtitles.cues import SubtitleOptions
 from streamer.settings.table import Settings
 
-MAX_SECRET_BYTES = 65_536
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -36,8 +34,7 @@ def read_secret(text: str, name: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        with Path(text[1:]).open("rb") as file:
-            return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(

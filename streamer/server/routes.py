@@ -64,7 +64,7 @@ class Socket:
 # Address -> protocol of its WebSockets.
 SOCKETS: dict[str, Socket] = {
     CAPTIONS: Socket(lambda query, headers: Captions(query), "read"),
-    "/v1/stream": Socket(lambda query, headers: Stream(query)),
+    "/v1/stream": Socket(lambda query, headers: Stream()),
     "/v1/listen": Socket(deepgram.make_live),
     "/v1/realtime": Socket(openai_realtime.make, max_message_bytes=16 * 2**20),  # 15 MiB of base64, and JSON around it
     "/": Socket(lambda query, headers: Root()),

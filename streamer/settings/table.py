@@ -105,13 +105,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="NPU|GPU|CPU|AUTO",
     )
     encoder_device: str = _device("", "where the encoder computes, if elsewhere")
-    cross_kv_device: str = _device("", "where the decoder's keys and values are made, if elsewhere")
     decoder_device: str = _device("", "where text is written, a token at a time, if elsewhere")
     properties: tuple[str, ...] = _properties(
         "OpenVINO's, for all stages, such as [NPU_TURBO=YES]; NPU_..., GPU_... go to these only"
     )
-    encoder_properties: tuple[str, ...] = _properties("more for one stage, which win over those for all")
-    cross_kv_properties: tuple[str, ...] = _properties("the same for keys and values")
+    encoder_properties: tuple[str, ...] = _properties("more for the encoder, which win over those for all")
     decoder_properties: tuple[str, ...] = _properties("the same for the decoder")
     windows_s: tuple[int, ...] = setting(
         (),

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import End, Event, Final, Gap, Speech
 from streamer.outputs import outputs as module
@@ -17,6 +18,7 @@ from streamer.plugins.obs.sink import Obs
 from streamer.plugins.web.sinks import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
 from streamer.settings.table import Settings
+from tests.builders import final as said
 from tests.builders import partial, ready
 from tests.unit.outputs.stand_ins import final, warnings
 from tests.waiting import WAIT_S
@@ -225,6 +227,40 @@ def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monk
     assert made.said_at(3.0) == pytest.approx(1003.2)
     made.close()
     assert [[event.type for event in peer.taken] for peer in peers] == [["ready", "final", "speech"]] * 3
+
+
+def test_a_slow_terminal_is_shown_the_newest_partial_only() -> None:
+    peer, log, made = Peer(), EventLog("s", 100), Outputs(Settings())
+    peer.open.clear()
+    made.draw(peer, limit=100)
+    log.subscribe(made.handle)
+    log.append(partial("a", segment=1))
+    peer.wait_for(lambda: peer.n_calls == 1)  # it holds the first one up
+    for _ in range(1000):
+        log.append(partial("a", segment=1))
+    log.append(said(segment=1))
+    log.append(partial("a", segment=2))
+    peer.open.set()
+    made.close()
+    assert [event.seq for event in peer.taken] == [1, 1002, 1003]
+    assert peer.closed
+
+
+def test_a_terminal_that_stood_still_misses_no_final() -> None:
+    peer, log, made = Peer(), EventLog("s", 100), Outputs(Settings())
+    peer.open.clear()
+    made.draw(peer, limit=100)
+    log.subscribe(made.handle)
+    log.append(said(segment=1))
+    peer.wait_for(lambda: peer.n_calls == 1)
+    for segment in range(2, 100):
+        log.append(partial("a", segment=segment))
+        log.append(said(segment=segment))
+    log.close()
+    peer.open.set()
+    made.close()
+    assert [event.seq for event in peer.taken] == [1, *range(3, 199, 2), 198]
+    assert made.all[0].n_dropped == 0
 
 
 def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes(

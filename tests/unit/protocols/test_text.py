@@ -62,7 +62,7 @@ def live(**fields: object) -> SessionOptions:
 def native(**fields: object) -> SessionOptions:
     if "prompt" in fields:
         fields["initial_prompt"] = fields.pop("prompt")
-    return opened(Stream(query()), {"type": "start", **fields})
+    return opened(Stream(), {"type": "start", **fields})
 
 
 def whisperlive(**fields: object) -> SessionOptions:
