@@ -15,7 +15,8 @@ from streamer.commands import type as module
 from streamer.errors import PeerError
 from streamer.events import Flushed
 from streamer.outputs.dictation import Dictation
-from streamer.server.tls import certificate_path, fingerprint_of
+from streamer.server.certificates import fingerprint_of
+from streamer.server.tls import certificate_path
 from streamer.settings.table import ServerSettings
 from tests.daemon import Outcome, environment
 from tests.stand_ins import StandIns
