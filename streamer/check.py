@@ -5,6 +5,7 @@ from pathlib import Path
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
+from streamer.extras import requires
 from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
@@ -25,8 +26,11 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
         read_enrolled(enrolled_folder(settings.speakers.enrolled))
     check_decoding(settings, streaming=streaming)
     if settings.correction.glossary:
+        for module in ("doublemetaphone", "rapidfuzz"):
+            requires(module, extra="glossary", purpose="--glossary")
         read_terms(Path(settings.correction.glossary))
     if settings.correction.to:
+        requires("rapidfuzz", extra="proofread", purpose="--correct-with")
         from streamer.outputs.completions import completions_url  # it takes 0.1 s, which others need not wait
 
         completions_url(settings.correction.to)

