@@ -6,6 +6,7 @@ from streamer.after.correct.glossary import read_terms
 from streamer.after.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError
+from streamer.extras import requires
 from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
 from streamer.whisper.options import check_decoding
@@ -25,6 +26,8 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
         read_enrolled(enrolled_folder(settings.speakers.enrolled))
     check_decoding(settings, streaming=streaming)
     if settings.correction.glossary:
+        for module in ("doublemetaphone", "rapidfuzz"):
+            requires(module, extra="glossary", purpose="--glossary")
         read_terms(Path(settings.correction.glossary))
     for part in settings.plugins:
         if callable(check := getattr(part, "check", None)):

@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 import numpy as np
-from rapidfuzz.distance import Levenshtein
 
 from streamer.errors import UsageError
 from streamer.languages import WITHOUT_SPACES
+
+if TYPE_CHECKING:
+    from rapidfuzz.distance import Editops, Opcodes
 
 # Each character of a script without spaces counts as a word, so that the error rate is that of characters.
 _LETTERS = rf"[^\W{WITHOUT_SPACES}]+"
@@ -222,11 +224,11 @@ def columns(texts: Sequence[Sequence[ComparedWord]]) -> list[Column]:
 
     A column in which the first text has no word is compared by the word of the first text that has one there.
     """
-    joined: list[Column] = []
-    for row, text in enumerate(texts):
+    joined: list[Column] = [(word,) for word in texts[0]] if texts else []
+    for row, text in enumerate(texts[1:], 1):
         present = [next(word for word in column if word) for column in joined]
         merged: list[Column] = []
-        for edit in Levenshtein.opcodes(_compared(present), _compared(text)):
+        for edit in _opcodes(_compared(present), _compared(text)):
             before, more = joined[edit.src_start : edit.src_end], text[edit.dest_start : edit.dest_end]
             if edit.tag == "insert":
                 merged += [(*[None] * row, word) for word in more]
@@ -245,7 +247,21 @@ def _compared(text: Iterable[ComparedWord]) -> list[str]:
 def _disagreement(a: Sequence[Text], b: Sequence[Text]) -> float | None:
     pairs = [(_compared(x), _compared(y)) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
     n_words = sum(max(len(x), len(y)) for x, y in pairs)
-    return sum(Levenshtein.distance(x, y) for x, y in pairs) / n_words if n_words else None
+    return sum(len(_edits(x, y)) for x, y in pairs) / n_words if n_words else None
+
+
+def _edits(a: Sequence[str], b: Sequence[str]) -> "Editops":
+    """Return the fewest edits that make one text of another."""
+    from rapidfuzz.distance import Levenshtein  # late: of the extra `compare`
+
+    return Levenshtein.editops(a, b)
+
+
+def _opcodes(a: Sequence[str], b: Sequence[str]) -> "Opcodes":
+    """Return the same edits by spans, with those that are equal."""
+    from rapidfuzz.distance import Levenshtein
+
+    return Levenshtein.opcodes(a, b)
 
 
 def _row(
@@ -259,7 +275,7 @@ def _row(
     known = [value for value in others if value is not None]
     spoken = [(_compared(said[k]), text) for k, text in done.items()] if said else []
     n_spoken = sum(len(reference) for reference, _ in spoken)
-    edits = Counter(edit.tag for pair in spoken for edit in Levenshtein.editops(*pair))
+    edits = Counter(edit.tag for pair in spoken for edit in _edits(*pair))
     figures = {
         "words": sum(map(len, done.values())) if done else None,
         "wer": edits.total() / n_spoken if n_spoken else None,

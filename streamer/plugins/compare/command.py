@@ -27,6 +27,7 @@ from streamer.commands.files import check_recordings, check_target, opened, read
 from streamer.commands.invocation import Invocation
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import PeerError, StreamerError, UsageError
+from streamer.extras import requires
 from streamer.offline import transcribe
 from streamer.settings.table import Settings
 from streamer.setup.loading import load_chosen
@@ -66,6 +67,7 @@ def compare_models(
 
     Returns the exit code: 1 if a model could not transcribe everything. Raises StreamerError if none could.
     """
+    requires("rapidfuzz", extra="compare", purpose="streamer compare")
     texts = _check(files, references or (), output)
     jobs = _jobs(models, invocation.load, files, streaming=streaming)
     # Before anything is measured: a slip in the last name should not cost the time of the others.

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from streamer.extras import requires
 from streamer.settings.setting import section, setting
 
 # The commands of the core that have the flags.
@@ -29,6 +30,7 @@ class ProofreadSettings(msgspec.Struct, frozen=True, kw_only=True):
     def check(self) -> None:
         """Raise ConfigError for an invalid endpoint."""
         if self.to:
+            requires("rapidfuzz", extra="proofread", purpose="--correct-with")
             from streamer.plugins.completions import completions_url  # it takes 0.1 s, which others need not wait
 
             completions_url(self.to)
