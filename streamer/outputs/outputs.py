@@ -252,7 +252,7 @@ def _has_text(event: Event) -> bool:
 def parse_target(text: str) -> tuple[str, str]:
     """Read the kind and the argument of `--to`. Raises ConfigError, which repeats no argument: it may be a secret."""
     kind, _, argument = text.partition(":")
-    if kind in entry_points.names(GROUP):
+    if kind == "file" or kind in entry_points.names(GROUP):
         return kind, argument
     if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
         return "file", text

@@ -553,7 +553,7 @@ class OutputsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     to: tuple[str, ...] = setting(
         (),
-        "finals go to: FILE.srt|.vtt|.txt|.jsonl; plug-ins: obs, zoom, youtube, webhook[:URL], hls:DIR",
+        "finals go to: FILE.srt|.vtt|.txt|.jsonl, obs, zoom, youtube, webhook[:URL], hls:DIR",
         metavar="KIND[:WHERE]",
         secret=True,
         repeated=True,
@@ -634,7 +634,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
                 sections[of] = replace(getattr(self, of), **keys)
             else:
                 plugins[of] = replace(self.of(of), **keys)
-        return replace(self, **sections, plugins=tuple(plugins.values()))
+        changed_plugins = tuple(part for part in plugins.values() if part != type(part)())
+        return replace(self, **sections, plugins=changed_plugins)
 
 
 def _owner(name: str) -> Any:  # noqa: ANN401 - a struct
