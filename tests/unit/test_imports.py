@@ -20,7 +20,6 @@ HOUSE = [
         "commands",
         "app",
         "library",
-        "bench",
         "server",
         "daemon",
         "check",

@@ -41,4 +41,6 @@ COMPARE = Subcommand(
     " disagree, word by word; their speed, their delays and their memory. The exit code is 1 if one of them"
     " could not transcribe everything.",
     ends_on_sigterm=True,
+    needs="rapidfuzz",
+    extra="compare",
 )
