@@ -18,6 +18,7 @@ from streamer.audio.sources.file import check_audio, read_audio
 from streamer.check import check_options
 from streamer.commands.figures import Run, figures, languages, print_figures
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
+from streamer.commands.terminal import notice
 from streamer.commands.words import word_delays
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session
@@ -25,8 +26,9 @@ from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.errors import InferenceError, TruncatedAudioError, UsageError
+from streamer.errors import InferenceError, MissingExtraError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
+from streamer.extras import requires
 from streamer.settings.table import Settings
 from streamer.setup.loading import load_chosen
 from streamer.setup.progress import show_files
@@ -54,8 +56,7 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
     check_options(settings, streaming=True)
     paths = find_recordings(files) if files else [_sample()]
     check_recordings(paths)
-    beside = [path.with_suffix(".txt") for path in paths]
-    texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]
+    texts = _texts_beside(paths)
     check_target(json_path, "--json")
     begin_s = time.perf_counter()
     settings, model = load_chosen(settings)
@@ -194,6 +195,19 @@ class PeakMemory:
     def _measure(self) -> None:
         with contextlib.suppress(psutil.Error):  # it has ended
             self._peak_bytes = max(self._peak_bytes, self._process.memory_info().rss)
+
+
+def _texts_beside(paths: Sequence[Path]) -> list[str]:
+    """Return the texts in the files FILE.txt; none, with a notice, if word errors cannot be counted."""
+    beside = [path.with_suffix(".txt") for path in paths]
+    texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]
+    try:
+        if texts:
+            requires("rapidfuzz", extra="compare", purpose="counting word errors")
+    except MissingExtraError as error:
+        notice(str(error))
+        return []
+    return texts
 
 
 def _sample() -> Path:

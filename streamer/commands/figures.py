@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import msgspec
 import numpy as np
-from rapidfuzz.distance import Levenshtein
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -80,7 +79,7 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     texts = [compared(words(run.segments)) for run in runs]
     said = [compared(words([(0.0, text)])) for text in references]
     n_said = sum(map(len, said))
-    edits = Counter(edit.tag for pair in zip(said, texts, strict=False) for edit in Levenshtein.editops(*pair))
+    edits = _edits(said, texts) if said else Counter()
     audio_s, wall_s = sum(run.audio_s for run in runs), sum(run.wall_s for run in runs)
     return {
         "words": sum(map(len, texts)),
@@ -95,6 +94,13 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
         "wall_s": wall_s,
         **{f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
     }
+
+
+def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> "Counter[str]":
+    """Return how many words were replaced, deleted and inserted."""
+    from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
+
+    return Counter(edit.tag for pair in zip(said, texts, strict=True) for edit in Levenshtein.editops(*pair))
 
 
 def languages(runs: Sequence[Run]) -> str:

@@ -43,6 +43,7 @@ from streamer.plugins.cluster.messages import (
 from streamer.plugins.cluster.metrics import register_cluster
 from streamer.plugins.cluster.placement import Workers
 from streamer.plugins.cluster.recordings import ClusterRecordings
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
@@ -72,14 +73,14 @@ async def run_gateway(settings: Settings) -> int:
     stop = asyncio.Event()
     with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
-            if not settings.cluster.nats:
+            if not settings.of(ClusterSettings).nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
                 settings = settings.having({"cluster.nats": (url,)})
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
-            name = machine_name(settings.cluster)
-            bus = await Bus.connect(settings.cluster, name)
+            name = machine_name(settings.of(ClusterSettings))
+            bus = await Bus.connect(settings.of(ClusterSettings), name)
             stack.push_async_callback(bus.close)
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             registry = CollectorRegistry()
             register_process(registry)
@@ -205,7 +206,8 @@ class ClusterStreams:
         begin_s = self._context.now_s()
         unknown = UnknownSessionError(
             f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its connection"
-            f" broke (server.resume_s), its log for {self._settings.cluster.keep_s:g} s (cluster.keep_s); start another"
+            f" broke (server.resume_s), its log for {self._settings.of(ClusterSettings).keep_s:g} s (cluster.keep_s);"
+            " start another"
         )
         await self._settle()
         try:

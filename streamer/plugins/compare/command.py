@@ -16,7 +16,7 @@ from streamer.plugins.compare.compare import compare
 from streamer.plugins.compare.runs import failed, played, transcribed
 from streamer.plugins.compare.table import print_comparison
 from streamer.settings.load import CONFIG_VARIABLE
-from streamer.settings.table import SETTINGS
+from streamer.settings.registry import SETTINGS
 from streamer.setup.progress import show_progress
 from streamer.whisper.locate import find_or_pull
 

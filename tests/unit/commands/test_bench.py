@@ -70,6 +70,20 @@ def refused(*files: Path, json_path: Path | None = None) -> None:
     bench(settings, list(map(str, files)), json_path=json_path, console=Console(file=io.StringIO()))
 
 
+def test_without_the_package_no_errors_are_counted_and_a_line_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    talk = tmp_path / "talk.wav"
+    talk.with_suffix(".txt").write_text("such impromptu stops", encoding="utf-8")
+    assert command_of_bench._texts_beside([talk]) == ["such impromptu stops"]
+    monkeypatch.setitem(sys.modules, "rapidfuzz", None)
+    assert command_of_bench._texts_beside([talk]) == []
+    assert capfd.readouterr().err == (
+        "streamer: rapidfuzz is not installed: expected for counting word errors; pip install"
+        ' "streamer-captions[compare]"\n'
+    )
+
+
 def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "load", lambda *_, **__: pytest.fail("the model was loaded"))
     with pytest.raises(AudioFileError):
