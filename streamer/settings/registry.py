@@ -26,9 +26,6 @@ BROKEN = {name.partition(".")[0] for name in entry_points.names("streamer.settin
 SECTIONS: dict[str, Any] = {**table.SECTIONS}
 SETTINGS: dict[str, Setting] = {}
 
-# The structs of plug-ins by the dotted names of the settings in them.
-OWNERS: dict[str, Any] = {}
-
 
 def _add(section: str, struct: Any) -> None:  # noqa: ANN401 - a struct
     """Take over the settings of a plug-in's struct, except those that another one has."""
@@ -36,7 +33,7 @@ def _add(section: str, struct: Any) -> None:  # noqa: ANN401 - a struct
         name = f"{section}.{key}"
         if name not in table.SETTINGS and name not in SETTINGS:
             SETTINGS[name] = msgspec.structs.replace(known, name=name)
-            OWNERS[name] = struct
+            table.OWNERS[name] = struct
 
 
 for _name, _struct in _PLUGINS.items():

@@ -617,15 +617,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any type of setting
         """Return a value by its dotted name."""
         section, _, key = name.partition(".")
-        owner = _owner(name)
-        return getattr(self.of(owner) if owner is not None else getattr(self, section), key)
+        return getattr(self.of(OWNERS[name]) if name in OWNERS else getattr(self, section), key)
 
     def having(self, values: Mapping[str, Any]) -> "Settings":
         """Return the settings with other values for some, by their dotted names."""
         changed: dict[Any, dict[str, Any]] = {}
         for name, value in values.items():
             section, _, key = name.partition(".")
-            changed.setdefault(_owner(name) or section, {})[key] = value
+            changed.setdefault(OWNERS.get(name, section), {})[key] = value
         replace = msgspec.structs.replace
         plugins = {type(part): part for part in self.plugins}
         sections = {}
@@ -638,13 +637,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, **sections, plugins=changed_plugins)
 
 
-def _owner(name: str) -> Any:  # noqa: ANN401 - a struct
-    """Return the struct of a plug-in's setting; None for those of the table."""
-    from streamer.settings.registry import OWNERS  # here, as plug-ins that it loads may import the table
-
-    return OWNERS.get(name)
-
-
 # The struct of each section, and every setting by its dotted name, in the order of the configuration file.
 SECTIONS: dict[str, Any] = {
     field.name: field.type for field in msgspec.structs.fields(Settings) if field.name != "plugins"
@@ -654,6 +646,9 @@ SETTINGS: dict[str, Setting] = {
     for name, cls in SECTIONS.items()
     for key, known in cls.settings.items()
 }
+
+# The structs of plug-ins by the dotted names of the settings in them, which `registry` puts here.
+OWNERS: dict[str, Any] = {}
 
 # Settings that a client may choose otherwise for its session, by the names of the options.
 CLIENT_OPTIONS = {known.client: known for known in SETTINGS.values() if known.client}
