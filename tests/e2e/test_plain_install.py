@@ -54,7 +54,7 @@ NEEDS = {
     (*RUN, "https://127.0.0.1:9/radio"): ("--input URL", "internet-audio"),
     ("completion", "bash"): ("streamer completion", "completion"),
     ("compare", SAMPLE, "--models", "nano.en"): ("streamer compare", "compare"),
-    ("worker", "--nats", "nats://127.0.0.1:9"): ("machines that are joined by NATS", "cluster"),
+    ("worker", "--nats", "nats://127.0.0.1:9"): ("streamer worker", "cluster"),
 }
 
 Command = tuple[str, ...]
