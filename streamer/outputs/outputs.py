@@ -30,7 +30,6 @@ MAX_DELAY_S = 30.0
 TICK_S = 1.0
 MAX_REFUSALS = 5  # attempts with one event that the other side refuses
 CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
-MAX_SECRET_BYTES = 65_536
 CLOCK_EVENTS = 64  # newest events that relate the audio to the clock
 
 
@@ -278,8 +277,7 @@ def read_secret(text: str, name: str) -> str:
     if not text.startswith("@"):
         return text
     try:
-        with Path(text[1:]).open("rb") as file:
-            return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
+        return Path(text[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
         raise ConfigError(

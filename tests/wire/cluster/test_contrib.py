@@ -70,6 +70,12 @@ def test_commands_and_settings_are_those_that_there_are(command: list[str], envi
     assert {urlsplit(url).port for url in settings.cluster.nats} == {CLIENT_PORT}
 
 
+def test_kubernetes_sets_no_variables_that_are_no_settings() -> None:
+    """Beside a service named `streamer` it would set STREAMER_PORT and others."""
+    links = {name: pod["spec"].get("enableServiceLinks") for name, pod in pods().items() if name.startswith("streamer")}
+    assert links == {"streamer-gateway": False, "streamer-worker": False}
+
+
 def test_gateways_and_workers_are_in_both() -> None:
     assert {command[1] for _, command, _, image in containers() if image.startswith("streamer")} == {
         "gateway",
