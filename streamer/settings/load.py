@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -197,8 +197,11 @@ def _from_overrides(overrides: Mapping[str, object]) -> dict[str, Given]:
     return values
 
 
-def _nearest(name: str, names: Collection[str]) -> str:
-    """Return the name that is meant, as the end of a message: of the same key in another section, else the nearest."""
-    key = name.rpartition(".")[2]
-    same = [other for other in names if other.rpartition(".")[2] == key]
-    return f"the nearest is {(same or difflib.get_close_matches(name, names, 1, 0.0))[0]}"
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: the one that has the nearest key, in the same section if any."""
+    section, _, key = name.rpartition(".")
+    by_key = {
+        other.rpartition(".")[2]: other for other in sorted(names, key=lambda each: each.startswith(f"{section}."))
+    }
+    near = difflib.get_close_matches(key, by_key, 1)
+    return f"the nearest is {by_key[near[0]]}" if near else "`streamer config show` lists all there are"

@@ -142,6 +142,8 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         ("\nport: 1", 2, ["'port'", "nearest is server.port"]),
         ("stream:\n  port: 1", 2, ["'stream.port'", "nearest is server.port"]),
         ("server:\n  exit_at_end: true", 2, ["nearest is input.exit_at_end"]),
+        ("correction:\n  devise: x", 2, ["nearest is correction.device"]),
+        ("decoding:\n  diarize: true", 2, ["no setting 'decoding.diarize': `streamer config show` lists all"]),
         ("server:\n  port: 1\n  port: 2", 3, ["'port'", "line 2", "delete one"]),
         ("log: {}\nlog: {}", 2, ["'log'", "line 1"]),
         ("server:\n  port: '80'", 2, ["is '80': expected a whole number from 0 to 65535"]),
