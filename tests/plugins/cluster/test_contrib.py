@@ -77,12 +77,6 @@ def test_kubernetes_sets_no_variables_that_are_no_settings() -> None:
     assert links == {"streamer-gateway": False, "streamer-worker": False}
 
 
-def test_kubernetes_sets_no_variables_that_are_no_settings() -> None:
-    """Beside a service named `streamer` it would set STREAMER_PORT and others."""
-    links = {name: pod["spec"].get("enableServiceLinks") for name, pod in pods().items() if name.startswith("streamer")}
-    assert links == {"streamer-gateway": False, "streamer-worker": False}
-
-
 def test_gateways_and_workers_are_in_both() -> None:
     assert {command[1] for _, command, _, image in containers() if image.startswith("streamer")} == {
         "gateway",
