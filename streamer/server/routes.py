@@ -147,7 +147,7 @@ def _brings_recording(scope: Scope) -> bool:
 
 def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
     """Return why a request for a WebSocket's address is refused; None if it is not."""
-    if opening.url.path == CAPTIONS and context.services.feed is None:
+    if opening.url.path == CAPTIONS and context.services.input is None:
         text = (
             "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"
             " or start it with --input mic or a file"
