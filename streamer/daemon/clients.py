@@ -32,9 +32,10 @@ class ClientStreams:
         # May be replaced.
         self.settings = settings
         self._backend = backend
-        # By the session's name; and how many are being opened.
+        # By the session's name.
         self._streams: dict[str, ClientStream] = {}
-        self._n_opening = 0
+        # Of each that is being opened, the stream that is to end for it, None if there is a free slot.
+        self._opening: list[ClientStream | None] = []
         # Timers that abandon the streams whose connection broke, the oldest first.
         self._kept: dict[ClientStream, asyncio.TimerHandle] = {}
         # Timers that check whether the others have received something.
@@ -102,23 +103,24 @@ class ClientStreams:
         Raises BusyError.
         """
         spare = self._spare()
-        self._n_opening += 1
+        self._opening.append(spare)
         try:
             yield
         finally:
-            self._n_opening -= 1
+            self._opening.remove(spare)
         if spare is not None:
             self._give_up(spare)
 
     def _spare(self) -> ClientStream | None:
         """Return the stream to end for a new one; None if there is a free slot. Raises BusyError."""
         most = self.settings.max_streams
-        if sum(not stream.expired for stream in self._streams.values()) + self._n_opening < most:
+        taken = [each for each in self._streams.values() if not each.expired and each not in self._opening]
+        if len(taken) + len(self._opening) < most:
             return None
-        kept = next((stream for stream in self._kept if not stream.expired), None)
+        kept = next((stream for stream in self._kept if stream in taken), None)
         if kept is not None:
             return kept
-        longest = max(self._streams.values(), key=lambda stream: stream.idle_s, default=None)
+        longest = max(taken, key=lambda stream: stream.idle_s, default=None)
         if longest is None or longest.idle_s < SPARE_S:
             raise BusyError(
                 f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"

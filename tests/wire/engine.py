@@ -27,9 +27,10 @@ class ListeningSession(Session):
         capacity_samples: int = 100_000,
         options: StreamStart = StreamStart(),  # noqa: B008 - frozen
         *,
+        name: str = "fake",
         seed: int = 0,
     ) -> None:
-        super().__init__(opened_log("fake"), options)
+        super().__init__(opened_log(name), options)
         self.ring = RingBuffer(capacity_samples)
         self.ring.on_room = lambda: self.on_room()
         self._news = threading.Event()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
+from streamer.daemon.backend import Backend
 from streamer.daemon.clients import SPARE_S, ClientStreams
 from streamer.daemon.local import LocalBackend
 from streamer.daemon.sessions import session_settings
@@ -24,7 +26,7 @@ from streamer.protocols.native import StreamStart
 from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.unit.engine.simulation import Machine
-from tests.waiting import until
+from tests.waiting import WAIT_S, until
 from tests.wire.engine import ListeningSession, stream_to
 from tests.wire.support import wait_published, within
 
@@ -355,6 +357,131 @@ async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machi
     with pytest.raises(UnknownSessionError):
         await streams.resume(third.feed.session)
     assert await streams.resume(second.feed.session) is second
+
+
+class SlowBackend(Backend):
+    """Opens sessions that only listen, when it is told to; one of another machine's can be resumed."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        # Names and tenants of those that are being opened.
+        self.asked: list[tuple[str, str]] = []
+        # What runs elsewhere, and whose; and what was asked of it.
+        self.elsewhere: dict[str, str] = {}
+        self.resumed: list[int] = []
+
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ListeningSession:
+        self.asked.append((name, tenant))
+        await self.go_on.wait()
+        if start.language == "de":
+            raise ConfigError("the model does not know the language")
+        return ListeningSession(options=start, name=name)
+
+    async def knows(self, name: str, *, tenant: str) -> bool:
+        return self.elsewhere.get(name) == tenant
+
+    async def resume(self, name: str, *, after: int) -> ListeningSession:
+        self.resumed.append(after)
+        await self.go_on.wait()
+        session = ListeningSession(name=name)
+        session.n_frames = 1000
+        return session
+
+
+async def asked(backend: SlowBackend, n_sessions: int) -> None:
+    await until(lambda: len(backend.asked) == n_sessions)
+
+
+async def test_a_slot_is_taken_while_a_session_is_being_opened() -> None:
+    backend = SlowBackend()
+    streams = ClientStreams(ServerSettings(max_streams=2), backend)
+    opening = [asyncio.create_task(streams.open(StreamStart(), tenant=tenant)) for tenant in ("anna", "berta")]
+    await asked(backend, 2)
+    with pytest.raises(BusyError, match="all 2 places"):
+        await streams.open(StreamStart())
+    opening.pop().cancel()
+    await asyncio.sleep(0)
+    opening.append(asyncio.create_task(streams.open(StreamStart(language="de"))))
+    await asked(backend, 3)
+    backend.go_on.set()
+    stream = await opening[0]
+    assert (stream.feed.session, stream.tenant) == backend.asked[0] == (stream.feed.session, "anna")
+    with pytest.raises(ConfigError):
+        await opening[1]
+    await streams.open(StreamStart())
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+
+
+async def test_a_stream_ends_for_one_newcomer_only_and_if_that_is_let_in() -> None:
+    backend = SlowBackend()
+    backend.go_on.set()
+    streams = ClientStreams(ServerSettings(max_streams=2), backend)
+    kept, other = [await streams.open(StreamStart()) for _ in range(2)]
+    streams.keep(kept)
+    backend.go_on.clear()
+    refused = asyncio.create_task(streams.open(StreamStart(language="de")))
+    await asked(backend, 3)
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    backend.go_on.set()
+    with pytest.raises(ConfigError):
+        await refused
+    assert not kept.feed.closed
+    await streams.open(StreamStart())
+    assert (kept.feed.closed, other.feed.closed) == (True, False)
+
+
+async def test_a_session_of_another_machine_is_resumed_once_and_by_its_tenant() -> None:
+    backend = SlowBackend()
+    backend.elsewhere = {"moved": "anna"}
+    streams = ClientStreams(ServerSettings(), backend)
+    for name, tenant in (("moved", "berta"), ("unknown", "anna")):
+        with pytest.raises(UnknownSessionError):
+            await streams.resume(name, tenant=tenant)
+    resuming = [asyncio.create_task(streams.resume("moved", after=7, tenant="anna")) for _ in range(2)]
+    await until(lambda: backend.resumed == [7])
+    backend.go_on.set()
+    stream, same = await asyncio.gather(*resuming)
+    assert stream is same
+    assert backend.resumed == [7]
+    assert (stream.tenant, stream.go_on()) == ("anna", 1000)
+
+
+async def test_a_session_that_goes_on_elsewhere_frees_its_slot() -> None:
+    backend = SlowBackend()
+    backend.go_on.set()
+    streams = ClientStreams(ServerSettings(max_streams=1), backend)
+    lost = await streams.open(StreamStart())
+    name = lost.feed.session
+    lost.session.on_lost()
+    assert lost.feed.closed
+    await streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(name)
+    streams.keep(lost)  # its connection breaks only now
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+
+
+async def test_who_starts_a_daemon_by_connecting_waits_for_its_model(machine: Machine) -> None:
+    ready = asyncio.Event()
+    backend = LocalBackend(Settings(), ready=ready)
+    opening = asyncio.create_task(ClientStreams(ServerSettings(), backend).open(StreamStart()))
+    await asyncio.sleep(0.01)
+    assert not opening.done()
+    backend.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    ready.set()
+    assert not (await opening).complete
+
+
+async def test_a_model_that_left_memory_is_loaded_when_a_session_is_opened(machine: Machine) -> None:
+    waking = threading.Event()
+    asleep = SimpleNamespace(**{**vars(MODEL), "loaded": False, "wake": waking.set})
+    backend = LocalBackend(Settings())
+    backend.serve_with(cast("Engine[Any]", machine.engine), cast("WhisperModel", asleep))
+    await ClientStreams(ServerSettings(), backend).open(StreamStart())
+    assert await asyncio.to_thread(waking.wait, WAIT_S)
 
 
 @pytest.mark.parametrize(
