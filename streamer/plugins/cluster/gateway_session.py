@@ -177,8 +177,8 @@ class WorkerProgress:
 class GatewaySession(Session):
     """A session at a worker.
 
-    `open` or `take_over` finds a worker. From then on one task, `_run`, reconciles: it
-    processes updates, reads from the log what is missing, and moves the session if it must. Another, `_send`, sends.
+    `open` or `take_over` finds a worker. From then on one task, `_run`, reconciles: it processes updates, reads from
+    the log what is missing, and moves the session if it must. Another, `_send`, sends.
     """
 
     outlives = True

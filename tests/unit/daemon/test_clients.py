@@ -74,7 +74,7 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         streams = streams_of(machine, history)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
-        await asyncio.to_thread(wait_published, kept.feed)
+        await until(lambda: bool(history.sessions(9)))  # `ready` is published before it is stored
         (session,) = history.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         streams.abandon(kept)
@@ -385,6 +385,8 @@ class SlowBackend(Backend):
         await self.go_on.wait()
         session = ListeningSession(name=name)
         session.n_frames = 1000
+        if name == "over":
+            session.feed.close()
         return session
 
 
@@ -446,6 +448,16 @@ async def test_a_session_of_another_machine_is_resumed_once_and_by_its_tenant() 
     assert stream is same
     assert backend.resumed == [7]
     assert (stream.tenant, stream.go_on()) == ("anna", 1000)
+
+
+async def test_who_comes_back_for_the_last_events_of_a_session_need_not_wait_for_its_end() -> None:
+    backend = SlowBackend()
+    backend.elsewhere = {"over": ""}
+    backend.go_on.set()
+    stream = await ClientStreams(ServerSettings(), backend).resume("over")
+    await within(stream.write(bytes(2)))
+    await within(stream.finish())
+    assert stream.go_on() == 1000
 
 
 async def test_a_session_that_goes_on_elsewhere_frees_its_slot() -> None:
@@ -527,3 +539,7 @@ async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytes
         heard = stream.go_on()
     assert heard == 800
     assert not any(isinstance(item, memoryview) for item in stream._waiting)
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    stream.go_on()
+    await within(writing)  # nobody waits for what is forgotten
