@@ -31,8 +31,8 @@ from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import subtitle_options
 from streamer.outputs.terminal import TerminalSink
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.metrics import (
     register_engine,
     register_history,

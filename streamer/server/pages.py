@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamer.protocols.native import Command
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.responses import respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)

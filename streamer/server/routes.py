@@ -26,8 +26,8 @@ from streamer.protocols.vosk import Vosk
 from streamer.server import runtime, tokens
 from streamer.server.access import chosen_subprotocol
 from streamer.server.accesslog import AccessLog
+from streamer.server.context import Context, OpenSocket
 from streamer.server.guard import Cors, Guard, RequireToken, respond_refusal
-from streamer.server.interfaces import Context, OpenSocket
 from streamer.server.limits import Refusal
 from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
 from streamer.server.responses import respond_error, respond_failure

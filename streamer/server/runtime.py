@@ -29,8 +29,8 @@ from streamer.protocols.adapter import (
     Say,
     Write,
 )
+from streamer.server.context import Context
 from streamer.server.follower import Follower
-from streamer.server.interfaces import Context
 from streamer.server.replay import earlier_events
 from streamer.server.ws import GONE, ClientGoneError, Close
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from streamer.errors import ConfigError, PortInUseError
 from streamer.outside import host_port, is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen, reachable
 from streamer.server.ws import ClientGoneError, Close

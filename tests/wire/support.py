@@ -22,8 +22,8 @@ from streamer.engine.runner import SessionRunner
 from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.table import SECTIONS, ServerSettings, Settings
 from tests import builders

@@ -12,8 +12,8 @@ from websockets.exceptions import InvalidStatus
 from streamer.daemon.clients import ClientStreams
 from streamer.errors import ConfigError, PortInUseError
 from streamer.events import Error, Final
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.pages import PAGE_FILES
 from streamer.settings.table import ServerSettings
 from tests.waiting import WAIT_S

@@ -41,8 +41,8 @@ from streamer.plugins.cluster.metrics import register_cluster
 from streamer.plugins.cluster.placement import Workers
 from streamer.plugins.cluster.recordings import ClusterRecordings
 from streamer.protocols.native import StreamStart
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
 from streamer.session.state import SessionState
 from streamer.settings.load import default_token_path

@@ -16,8 +16,8 @@ from websockets.asyncio.client import connect
 from streamer.arrays import Float32Array
 from streamer.client.stream import stream
 from streamer.events import Event
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
 from tests.daemon import free_port
 from tests.plugins.cluster.fake_worker import texts_of

@@ -74,7 +74,7 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         streams = streams_of(machine, history)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
-        await until(lambda: bool(history.sessions(9)))  # `ready` is published before it is stored
+        await until(lambda: bool(history.sessions(9)))  # where the disk is slow, `ready` is published first
         (session,) = history.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         streams.abandon(kept)
