@@ -1,7 +1,6 @@
 """The composition root: builds the parts, starts them, supervises them and stops them."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -16,7 +15,6 @@ from rich.console import Console
 from streamer import descriptors, signals, systemd
 from streamer.after.postprocessing import PostProcessing
 from streamer.check import check_options
-from streamer.daemon.captions import drawn_captions
 from streamer.daemon.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.daemon.local import LocalBackend
 from streamer.daemon.own_input import OwnInput, make_source
@@ -29,8 +27,7 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.history.history import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
-from streamer.outputs.subtitles import subtitle_options
-from streamer.outputs.terminal import TerminalSink
+from streamer.outputs.terminal import DaemonTerminal
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.metrics import (
@@ -41,7 +38,8 @@ from streamer.server.metrics import (
     register_process,
 )
 from streamer.settings.load import default_token_path
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 from streamer.setup.loading import device_settings, load_chosen
 from streamer.setup.models import Models, unless_stopped
 from streamer.version import __version__
@@ -146,12 +144,15 @@ class Daemon:
             raise ConfigError(
                 "--to sends the text of the daemon's own input, and --input is none: name one, or drop --to"
             )
-        outputs = Outputs(settings.outputs, subtitle_options(settings))
+        outputs = Outputs(settings)
         if source is not None:
             name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
             keep = history.keeper(source=source.name) if history is not None else None
             keep_audio = history.audio_keeper(name) if history is not None else no_audio
             log = EventLog(name, settings.server.history_events, keep)
+            if self._captions:
+                terminal = DaemonTerminal(Console(), corrections=self._corrections, own_stderr=standard_error)
+                outputs.draw(terminal, limit=settings.server.history_events)
             log.subscribe(outputs.handle)
             self.input = OwnInput(settings, source, log, keep_audio)
         registry = CollectorRegistry()
@@ -173,8 +174,7 @@ class Daemon:
         url = await server.start()
         watching = asyncio.create_task(self._feed_watchdog())
         try:
-            with self._drawn():
-                await self._transcribe(server, url, registry)
+            await self._transcribe(server, url, registry)
         finally:
             watching.cancel()
             self._ready.set()
@@ -322,13 +322,6 @@ class Daemon:
         engine = self._engine.failing if self._engine is not None else ""
         ended = str(own.failure) if own is not None and own.failure is not None else ""
         return (own.failing if own is not None else "") or engine or ended
-
-    def _drawn(self) -> contextlib.AbstractContextManager[None]:
-        """Draw the input's captions in the terminal meanwhile, if there are any to draw."""
-        if self.input is None or not self._captions:
-            return contextlib.nullcontext()
-        sink = TerminalSink(Console(), corrections=self._corrections, own_stderr=standard_error)
-        return drawn_captions(self.input.log, sink)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

@@ -25,7 +25,8 @@ from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.tokens import TokenFile, new_token
-from streamer.settings.table import SECTIONS, ServerSettings, Settings
+from streamer.settings.registry import SECTIONS
+from streamer.settings.table import ServerSettings, Settings
 from tests import builders
 from tests.builders import ready as ready
 from tests.waiting import WAIT_S as WAIT_S

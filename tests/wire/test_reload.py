@@ -16,7 +16,8 @@ from streamer.app import RELOADABLE, Daemon
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.log import ACCESS_LOGGER
 from streamer.protocols.native import StreamStart
-from streamer.settings.table import SETTINGS, ServerSettings, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import ServerSettings, Settings
 from tests.wire.support import Running, added, next_event, serving, within
 from tests.wire.test_rest import NotedRecordings
 

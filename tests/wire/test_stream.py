@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
 from streamer.protocols.native import StreamStart
-from streamer.protocols.stream import MAX_BAD_MESSAGES, warn_of_address
+from streamer.protocols.stream import MAX_BAD_MESSAGES
 from tests.wire.engine import ListeningSession, streams_to
 from tests.wire.support import (
     SESSION,
@@ -336,21 +336,6 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
         assert len(running.streams.opened) == 1
 
 
-async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_that_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    warn_of_address.cache_clear()
-    async with serving() as running, running.streaming() as (client, stream):
-        for _ in range(2):
-            await vanish(client, stream)
-            client = await running.socket(f"/v1/stream?session={SESSION}&after=1")
-            assert await next_event(client) == Resumed(heard_samples=320, seq=1, session=SESSION)
-        await client.close()
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "?session= in the address" in warning
-    assert SESSION not in warning
-
-
 async def test_the_last_words_can_be_fetched_after_finish() -> None:
     async with serving() as running, running.streaming() as (first, stream):
         stream.room.clear()
@@ -455,7 +440,6 @@ async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: 
     [
         ("/v1/stream", bytes(640)),
         ("/v1/stream", json.dumps({"type": "resume", "session": SESSION, "after": 0})),
-        (f"/v1/stream?session={SESSION}&after=0", bytes(640)),
         ("/v1/listen?encoding=linear16&sample_rate=16000", bytes(640)),
     ],
 )

@@ -15,10 +15,10 @@ from types import UnionType
 from typing import Any, TypeVar, overload
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from streamer.errors import ClusterError, ConfigError
+from streamer.errors import ClusterError, ConfigError, MissingExtraError
 from streamer.outside import host_port, one_line
 from streamer.plugins.cluster.messages import EVENTS, Message, decoded, encoded
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 
 try:
     import nkeys
@@ -29,10 +29,8 @@ try:
     from nats.aio.transport import TcpTransport
     from nats.js import JetStreamContext
     from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
-except ImportError as error:
-    raise ClusterError(
-        f"{one_line(error)}: machines are joined by NATS; pip install 'streamer-captions[cluster]'"
-    ) from error
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "nats", "cluster", "machines that are joined by NATS") from error
 
 # Older servers, in a cluster, let several writers succeed that expect the same last sequence: none would be fenced.
 OLDEST_SERVER = (2, 12)

@@ -40,6 +40,7 @@ from streamer.plugins.cluster.messages import (
 from streamer.plugins.cluster.metrics import register_cluster
 from streamer.plugins.cluster.placement import Workers
 from streamer.plugins.cluster.recordings import ClusterRecordings
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
 from streamer.server.context import Services
 from streamer.server.front import Server
@@ -69,14 +70,14 @@ async def run_gateway(settings: Settings) -> int:
     stop = asyncio.Event()
     with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
-            if not settings.cluster.nats:
+            if not settings.of(ClusterSettings).nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
                 settings = settings.having({"cluster.nats": (url,)})
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
-            name = machine_name(settings.cluster)
-            bus = await Bus.connect(settings.cluster, name)
+            name = machine_name(settings.of(ClusterSettings))
+            bus = await Bus.connect(settings.of(ClusterSettings), name)
             stack.push_async_callback(bus.close)
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             registry = CollectorRegistry()
             register_process(registry)

@@ -41,7 +41,8 @@ from streamer.plugins.cluster.messages import (
     pack_samples,
 )
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 from streamer.settings.values import NONE
 
 logger = logging.getLogger(__name__)

@@ -18,9 +18,11 @@ from streamer.engine.yielding import YieldToLive
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
 from streamer.plugins.cluster.jobs import FREE_S, JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.plugins.cluster.messages import unpack_samples
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
-from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.settings.values import checked
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model, resolve_decoding
@@ -47,7 +49,7 @@ async def serve_jobs(place: WorkerContext, counts: JobCounts) -> None:
 
     What is at work when it is cancelled goes to another worker at once.
     """
-    most = place.settings.cluster.max_recordings
+    most = place.settings.of(ClusterSettings).max_recordings
     executor = ThreadPoolExecutor(max(1, most), thread_name_prefix="recordings")
     try:
         await asyncio.gather(*(_serve(place, counts, executor) for _ in range(most)))

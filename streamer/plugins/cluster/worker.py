@@ -56,6 +56,7 @@ from streamer.plugins.cluster.messages import (
     decoded,
 )
 from streamer.plugins.cluster.placement import Workers, wants_to_give
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.plugins.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
 from streamer.settings.table import Settings
@@ -88,10 +89,10 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     begin_s = loop.time()
     with signals.handled(loop, stop.set):
-        name = machine_name(settings.cluster)
-        bus = await Bus.connect(settings.cluster, name)
+        name = machine_name(settings.of(ClusterSettings))
+        bus = await Bus.connect(settings.of(ClusterSettings), name)
         try:
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             model = await unless_stopped(load, stop)
             if model is None:
@@ -201,7 +202,7 @@ class ClusterWorker:
             draining=self.draining,
             failing=self._failing(),
             recordings=self._recordings.running,
-            max_recordings=self._context.settings.cluster.max_recordings,
+            max_recordings=self._context.settings.of(ClusterSettings).max_recordings,
             counters={
                 **self.counters,
                 "audio_s": context.engine.stats.audio_s["client"],

@@ -40,6 +40,7 @@ from streamer.plugins.cluster.messages import (
     SessionUpdate,
     unpack_samples,
 )
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.session.state import SessionState
 from streamer.settings.table import Settings
@@ -335,7 +336,7 @@ class WorkerSession:
 
     def _must_renew(self) -> bool:
         """Whether to store a record without events: the log would expire, or another machine may own the session."""
-        now_s, within_s = self._loop.time(), self._context.settings.cluster.keep_s / 4
+        now_s, within_s = self._loop.time(), self._context.settings.of(ClusterSettings).keep_s / 4
         return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > RENEW_S
 
     async def _store(self, events: tuple[str, ...], checkpoint: SessionCheckpoint) -> None:

@@ -30,9 +30,10 @@ from streamer.plugins.cluster.messages import (
     SessionUpdate,
 )
 from streamer.plugins.cluster.replay import WAITING_SAMPLES
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
-from streamer.settings.table import ClusterSettings, ServerSettings, Settings
+from streamer.settings.table import ServerSettings, Settings
 from tests.plugins.cluster.fake_worker import FakeWorker, texts_of
 from tests.plugins.cluster.support import NatsServer
 from tests.waiting import until
@@ -112,7 +113,7 @@ class Places:
         return worker
 
     async def gateway(self, name: str = "g1", **server: Any) -> Gateway:  # noqa: ANN401 - settings
-        settings = Settings(cluster=self.settings, server=ServerSettings(**server))
+        settings = Settings(plugins=(self.settings,), server=ServerSettings(**server))
         backend = ClusterBackend(settings, *await self.bus(name), name)
         backend.on_stall = lambda why, stall_s: self.stalls.append(why)
         await backend.start()
