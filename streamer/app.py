@@ -15,10 +15,10 @@ from rich.console import Console
 from streamer import descriptors, signals, systemd
 from streamer.after.postprocessing import PostProcessing
 from streamer.check import check_options
-from streamer.daemon.clients import ClientStreams
+from streamer.daemon.clients import SESSION_NAME_BYTES, ClientStreams
+from streamer.daemon.local import LocalBackend
 from streamer.daemon.own_input import OwnInput, make_source
 from streamer.daemon.recordings import Recordings
-from streamer.daemon.streams import SESSION_NAME_BYTES
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog, no_audio
@@ -28,8 +28,8 @@ from streamer.history.history import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.terminal import DaemonTerminal
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.metrics import (
     register_engine,
     register_history,
@@ -119,7 +119,8 @@ class Daemon:
         self._server: Server | None = None
         # Clients wait for it: a daemon that the first of them has started is to serve that one.
         self._ready = asyncio.Event()
-        self._streams = ClientStreams(settings, history, self._ready)
+        self._backend = LocalBackend(settings, history, self._ready)
+        self._streams = ClientStreams(settings.server, self._backend)
         models = Models(settings.model, lambda name: _load_beside(settings, name))
         self._recordings = Recordings(settings, models, self._ready)
 
@@ -163,8 +164,7 @@ class Daemon:
             streams=self._streams,
             health=self._health,
             is_live=lambda: not self._stuck(),
-            feed=self.input.log if self.input is not None else None,
-            input_now=lambda: self.input.session if self.input is not None else None,
+            input=self.input,
             recordings=self._recordings,
             history=self._history,
         )
@@ -203,7 +203,7 @@ class Daemon:
         engine.start()
         watch_beside_live(model, engine.wait_idle)
         self._enrichment = PostProcessing(settings, model, engine)
-        self._streams.serve_with(engine, model, self._enrichment)
+        self._backend.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
         self._ready.set()
         await server.serve_model(model.name, model.tokenizer.known_languages)
@@ -270,7 +270,7 @@ class Daemon:
             front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)
-                self._streams.reload(front)
+                self._streams.settings = front
             take_glossary()
             set_levels(settings.log)
             self._reloaded = settings

@@ -18,7 +18,7 @@ from streamer.outside import is_loopback
 from streamer.server import connection
 from streamer.server.access import Access
 from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
-from streamer.server.interfaces import Context, Services
+from streamer.server.context import Context, Services
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
 from streamer.server.routes import all_sockets, make_app

@@ -27,8 +27,8 @@ from streamer.protocols.vosk import Vosk
 from streamer.server import runtime, tokens
 from streamer.server.access import chosen_subprotocol
 from streamer.server.accesslog import AccessLog
+from streamer.server.context import Context, OpenSocket
 from streamer.server.guard import Cors, Guard, RequireToken, respond_refusal
-from streamer.server.interfaces import Context, OpenSocket
 from streamer.server.limits import Refusal
 from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
 from streamer.server.responses import respond_error, respond_failure
@@ -157,7 +157,7 @@ def _brings_recording(scope: Scope, sockets: Collection[str]) -> bool:
 
 def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
     """Return why a request for a WebSocket's address is refused; None if it is not."""
-    if opening.url.path == CAPTIONS and context.services.feed is None:
+    if opening.url.path == CAPTIONS and context.services.input is None:
         text = (
             "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"
             " or start it with --input mic or a file"

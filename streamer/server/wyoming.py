@@ -10,7 +10,7 @@ from streamer.errors import ConfigError, MissingExtraError, PortInUseError
 from streamer.extras import requires
 from streamer.outside import host_port, is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen, reachable
 from streamer.server.ws import ClientGoneError, Close

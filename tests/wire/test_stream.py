@@ -12,7 +12,7 @@ from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
 from streamer.protocols.native import StreamStart
 from streamer.protocols.stream import MAX_BAD_MESSAGES
-from tests.wire.engine import FakeRunner, OneStream, open_stream
+from tests.wire.engine import ListeningSession, streams_to
 from tests.wire.support import (
     SESSION,
     RecordingStream,
@@ -382,14 +382,12 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
 async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    fake = FakeRunner(capacity_samples=1000)
-    stream = open_stream(fake)
-
-    async with serving(streams=OneStream(stream)) as running:
+    session = ListeningSession(capacity_samples=1000)
+    async with serving(streams=streams_to(session)) as running:
         async with running.socket("/v1/stream") as old:
             await old.send(np.arange(3000, dtype="<i2").tobytes()[:-1])
-            await within(fake.first_write.wait())
-            async with running.resuming(None, stream.feed.session) as new:
+            await within(session.first_write.wait())
+            async with running.resuming(None, session.feed.session) as new:
                 resumed = await next_event(new)
                 assert isinstance(resumed, Resumed)
                 # What there was room for; else whoever is cut again and again would fill the memory.
@@ -397,9 +395,9 @@ async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch
                 assert 400 <= heard <= 1000
                 await new.send(np.arange(heard, 3100, dtype="<i2").tobytes())
                 await new.send('{"type":"finish"}')
-                fake.start()
+                session.start()
                 await events_until(new, "end")
-        assert np.array_equal(fake.heard(), np.arange(3100))
+        assert np.array_equal(session.heard(), np.arange(3100))
 
 
 async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -416,7 +414,7 @@ async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogC
 
 
 def outliving(stream: RecordingStream) -> None:
-    stream.outlives = True
+    stream.session.outlives = True
     stream.room.clear()
 
 

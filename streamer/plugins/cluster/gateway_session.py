@@ -18,6 +18,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import Session
 from streamer.engine.eventlog import EventLog
 from streamer.errors import (
     BusyError,
@@ -48,7 +49,7 @@ from streamer.plugins.cluster.messages import (
 from streamer.plugins.cluster.metrics import REASONS
 from streamer.plugins.cluster.placement import Workers
 from streamer.plugins.cluster.replay import ReplayBuffer
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.protocols.native import Command, StreamStart
 from streamer.session.state import SessionState
 
 logger = logging.getLogger(__name__)
@@ -173,12 +174,14 @@ class WorkerProgress:
         return True
 
 
-class GatewaySession:
-    """A session at a worker: to `sessions.streams.ClientStream` what `SessionRunner` is in a daemon.
+class GatewaySession(Session):
+    """A session at a worker.
 
-    No call of the client's waits. `open` or `take_over` finds a worker. From then on one task, `_run`, reconciles: it
-    processes updates, reads from the log what is missing, and moves the session if it must. Another, `_send`, sends.
+    `open` or `take_over` finds a worker. From then on one task, `_run`, reconciles: it processes updates, reads from
+    the log what is missing, and moves the session if it must. Another, `_send`, sends.
     """
+
+    outlives = True
 
     def __init__(
         self,
@@ -187,23 +190,21 @@ class GatewaySession:
         checkpoint: SessionCheckpoint,
         *,
         epoch: int = 0,
-        on_lost: Callable[[], None],
+        on_gone: Callable[["GatewaySession"], None],
     ) -> None:
         """Make a session without a worker; its events are put into `feed`.
 
         epoch : of its newest record, if it is not new
-        on_lost : called when another gateway takes it
+        on_gone : called when its client has left, or another gateway takes it
         """
+        super().__init__(feed, checkpoint.start)
         self._context = context
-        self.feed = feed
         self.logger = logging.LoggerAdapter(logger, {"session": feed.session})
         self.state = GatewayState.OPENING
         # The newest one known.
         self.checkpoint = checkpoint
         self.ring = self._buffer_from(checkpoint)
-        # Called with the client's options as its worker applies them, unless newer ones are on their way.
-        self.on_options: Callable[[SessionOptions], object] = lambda options: None
-        self._on_lost = on_lost
+        self._on_gone = on_gone
         # The worker that owns it, empty if none does; its epoch, and number of the newest record known.
         self.worker = ""
         self.epoch = epoch
@@ -232,6 +233,10 @@ class GatewaySession:
 
     # Called for the client.
 
+    @property
+    def free(self) -> int:
+        return self.ring.free
+
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono, shape (n,)."""
         n_warming = min(self._n_warming, len(samples))
@@ -239,24 +244,18 @@ class GatewaySession:
         self.ring.write(samples[n_warming:])
         self._wake.set()
 
-    def flush(self) -> None:
-        self._command("flush")
-
-    def pause(self) -> None:
-        self._command("pause")
-
-    def resume(self) -> None:
-        self._command("resume")
-
-    def clear(self) -> None:
-        self._command("clear")
+    def command(self, command: Command) -> None:
+        self._command(command)
 
     def end(self) -> None:
         # A worker waits for all audio that was processed before: what the client does not send again is silence.
         self.ring.write(np.zeros(max(0, self._processed_before - self.ring.head), np.float32))
         self._command("end")
 
-    def change(self, options: SessionOptions) -> None:
+    def check(self, options: StreamStart) -> None:
+        """Nothing is raised: the worker reports what its model cannot follow."""
+
+    def change(self, options: StreamStart) -> None:
         self._command("set", options=options)
         self._set = self.ring.command
 
@@ -266,6 +265,15 @@ class GatewaySession:
     def warm_up(self, n_samples: int) -> None:
         """Drop the first samples to come: they only warm the resampler."""
         self._n_warming = n_samples
+
+    def abandon(self) -> None:
+        self.close()
+        self._on_gone(self)
+
+    async def is_here(self) -> bool:
+        if self._context.bus.connected and await self.is_elsewhere():
+            self.lose()
+        return not self.closed
 
     def close(self) -> None:
         """Stop serving it. Its worker keeps it."""
@@ -349,7 +357,8 @@ class GatewaySession:
         text = "the session goes on at another gateway, where a client came with its name: begin another"
         self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
         self.feed.close()
-        self._on_lost()
+        self._on_gone(self)
+        self.on_lost()
 
     # Updates from the worker.
 
@@ -414,7 +423,7 @@ class GatewaySession:
         self.checkpoint = checkpoint
         self.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         if checkpoint.command >= self._set:
-            self.on_options(checkpoint.start)
+            self.options = checkpoint.start  # as its worker applies them, and no newer ones are on their way
 
     async def _read_log(self, seq: int) -> bool:
         """Process the records with events behind a number; return whether the log could be read."""
@@ -584,7 +593,9 @@ class GatewaySession:
         start = checkpoint.start
         exact = (start.format, start.sample_rate, start.channels) == ("s16le", SAMPLE_RATE, 1)
         position = checkpoint.state.needed_from
-        return ReplayBuffer(self.session, wide=not exact, position=position, command=checkpoint.command)
+        ring = ReplayBuffer(self.session, wide=not exact, position=position, command=checkpoint.command)
+        ring.on_room = lambda: self.on_room()
+        return ring
 
     def _command(self, what: str, **more: object) -> None:
         if what != "report" and self.ring.head < self._processed_before:

@@ -11,13 +11,13 @@ import logging
 import time
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import Transcription
 from streamer.errors import (
     AudioFileError,
     ClusterError,
@@ -267,8 +267,8 @@ def _given(settings: Settings) -> dict[str, Any]:
     }
 
 
-class Submitted:
-    """A submitted recording, until it is closed: a `server.interfaces.Transcription`."""
+class Submitted(Transcription):
+    """A submitted recording, until it is closed."""
 
     def __init__(
         self,
@@ -280,14 +280,11 @@ class Submitted:
         on_progress: Callable[[int, int], None],
     ) -> None:
         """Join the unfinished `jobs`; `identity` is the model's, as WorkerAlive has it."""
+        super().__init__(shown(identity))
         self.name = name
-        self.model = shown(identity)
         self.identity = identity
         self.job = job
-        # As the worker reported last.
-        self.n_samples = 0
-        self.language = ""
-        self.work_s = 0.0
+        self.work_s = 0.0  # as the worker reported last
         self._jobs = jobs
         self._read = read
         # When it may be given to a worker again, by the monotonic clock.
@@ -298,16 +295,10 @@ class Submitted:
         self._tried: list[str] = []
         self._last_error = "they ended without a word"
         self._result: asyncio.Future[tuple[Ready, list[RecordedSegment]]] = asyncio.get_running_loop().create_future()
-        # Segments to iterate over, None at the end; the run of the last one, and where it ends.
-        self._found: asyncio.Queue[RecordedSegment | None] = asyncio.Queue()
+        # The run of the last segment that was passed on, and where it ends.
         self._found_by: _Run | None = None
         self._found_until_s = 0.0
         jobs[job.number] = self
-
-    @property
-    def duration_s(self) -> float:
-        """Length of the audio, as far as it was read."""
-        return self.n_samples / SAMPLE_RATE
 
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the run that was complete.
@@ -317,30 +308,18 @@ class Submitted:
         """
         return await asyncio.shield(self._result)
 
-    async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
-        """Yield segments as they become final. Raises as `result` does."""
-        while (segment := await self._found.get()) is not None:
-            yield segment
-        await self.result()
-
     def fail(self, error: StreamerError) -> None:
         """Give it up."""
         if not self._result.done():
             self._result.set_exception(error)
             self._result.exception()  # `result` may not have been awaited
-            self._found.put_nowait(None)
+            self.put(error)
         self.close()
 
     def close(self) -> None:
         """Drop it, unread and unfinished as it may be; harmless the second time."""
         self._run = None
         self._jobs.pop(self.job.number, None)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def waits(self, now_s: float) -> bool:
         """Whether a worker should begin it."""
@@ -401,7 +380,7 @@ class Submitted:
             # Another run may find others: those before the end of the last are not passed on again.
             if run is self._found_by or segment.final.start >= self._found_until_s:
                 self._found_by, self._found_until_s = run, segment.final.end
-                self._found.put_nowait(segment)
+                self.put(segment)
         self._on_progress(report.done, report.n_samples)
 
     def _finish(self, run: "_Run", end: JobEnd) -> JobAnswer:
@@ -420,7 +399,7 @@ class Submitted:
             self._run, self._until_s = None, time.monotonic() + RETRY_S
         else:
             self._result.set_result((end.ready, run.segments))
-            self._found.put_nowait(None)
+            self.put(None)
             self.close()
             return UNWANTED
         return JobAnswer(wanted=True)
