@@ -19,8 +19,8 @@ from tools.documents import documents
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 NAMES = [page.name for page in PAGES]
 
-# Most words in all of docs/ (19,600 before the page on plug-ins), and in README.md.
-MAX_WORDS = {"docs": 19_850, "README.md": 980}
+# Most words in all of docs/ (19,600 before the page on plug-ins and the table of packages), and in README.md.
+MAX_WORDS = {"docs": 20_000, "README.md": 980}
 MAX_COLUMNS = 130
 MAX_CELL = 115  # characters
 
