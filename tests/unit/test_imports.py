@@ -24,7 +24,7 @@ HOUSE = [
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
 # says beside it why not.
 BUDGETS = {
-    "plugins": (7722, 5650),
+    "plugins": (7669, 5650),
     "commands": (2735, 2400),
     "server": (4009, 2520),
     "daemon": (1420, 1300),
@@ -40,7 +40,7 @@ BUDGETS = {
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
     "settings": (1335, 900),
-    "modules": (2588, 1750),
+    "modules": (2592, 1750),  # cli.py makes the address of a daemon for three commands
 }
 
 # The same of tests, by folders.
@@ -98,7 +98,6 @@ MANY_PARAMETERS = {
     "streamer.offline.recording.transcribe_segments": 7,
     "streamer.plugins.cluster.jobs.submit": 7,
     "streamer.plugins.compare.command.compare_models": 8,
-    "streamer.plugins.dictation.command.type_text": 7,
     "streamer.whisper.decode.fallback.decode_with_fallback": 8,
     "streamer.whisper.decode.word_timestamps.add_word_timestamps": 8,
     "streamer.whisper.device.compile.__init__": 7,

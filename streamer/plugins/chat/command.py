@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.text import Text
 
 from streamer.client.connection import DaemonAddress
-from streamer.commands.listen import daemon_address, follow, shown_token
+from streamer.commands.listen import follow
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import StreamerError, UsageError
 from streamer.plugins.chat.chatbot import Chatbot, Conversation
@@ -15,12 +15,8 @@ from streamer.plugins.chat.settings import ChatSettings
 from streamer.settings.table import Settings
 
 
-def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: str) -> int:
+def chat(settings: Settings, daemon: DaemonAddress) -> int:
     """Ask the chatbot of the settings what is said to a daemon, and print the replies. Returns the exit code.
-
-    url : the daemon; None: that of the settings
-    token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
-    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
 
     Raises UsageError if no chatbot is named, PeerError if there is no daemon or it refuses.
     """
@@ -28,8 +24,7 @@ def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: s
         raise UsageError(
             "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
         )
-    address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-    asyncio.run(_converse(address, settings.of(ChatSettings)))
+    asyncio.run(_converse(daemon, settings.of(ChatSettings)))
     return 0
 
 
