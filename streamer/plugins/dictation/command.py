@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import platformdirs
@@ -45,41 +45,26 @@ def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) ->
     """
     folder = platformdirs.user_cache_path("streamer", appauthor=False) / "type"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with _locked(folder / "lock"):
-            name = desktop()
-            typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
-            try:
-                asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
-            finally:
-                typist.end_line()
-    except _LockedError:
-        if not toggle:
-            raise UsageError(
-                "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
-            ) from None
-        notice(f"typing {_toggled(folder / 'port')}")
-    return 0
-
-
-class _LockedError(Exception):
-    """Another process holds the lock."""
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock in a block: on an empty database, since SQLite locks files on all systems, until the process ends.
-
-    Raises _LockedError if another process holds it.
-    """
-    with contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+    # A lock until the process ends: on an empty database, since SQLite locks files on all systems.
+    with contextlib.closing(sqlite3.connect(folder / "lock", timeout=0)) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
-            raise _LockedError from None
-        yield
+            if not toggle:
+                raise UsageError(
+                    "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
+                ) from None
+            notice(f"typing {_toggled(folder / 'port')}")
+            return 0
+        name = desktop()
+        typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
+        try:
+            asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
+        finally:
+            typist.end_line()
+    return 0
 
 
 class _Switch:
