@@ -97,7 +97,7 @@ MANY_PARAMETERS = {
     "streamer.daemon.recordings.recorded_segments": 7,
     "streamer.offline.recording.transcribe_segments": 7,
     "streamer.plugins.cluster.jobs.submit": 7,
-    "streamer.plugins.compare.command.compare_models": 8,
+    "streamer.plugins.compare.command.compare_models": 7,
     "streamer.whisper.decode.fallback.decode_with_fallback": 8,
     "streamer.whisper.decode.word_timestamps.add_word_timestamps": 8,
     "streamer.whisper.device.compile.__init__": 7,
