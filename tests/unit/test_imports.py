@@ -107,7 +107,6 @@ MANY_PARAMETERS = {
 LARGE_CLASSES = {
     "streamer.app.Daemon": (11, 18),
     "streamer.audio.sources.container.AudioTrack": (14, 27),
-    "streamer.daemon.streams.ClientStream": (23, 10),
     "streamer.engine.engine.Engine": (25, 19),
     "streamer.engine.eventlog.EventLog": (16, 17),
     "streamer.engine.runner.SessionRunner": (43, 20),
