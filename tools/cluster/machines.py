@@ -19,6 +19,7 @@ from typing import Self
 
 import psutil
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 
 from streamer.errors import ClusterError, StreamerError
@@ -185,8 +186,11 @@ class Machines:
                 with contextlib.suppress(ClusterError):
                     self._bus = await Bus.connect(ClusterSettings(nats=tuple(self.urls.split(","))), "harness")
                     break
-        self.jetstream = self._bus.jetstream
         await self._bus.subscribe(f"{ALIVE_WORKERS}.*", take)
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        return self._bus.jetstream
 
     async def close(self) -> None:
         await self._bus.close()

@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import re
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 import msgspec
 from nats import errors
-from nats.js.api import DiscardPolicy, Header, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, Header, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, NotFoundError
 
 from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
 from streamer.outside import one_line
-from streamer.plugins.cluster.bus import API_TIMEOUT_S, Bus
+from streamer.plugins.cluster.bus import API_TIMEOUT_S, Bus, cancellable
 from streamer.plugins.cluster.messages import EVENTS, VERSION, Record, decoded, encoded
 from streamer.settings.table import ClusterSettings
 
@@ -23,6 +24,9 @@ STREAM = "SESSIONS"
 # Errors of JetStream: what is expected to be the last message of a subject is not; another is just being stored.
 _WRONG_LAST = (10071, 10164)
 _IN_PROCESS = 10158
+
+MOST_REPLICAS = 3
+_ONE_SERVER = 10074  # JetStream's error where there is no cluster that could keep copies
 
 _RETRY_S = (0.02, 0.5)  # between two tries to store: the first, and the longest
 
@@ -56,14 +60,14 @@ class SessionLog:
     def __init__(self, bus: Bus, settings: ClusterSettings) -> None:
         self._bus = bus
         self._keep_s = settings.keep_s
-        self._replicas = settings.replicas or min(3, bus.n_servers)
+        self._replicas = settings.replicas or MOST_REPLICAS
 
         # Whether it was reported that nothing can be stored.
         self._troubled = False
 
     async def prepare(self) -> None:
         """Make the stream, or use it as it is. Raises ClusterError if NATS can do neither."""
-        api, what = self._bus.jetstream, f"the stream {STREAM}"
+        what = f"the stream {STREAM}"
         wanted = StreamConfig(
             name=STREAM,
             description="events and checkpoints of each session (docs/cluster.md)",
@@ -76,14 +80,26 @@ class SessionLog:
             # Copies that lag behind would answer, too.
             allow_direct=False,
         )
+
+        async def add() -> StreamInfo:
+            try:
+                return await self._bus.jetstream.add_stream(wanted)
+            except APIError as error:
+                if error.err_code != _ONE_SERVER:
+                    raise
+                wanted.num_replicas = 1
+                return await self._bus.jetstream.add_stream(wanted)
+
         try:
-            found = (await self._bus.patiently(lambda: api.stream_info(STREAM), what)).config
+            info = await self._bus.patiently(lambda: self._bus.jetstream.stream_info(STREAM), what)
         except NotFoundError:
-            found = (await self._bus.patiently(lambda: api.add_stream(wanted), what)).config
-        if (found.max_age, found.num_replicas) != (self._keep_s, self._replicas):
+            info = await self._bus.patiently(add, what)
+        found = info.config
+        n_copies = self._replicas if info.cluster and info.cluster.name else 1
+        if (found.max_age, found.num_replicas) != (self._keep_s, n_copies):
             self._bus.on_trouble(
                 f"NATS keeps sessions for {found.max_age:g} s in {found.num_replicas} copies, as it was set up before:"
-                f" expected {self._keep_s:g} s in {self._replicas}; change it with `nats stream edit {STREAM}`"
+                f" expected {self._keep_s:g} s in {n_copies}; change it with `nats stream edit {STREAM}`"
             )
 
     async def last(self, session: str) -> Stored | None:
@@ -128,7 +144,8 @@ class SessionLog:
             try:
                 if not self._bus.connected:
                     raise errors.ConnectionReconnectingError
-                answer = await self._bus.jetstream.publish(subject, data, API_TIMEOUT_S, headers=headers)
+                with cancellable():
+                    answer = await self._bus.jetstream.publish(subject, data, API_TIMEOUT_S, headers=headers)
             except errors.MaxPayloadError as error:
                 raise ClusterError(f"a record of {len(data)} bytes is too large for NATS: raise max_payload") from error
             except APIError as error:
@@ -176,11 +193,13 @@ class SessionLog:
 
     async def _get(self, session: str, sequence: int | None = None) -> RawStreamMsg | None:
         """Ask the stream's leader for a session's last message, or the one at a sequence."""
-        api, subject = self._bus.jetstream, _subject(session)
+        subject = _subject(session)
+
+        def ask() -> Awaitable[RawStreamMsg]:
+            return self._bus.jetstream.get_msg(STREAM, seq=sequence, subject=None if sequence else subject)
+
         try:
-            found = await self._bus.patiently(
-                lambda: api.get_msg(STREAM, seq=sequence, subject=None if sequence else subject), "a session's log"
-            )
+            found = await self._bus.patiently(ask, "a session's log")
         except NotFoundError:
             return None
         return found if found.subject == subject else None
