@@ -5,7 +5,7 @@ All subjects stand under one prefix:
 | Subject | Carries | From | To |
 | --- | --- | --- | --- |
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
-| `worker.ID` | `OpenSession`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
+| `worker.ID` | `OpenSession` (a request), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
 | `gateway.ID` | `SessionUpdate` | workers | that gateway |
 | `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
@@ -25,7 +25,7 @@ from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.session.state import SessionState
 
 # Of all messages and of what is stored. Machines with another do not understand each other.
-VERSION = 2
+VERSION = 3
 
 PREFIX = "streamer"
 ALIVE_WORKERS = f"{PREFIX}.alive.worker"
@@ -131,21 +131,6 @@ class Refused(Message, frozen=True, kw_only=True):
     message: str
 
 
-class Release(Message, frozen=True, kw_only=True):
-    """Request: let go of a session, for the worker that is asked next. Answer: Released, Refused."""
-
-    session: str
-    gateway: str
-
-
-class Released(Message, frozen=True, kw_only=True):
-    """The session as it was when it was let go. Nothing more of it is stored or published."""
-
-    epoch: int
-    number: int
-    checkpoint: SessionCheckpoint
-
-
 class AudioBlock(Message, frozen=True, kw_only=True):
     """A piece of a session's audio."""
 
@@ -178,6 +163,7 @@ class Leave(Message, frozen=True, kw_only=True):
 
     session: str
     epoch: int
+    moves: bool = False  # another worker is asked to take it over: let go of it, and leave its log
 
 
 class SessionUpdate(Message, frozen=True, kw_only=True):
@@ -198,7 +184,7 @@ class SessionUpdate(Message, frozen=True, kw_only=True):
 
 _M = TypeVar("_M", bound=Message)
 
-ToWorker = OpenSession | Release | AudioBlock | SessionCommand | Leave
+ToWorker = OpenSession | AudioBlock | SessionCommand | Leave
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = functools.cache(msgspec.msgpack.Decoder)

@@ -47,8 +47,6 @@ from streamer.plugins.cluster.messages import (
     Opened,
     OpenSession,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     ToWorker,
@@ -68,7 +66,7 @@ logger = logging.getLogger(__name__)
 DRAIN_S = 10.0  # in which other workers take over the sessions of one that stops
 GIVE_S = 5.0  # in which another takes over one session of an overloaded worker, before it offers the next
 EXCUSED_S = 3.0  # for which audio may be late once its gateway is alive again
-OPEN_S = 5.0  # in which to open or release a session: then its gateway asks another worker
+OPEN_S = 5.0  # in which to open a session: then its gateway asks another worker
 
 # An engine that runs no further graph for this long is of no use for captions: sessions move elsewhere.
 STUCK_S = 30.0
@@ -172,8 +170,8 @@ class ClusterWorker:
             logger.warning("%d sessions were not taken over within %d s", len(self._owned), DRAIN_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OPEN_S):
-                    released = [owned.release(keep=True) for owned in tuple(self._owned.values())]
-                    await asyncio.gather(*released, return_exceptions=True)
+                    stopped = [owned.stop(keep=True) for owned in tuple(self._owned.values())]
+                    await asyncio.gather(*stopped, return_exceptions=True)
         for answer in tuple(self._answers):
             answer.cancel()
         await asyncio.gather(recordings, return_exceptions=True)
@@ -215,26 +213,27 @@ class ClusterWorker:
         match message:
             case AudioBlock() | SessionCommand() if owned is not None:
                 await owned.take(message)
-            case Leave() if owned is not None and owned.epoch == message.epoch:
-                owned.leave()
-            case OpenSession() | Release():
+            case Leave() if owned is not None and owned.epoch == message.epoch and not owned.over:
+                owned.leave(moves=message.moves)
+                self.counters["moved_away"] += message.moves
+            case OpenSession():
                 # In a task: the log may take its time, and audio of other sessions must not wait.
                 answer = asyncio.create_task(self._answer(message, reply))
                 self._answers.add(answer)
                 answer.add_done_callback(self._answers.discard)
 
-    async def _answer(self, request: OpenSession | Release, reply: Reply) -> None:
+    async def _answer(self, request: OpenSession, reply: Reply) -> None:
         answer: Message
         async with self._locks.setdefault(request.session, asyncio.Lock()):
             try:
                 async with asyncio.timeout(OPEN_S):
-                    answer = await (self._open(request) if isinstance(request, OpenSession) else self._release(request))
+                    answer = await self._open(request)
             except TimeoutError:
                 answer = Refused(code=ClusterError.code, message="NATS stores nothing for now: ask another worker")
             except StreamerError as error:
                 answer = Refused(code=error.code, message=one_line(error))
             except Exception as error:
-                logger.exception("a session could not be opened or released")
+                logger.exception("a session could not be opened")
                 answer = Refused(code=StreamerError.code, message=f"{type(error).__name__}: the worker's log has more")
         await reply(answer)
 
@@ -257,9 +256,9 @@ class ClusterWorker:
             behind, stored = await self._look(request.session)
             if request.epoch < behind.epoch:
                 raise FencedError("the session was opened elsewhere since: ask with the epoch that its log has")
-            if (owned := self._owned.get(request.session)) is not None:  # the answer to an earlier request was lost
-                released = await owned.release()
-                here = released.epoch, released.checkpoint
+            if (owned := self._owned.get(request.session)) is not None:  # for another gateway, or an answer was lost
+                await owned.stop()
+                here = owned.epoch, owned.checkpoint
                 behind, stored = await self._look(request.session)
             epoch, checkpoint = newest((request.epoch, offered), stored, here)
             behind = behind._replace(epoch=max(epoch, behind.epoch))
@@ -294,14 +293,6 @@ class ClusterWorker:
         able = (record.checkpoint.version, record.checkpoint.model) == (VERSION, self._context.identity)
         behind = LogPosition(record.epoch, record.number, last.sequence)
         return behind, (record.epoch, record.checkpoint) if able else None
-
-    async def _release(self, request: Release) -> Released:
-        owned = self._owned.get(request.session)
-        if owned is None:
-            raise UnknownSessionError("the session is not here: it has ended, or another worker has it")
-        released = await owned.release()
-        self.counters["moved_away"] += 1
-        return released
 
     def _forget(self, owned: WorkerSession) -> None:
         if self._owned.get(owned.session) is owned:

@@ -34,7 +34,6 @@ from streamer.plugins.cluster.messages import (
     AudioBlock,
     OpenSession,
     Record,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
@@ -199,14 +198,16 @@ class WorkerSession:
         self._waiting.append(item)
         self._go_on()
 
-    def leave(self) -> None:
-        """End it and its log without transcribing the rest: its client has left."""
-        if not self.over:
+    def leave(self, *, moves: bool = False) -> None:
+        """Let go of it, for another worker (`moves`); else end it and its log: its client has left."""
+        if moves:
+            self.drop()
+        elif not self.over:
             self.runner.close()
             self._events.close()
 
-    async def release(self, *, keep: bool = False) -> Released:
-        """Give it up, and return its last state. Its events are stored; with `keep` its checkpoint as well.
+    async def stop(self, *, keep: bool = False) -> None:
+        """Let go of it. Its events are stored; with `keep` its checkpoint as well.
 
         Raises FencedError if another machine owns it.
         """
@@ -215,7 +216,6 @@ class WorkerSession:
         if self.state is WorkerState.FENCED:
             raise FencedError("another worker owns the session by now")
         await self._publish(keep=keep)
-        return Released(epoch=self.epoch, number=self.number, checkpoint=self.checkpoint)
 
     def drop(self, state: WorkerState = WorkerState.LEFT) -> None:
         """Stop transcribing it. Events that wait may still be published."""

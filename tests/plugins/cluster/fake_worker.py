@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.errors import BusyError, FencedError, UnknownSessionError
+from streamer.errors import BusyError, FencedError
 from streamer.events import End, Error, Event, Final, Flushed, Partial, seconds
 from streamer.plugins.cluster.bus import Bus, Reply
 from streamer.plugins.cluster.log import SessionLog
@@ -25,8 +25,6 @@ from streamer.plugins.cluster.messages import (
     OpenSession,
     Record,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
@@ -84,6 +82,7 @@ class FakeWorker:
         self.received: dict[str, dict[int, Float32Array]] = {}
         self.done: list[SessionCommand] = []
         self.left: list[str] = []
+        self.moved: list[str] = []
         self.n_fenced = 0
         self._waiting: list[tuple[bytes, Reply]] = []
 
@@ -141,10 +140,8 @@ class FakeWorker:
             match message:
                 case OpenSession():
                     await reply(await self._open(message))
-                case Release():
-                    await reply(self._release(message.session))
                 case Leave() if own is not None and own.at.epoch == message.epoch:
-                    self.left.append(message.session)
+                    (self.moved if message.moves else self.left).append(message.session)
                     del self.sessions[message.session]
                 case AudioBlock() | SessionCommand() if own is not None and own.at.epoch == message.epoch:
                     await self._take(own, message)
@@ -169,6 +166,8 @@ class FakeWorker:
             newer = (known.epoch, known.checkpoint.seq) > (request.epoch, checkpoint.seq)
             if newer and known.checkpoint.model == self.model:
                 checkpoint = known.checkpoint
+            if (here := self.sessions.pop(request.session, None)) is not None:
+                checkpoint = here.checkpoint
         needed_from = checkpoint.state.needed_from
         own = FakeSession(
             name=request.session,
@@ -186,12 +185,6 @@ class FakeWorker:
         if last is None:
             await self._say(own, [ready()])
         return answer
-
-    def _release(self, session: str) -> Message:
-        own = self.sessions.pop(session, None)
-        if own is None:
-            return Refused(code=UnknownSessionError.code, message="the session is not here")
-        return Released(epoch=own.at.epoch, number=own.at.number, checkpoint=own.checkpoint)
 
     async def _take(self, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
         if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):

@@ -25,13 +25,12 @@ from streamer.plugins.cluster.messages import (
     VERSION,
     WORKERS,
     AudioBlock,
+    Leave,
     Message,
     Opened,
     OpenSession,
     Record,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
@@ -223,8 +222,11 @@ class Gateway:
         return answer
 
     async def opened(self, worker: str, *, must: bool = False) -> Opened:
-        answer = await self.open(worker, must=must)
-        assert isinstance(answer, Opened)
+        for _ in range(100):  # what its worker stores until it is told that it has lost the session comes first
+            answer = await self.open(worker, must=must)
+            if not (isinstance(answer, Refused) and answer.code == FencedError.code):
+                break
+        assert isinstance(answer, Opened), answer
         return answer
 
     async def refused(self, worker: str, *, must: bool = False) -> Refused:
@@ -232,18 +234,11 @@ class Gateway:
         assert isinstance(answer, Refused)
         return answer
 
-    async def release(self) -> Released | Refused:
-        answer: Released | Refused = await self.bus.request(
-            f"{WORKERS}.{self.worker}",
-            Release(session=self.session, gateway=self.name),
-            Released | Refused,
-            timeout_s=WAIT_S,
-        )
-        if isinstance(answer, Released):
-            assert answer.checkpoint.seq >= self.checkpoint.seq
-            self.checkpoint = answer.checkpoint
-            await self._fill_in()
-        return answer
+    async def release(self) -> None:
+        """Have its worker let go of it, for the one that is asked next."""
+        leave = Leave(session=self.session, epoch=self.epoch, moves=True)
+        await self.bus.publish(f"{WORKERS}.{self.worker}", leave)
+        self.opening = True
 
     async def write(self, samples: Float32Array) -> None:
         position, command = len(self.audio), len(self.commands)

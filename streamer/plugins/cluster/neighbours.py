@@ -1,0 +1,107 @@
+"""What a gateway knows of the cluster's machines, from their signs of life; and whether it is cut off itself."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from streamer.outside import one_line
+from streamer.plugins.cluster.bus import Bus, Reply
+from streamer.plugins.cluster.messages import (
+    ALIVE_GATEWAYS,
+    ALIVE_WORKERS,
+    BEAT_S,
+    LOST_S,
+    WORKERS,
+    GatewayAlive,
+    WorkerAlive,
+    decoded,
+)
+from streamer.plugins.cluster.placement import Workers
+
+logger = logging.getLogger(__name__)
+
+WATCH_S = 0.2  # between two looks at all machines
+SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
+
+
+class Neighbours:
+    """The machines that are alive: a `metrics.ClusterView`. Times are the loop's, which are the monotonic clock's."""
+
+    def __init__(self, bus: Bus, own: Callable[[], GatewayAlive]) -> None:
+        """`own` returns this gateway's sign of life."""
+        self._bus = bus
+        self._own = own
+        self.known = Workers()
+        # Other gateways, and when they last reported.
+        self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
+        self.begin_s = self._before_s = time.monotonic()
+        # When NATS was last away, or this process stopped; and when no worker was alive.
+        self._cut_off_s = self._alone_s = self.begin_s
+        # Workers that were alive when their comings and goings were logged last.
+        self._logged: dict[str, WorkerAlive] = {}
+
+    async def start(self) -> None:
+        """Subscribe to signs of life."""
+        await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker)
+        await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway)
+        await self._bus.notice_absence(self._on_absent)
+
+    async def settle(self) -> None:
+        """Wait for workers' signs of life, if this gateway has just started."""
+        while not self.workers() and time.monotonic() - self.begin_s < SETTLE_S:
+            await asyncio.sleep(0.05)
+
+    def workers(self) -> Sequence[WorkerAlive]:
+        """Return the newest sign of life of each worker that is not lost. Any thread may call it."""
+        return self.known.alive(time.monotonic())
+
+    def gateways(self) -> Sequence[GatewayAlive]:
+        """Return the newest sign of life of each gateway that is not lost, this one's first."""
+        now_s = time.monotonic()
+        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= LOST_S}
+        return [self._own(), *(alive for alive, _ in self._gateways.values())]
+
+    def look(self, now_s: float) -> tuple[bool, bool]:
+        """Return whether silence says that a machine is lost, and whether this process was stopped just now.
+
+        Silence says nothing while this gateway may be cut off itself. Called every WATCH_S.
+        """
+        stalled = now_s - self._before_s > BEAT_S + WATCH_S  # messages wait to be read
+        self._before_s = now_s
+        if stalled or not self._bus.connected:
+            self.cut_off(now_s)
+        if not self.workers():
+            self._alone_s = now_s
+        if now_s - self._cut_off_s > LOST_S:
+            self._log_workers()
+        return now_s - max(self._cut_off_s, self._alone_s) > LOST_S, stalled
+
+    def cut_off(self, now_s: float) -> None:
+        """Note that NATS was away until now."""
+        self._cut_off_s = now_s
+
+    def _log_workers(self) -> None:
+        """Log which workers have come and gone, and that none is left."""
+        alive = {worker.worker: worker for worker in self.workers()}
+        for name in sorted(alive.keys() - self._logged.keys()):
+            logger.info("worker %s joins, with %s", name, one_line(alive[name].model)[:80])
+        for name in sorted(self._logged.keys() - alive.keys()):
+            if self._logged[name].draining:
+                logger.info("worker %s has left", name)
+            else:
+                logger.warning("worker %s is lost: no sign of life for %g s", name, LOST_S)
+        if self._logged and not alive:
+            logger.error("no worker is left: sessions wait for one; start it with `streamer worker --nats URL`")
+        self._logged = alive
+
+    async def _on_worker(self, data: bytes, _reply: Reply) -> None:
+        self.known.take(decoded(data, WorkerAlive), time.monotonic())
+
+    def _on_absent(self, subject: str) -> None:
+        self.known.miss(subject.removeprefix(f"{WORKERS}."), time.monotonic())
+
+    async def _on_gateway(self, data: bytes, _reply: Reply) -> None:
+        alive = decoded(data, GatewayAlive)
+        if alive.gateway != self._own().gateway:
+            self._gateways[alive.gateway] = alive, time.monotonic()
