@@ -19,7 +19,7 @@ from streamer.errors import (
 from streamer.outside import one_line
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import VERSION, WORKERS, Opened, OpenSession, Refused, SessionCheckpoint
+from streamer.plugins.cluster.messages import WORKERS, Opened, OpenSession, Refused, SessionCheckpoint
 from streamer.plugins.cluster.placement import Workers
 from streamer.session.state import SessionState
 
@@ -71,10 +71,10 @@ async def ask(context: GatewayContext, worker: str, request: OpenSession) -> Ope
 
 def offer(known: SessionCheckpoint, model: str, *, is_new: bool) -> SessionCheckpoint:
     """Return the checkpoint for a worker with a model; another model continues behind a gap."""
-    if is_new or (known.version, known.model) == (VERSION, model):
-        return msgspec.structs.replace(known, version=VERSION, model=model)
+    if is_new or known.model == model:
+        return msgspec.structs.replace(known, model=model)
     state = known.state
     behind = SessionState.behind_loss(state.published_until, state.received, state.transcript.segment, mark=state.mark)
     paused_from = None if state.paused_from is None else behind.needed_from
     behind = msgspec.structs.replace(behind, paused_from=paused_from, ended=state.ended)
-    return msgspec.structs.replace(known, version=VERSION, model=model, state=behind)
+    return msgspec.structs.replace(known, model=model, state=behind)

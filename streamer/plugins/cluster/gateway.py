@@ -28,7 +28,6 @@ from streamer.plugins.cluster.messages import (
     ALIVE_GATEWAYS,
     BEAT_S,
     GATEWAYS,
-    VERSION,
     WORKERS,
     GatewayAlive,
     Leave,
@@ -165,9 +164,7 @@ class ClusterStreams:
         await self.neighbours.settle()
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         feed = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), self._settings.server.history_events)
-        checkpoint = SessionCheckpoint(
-            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
-        )
+        checkpoint = SessionCheckpoint(model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState())
         return self._serve(await self._admit(feed, checkpoint, GatewaySession.open), pcm)
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
@@ -300,7 +297,6 @@ class ClusterStreams:
         """This gateway's sign of life."""
         return GatewayAlive(
             gateway=self._gateway,
-            version=VERSION,
             sessions=len(self._sessions),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},

@@ -38,23 +38,12 @@ class Stored(NamedTuple):
     sequence: int
 
 
-class UnreadableRecordError(ClusterMessageError):
-    """A record that this version cannot read, from one that is newer or older."""
-
-    def __init__(self, message: str, *, sequence: int, epoch: int, number: int) -> None:
-        super().__init__(message)
-
-        # Its sequence, epoch and number (0: unreadable), to own the session behind it.
-        self.sequence = sequence
-        self.epoch = epoch
-        self.number = number
-
-
 class SessionLog:
-    """The logs of all sessions: a stream of NATS, in which each has a subject.
+    """The logs of all sessions: a stream of NATS, in which each has a subject; of each version of messages its own.
 
-    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers
-    that saw the same last record one wins, and the others learn that they own the session no longer.
+    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers that
+    saw the same last record one wins, and the others learn that they own the session no longer. (JetStream's own way to
+    leave out what comes twice, `Nats-Msg-Id`, is of no use beside it: a single server looks at the sequence first.)
     """
 
     def __init__(self, bus: Bus, settings: ClusterSettings) -> None:
@@ -105,13 +94,13 @@ class SessionLog:
     async def last(self, session: str) -> Stored | None:
         """Return a session's newest record, as the stream's leader has it; None if none is stored.
 
-        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError if NATS does not answer.
+        Raises ClusterMessageError if it is malformed, and ClusterError if NATS does not answer.
         """
         found = await self._get(session)
         return _stored(found) if found else None
 
     async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
-        """Return a session's records, oldest first, or those behind one that this version cannot read.
+        """Return a session's records, oldest first, or those behind one that is malformed.
 
         seq : number of the newest event that is known: records without one behind it are left out
 
@@ -127,7 +116,7 @@ class SessionLog:
                 previous = stored.record.previous
                 found = await self._get(session, previous) if previous else None
                 stored = _stored(found) if found is not None else None
-        except UnreadableRecordError as error:
+        except ClusterMessageError as error:
             logger.warning("a record of a session is left out: %s", one_line(error))
         return records[::-1]
 
@@ -137,7 +126,7 @@ class SessionLog:
         Retries while NATS is away, full or without a leader. Raises FencedError if another machine has stored a record,
         and ClusterError if this one can never be stored.
         """
-        subject, wait_s = _subject(session), _RETRY_S[0]
+        subject, wait_s = log_subject(session), _RETRY_S[0]
         while True:
             data = encoded(msgspec.structs.replace(record, previous=after))
             headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(after), Header.EXPECTED_STREAM.value: STREAM}
@@ -175,10 +164,8 @@ class SessionLog:
         """
         try:
             last = await self.last(session)
-        except UnreadableRecordError as error:
-            if error.sequence > after or error.epoch >= record.epoch:
-                raise FencedError("another machine owns the session") from error
-            return 0, error.sequence
+        except ClusterMessageError as error:
+            raise FencedError("another machine has written into the session's log") from error
         except ClusterError as error:
             self._trouble(error)
             return 0, after
@@ -193,7 +180,7 @@ class SessionLog:
 
     async def _get(self, session: str, sequence: int | None = None) -> RawStreamMsg | None:
         """Ask the stream's leader for a session's last message, or the one at a sequence."""
-        subject = _subject(session)
+        subject = log_subject(session)
 
         def ask() -> Awaitable[RawStreamMsg]:
             return self._bus.jetstream.get_msg(STREAM, seq=sequence, subject=None if sequence else subject)
@@ -220,28 +207,12 @@ class SessionLog:
             self._bus.on_trouble(f"NATS stores nothing, and is asked again until it does: {reason}")
 
 
-class _RecordHead(msgspec.Struct):
-    epoch: int = 0
-    number: int = 0
-
-
-def _subject(session: str) -> str:
+def log_subject(session: str) -> str:
     """Return the subject of a session's log; clients give names, which must not stand for several subjects."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", session):
         raise UnknownSessionError("a session's name is not one that streamer gives: expected that of `ready`")
-    return f"{EVENTS}.{session}"
+    return f"{EVENTS}.{VERSION}-{session}"
 
 
 def _stored(message: RawStreamMsg) -> Stored:
-    data, sequence = message.data or b"", message.seq or 0
-    try:
-        record = decoded(data, Record)
-        if record.version != VERSION:
-            raise ClusterMessageError(f"a record is of version {record.version}: expected {VERSION}")
-    except ClusterMessageError as error:
-        try:
-            head = msgspec.msgpack.decode(data, type=_RecordHead)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            head = _RecordHead()
-        raise UnreadableRecordError(str(error), sequence=sequence, epoch=head.epoch, number=head.number) from None
-    return Stored(record, sequence)
+    return Stored(decoded(message.data or b"", Record), message.seq or 0)

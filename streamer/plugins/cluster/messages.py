@@ -7,7 +7,7 @@ All subjects stand under one prefix:
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
 | `worker.ID` | `OpenSession` (a request), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
 | `gateway.ID` | `SessionUpdate` | workers | that gateway |
-| `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
+| `events.VERSION-SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
 Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
 owns it.
@@ -24,7 +24,7 @@ from streamer.errors import ClusterMessageError
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.session.state import SessionState
 
-# Of all messages and of what is stored. Machines with another do not understand each other.
+# Of all messages and of what is stored. Machines with another leave each other alone.
 VERSION = 3
 
 PREFIX = "streamer"
@@ -66,7 +66,6 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
     """A gateway's sign of life."""
 
     gateway: str
-    version: int
     sessions: int = 0  # that are open
     draining: bool = False
     counters: dict[str, float] = {}
@@ -75,7 +74,6 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
 class SessionCheckpoint(Message, frozen=True, kw_only=True):
     """All that another worker needs to go on with a session, except its audio from `state.needed_from` on."""
 
-    version: int
     model: str
     start: StreamStart  # how the client's audio came, and what it has chosen by now
     tenant: str = ""  # name of the token that it was opened with, empty without one; no other resumes it
@@ -87,7 +85,6 @@ class SessionCheckpoint(Message, frozen=True, kw_only=True):
 class Record(Message, frozen=True, kw_only=True):
     """An entry of a session's log. The worker that wrote the last one owns the session."""
 
-    version: int
     epoch: int  # 1 for the first owner, and one more for each that follows
     worker: str
     gateway: str  # that had it opened at this worker

@@ -32,7 +32,7 @@ from streamer.errors import (
 from streamer.events import End, from_json
 from streamer.outside import one_line
 from streamer.plugins.cluster.bus import Bus, Reply, machine_name
-from streamer.plugins.cluster.log import SessionLog, UnreadableRecordError
+from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
     ALIVE_GATEWAYS,
     ALIVE_WORKERS,
@@ -243,10 +243,10 @@ class ClusterWorker:
             raise StoppingError("the worker is about to stop: ask another")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", request.gateway):
             raise ClusterMessageError("the gateway's name is malformed: expected letters of A-Z a-z 0-9 - and _")
-        if (offered.version, offered.model) != (VERSION, context.identity):
+        if offered.model != context.identity:
             raise SessionStateError(
-                f"the session is one of version {offered.version} with model {one_line(offered.model)!r:.80}: expected"
-                f" {VERSION} and {context.identity!r}; ask another worker, or go on behind a gap"
+                f"the session has the model {one_line(offered.model)!r:.80}: expected {context.identity!r}; ask another"
+                " worker, or go on behind a gap"
             )
         if not request.must and not self._has_room():
             raise BusyError("the worker keeps no further session in real time: ask another")
@@ -281,18 +281,14 @@ class ClusterWorker:
 
     async def _look(self, session: str) -> tuple[LogPosition, tuple[int, SessionCheckpoint] | None]:
         """Return the end of a session's log, and its checkpoint if this worker can continue from it."""
-        try:
-            last = await self._context.log.last(session)
-        except UnreadableRecordError as error:
-            return LogPosition(error.epoch, error.number, error.sequence), None
+        last = await self._context.log.last(session)
         if last is None:
             return LogPosition(), None
         record = last.record
         if record.events and isinstance(from_json(record.events[-1]), End):
             raise UnknownSessionError("the session has ended: there is nothing to go on with")
-        able = (record.checkpoint.version, record.checkpoint.model) == (VERSION, self._context.identity)
         behind = LogPosition(record.epoch, record.number, last.sequence)
-        return behind, (record.epoch, record.checkpoint) if able else None
+        return behind, (record.epoch, record.checkpoint) if record.checkpoint.model == self._context.identity else None
 
     def _forget(self, owned: WorkerSession) -> None:
         if self._owned.get(owned.session) is owned:
@@ -306,7 +302,7 @@ class ClusterWorker:
     def _has_room(self) -> bool:
         """Whether there is room for one more session, counting those whose audio is still to arrive again."""
         load = self._context.engine.load
-        n_coming = self._n_opening + sum(owned.state is WorkerState.RESTORING for owned in self._owned.values())
+        n_coming = self._n_opening + sum(owned.intake.restoring for owned in self._owned.values())
         if len(self._owned) + self._n_opening >= self._context.settings.server.max_streams or self._failing():
             return False
         share = MAX_LOAD / load.capacity if load.capacity else 0.0

@@ -251,7 +251,6 @@ class FakeWorker:
 
     async def _store(self, own: FakeSession, events: tuple[str, ...]) -> None:
         record = Record(
-            version=VERSION,
             epoch=own.at.epoch,
             worker=self.name,
             gateway=own.gateway,

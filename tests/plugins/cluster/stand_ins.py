@@ -22,7 +22,6 @@ from streamer.plugins.cluster.bus import Bus, Handler
 from streamer.plugins.cluster.log import SessionLog, Stored
 from streamer.plugins.cluster.messages import (
     GATEWAYS,
-    VERSION,
     WORKERS,
     AudioBlock,
     Leave,
@@ -192,9 +191,7 @@ class Gateway:
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
-        self.checkpoint = SessionCheckpoint(
-            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState()
-        )
+        self.checkpoint = SessionCheckpoint(model=model, start=StreamStart(), seq=0, command=0, state=SessionState())
 
     async def listen(self) -> None:
         await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._on_update)

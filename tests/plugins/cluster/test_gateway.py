@@ -20,7 +20,6 @@ from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
     ALIVE_WORKERS,
     GATEWAYS,
-    VERSION,
     AudioBlock,
     Message,
     OpenSession,
@@ -352,9 +351,7 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     with pytest.raises(asyncio.CancelledError):
         await opening
     # An update of a former owner does not count for the session as a whole.
-    checkpoint = SessionCheckpoint(
-        version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState()
-    )
+    checkpoint = SessionCheckpoint(model="", start=StreamStart(), seq=0, command=0, state=SessionState())
     old = SessionUpdate(
         session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
     )

@@ -5,13 +5,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from nats.js.errors import BadRequestError
 
-from streamer.errors import ClusterError, FencedError, UnknownSessionError
-from streamer.plugins.cluster.log import SessionLog, UnreadableRecordError
-from streamer.plugins.cluster.messages import encoded
+from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
+from streamer.plugins.cluster.log import SessionLog, log_subject
 from tests.plugins.cluster.support import (
     Line,
     NatsCluster,
@@ -138,19 +136,26 @@ async def test_what_can_never_be_stored_is_no_reason_to_try_for_ever(nats: str, 
                 await log.last(name)
 
 
-async def test_records_of_other_versions_can_be_followed_and_fence(nats: str, session: str) -> None:
+async def test_malformed_records_fence_and_are_left_out(nats: str, session: str) -> None:
     async with log_on(nats) as (bus, log):
-        newer = msgspec.structs.replace(record(7, epoch=3), version=99)
-        for data, known in ((encoded(newer), (3, 7)), (b"nonsense", (0, 0)), (b"", (0, 0))):
-            subject = f"streamer.events.{session}"
-            sequence = (await bus.jetstream.publish(subject, data)).seq
-            with pytest.raises(UnreadableRecordError) as raised:
+        for data in (b"nonsense", b""):
+            sequence = (await bus.jetstream.publish(log_subject(session), data)).seq
+            with pytest.raises(ClusterMessageError):
                 await log.last(session)
-            assert (raised.value.sequence, raised.value.epoch, raised.value.number) == (sequence, *known)
             assert await log.read(session) == []
             with pytest.raises(FencedError):
                 await log.store(session, record(2), after=sequence - 1)
         assert await log.store(session, record(8, epoch=4), after=sequence) == sequence + 1
+        assert [stored.record.number for stored in await log.read(session)] == [8]
+
+
+async def test_records_of_another_version_are_none(nats: str, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with log_on(nats) as (_bus, log):
+        with monkeypatch.context() as patch:
+            patch.setattr("streamer.plugins.cluster.log.VERSION", 99)
+            await log.store(session, record(1), after=0)
+        assert await log.last(session) is None
+        assert await log.store(session, record(1), after=0)
 
 
 async def test_a_stream_that_is_there_is_taken_as_it_is(nats: str) -> None:

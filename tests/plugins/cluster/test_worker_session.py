@@ -162,8 +162,8 @@ async def test_audio_waits_where_the_buffer_has_no_room(scene: Scene, monkeypatc
         patch.setattr(owned.runner, "has_news", lambda now_s: False)  # it processes nothing meanwhile
         await gateway.write(np.concatenate([SPEECH.audio, np.zeros(70 * SAMPLE_RATE, dtype=np.float32)]))
         await until(lambda: owned.runner.ring.free < SAMPLE_RATE // 2)
-        await until(lambda: owned.head == len(gateway.audio))
-        assert owned._waiting
+        await until(lambda: owned.intake.head == len(gateway.audio))
+        assert owned.intake.waiting
     await gateway.do("end")
     await within(gateway.ended())
     scene.check()
