@@ -16,7 +16,7 @@ from streamer.daemon.recordings import choose_decoding, recorded_segments
 from streamer.daemon.sessions import ready_event
 from streamer.engine.yielding import YieldToLive
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.plugins.cluster.jobs import FREE_S, JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
+from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.plugins.cluster.messages import unpack_samples
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
@@ -27,8 +27,9 @@ from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 
+FREE_S = 1.0  # for which a worker waits for a job before it asks again
 RENEW_S = 3.0  # between two reports of a run, at most
-RETRY_S = 0.5  # before a worker asks again for a job if none came
+RETRY_S = 0.5  # before a worker asks again for a job where nobody could be asked, or it failed
 ASK_S = 10.0  # for one answer of the submitter
 GONE_S = 3.0  # without a subscriber, a submitter counts as gone
 SILENT_S = 60.0  # the same without answers: it may have a hundred workers to answer

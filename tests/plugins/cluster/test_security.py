@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from streamer.errors import ClusterError
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.jobs import JOBS, SUBMITTERS
+from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import Leave, Refused, decoded
 from tests.daemon import REPOSITORY, free_port
