@@ -7,7 +7,6 @@ import os
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
-from typing import Any
 
 from streamer.audio.sources.file import Recording
 from streamer.commands.files import STANDARD_INPUT
@@ -16,13 +15,12 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import ClusterError, ConfigError, StreamerError, UnknownModelError, UsageError
 from streamer.events import End, Event, Ready, seconds
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job_messages import RecordingJob
+from streamer.plugins.cluster.job_messages import JobSettings, RecordingJob
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.plugins.cluster.placement import Workers
 from streamer.protocols.recordings import RecordedSegment
-from streamer.settings.table import SETTINGS, Settings
-from streamer.settings.values import NONE
+from streamer.settings.table import Settings
 from streamer.setup.progress import OnProgress
 
 # For which a worker is waited for.
@@ -116,7 +114,10 @@ class _Batch:
                 str(path),
                 recording.read,
                 self._model,
-                RecordingJob(settings=given(self._settings), words=self._files.needs_words(self._settings)),
+                RecordingJob(
+                    words=self._files.needs_words(self._settings),
+                    settings=JobSettings(self._settings.decoding, self._settings.speech),
+                ),
                 on_progress=lambda done, total: self._begin(path)(done, total),
             )
             try:
@@ -144,12 +145,3 @@ def _events(log: EventLog, ready: Ready, segments: list[RecordedSegment], record
     yield log.append(End(time=seconds(recording.n_samples)))
     if recording.truncated is not None:
         raise recording.truncated
-
-
-def given(settings: Settings) -> dict[str, Any]:
-    """Return the settings of decoding and speech that are not the default."""
-    default = Settings()
-    names = [name for name in SETTINGS if name.startswith(("decoding.", "speech."))]
-    return {
-        name: NONE if settings[name] is None else settings[name] for name in names if settings[name] != default[name]
-    }

@@ -142,6 +142,7 @@ class ClusterStreams:
         """Subscribe to workers and other gateways, and report that this one is alive."""
         self._bus.on_reconnected = self._on_reconnected
         await self.neighbours.start()
+        await self._bus.notice_absence(self.neighbours.miss)
         await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._on_update)
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
 

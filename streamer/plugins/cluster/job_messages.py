@@ -1,11 +1,12 @@
 """What submitters of recordings and workers say to each other."""
 
-from typing import Any
+import msgspec
 
 from streamer.events import Ready
 from streamer.outside import one_line
 from streamer.plugins.cluster.messages import PREFIX, VERSION, Message
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.settings.table import DecodingSettings, SpeechSettings
 
 JOBS = f"{PREFIX}.jobs.{VERSION}"
 SUBMITTERS = f"{PREFIX}.submitter"
@@ -18,6 +19,13 @@ class FreeSlot(Message, frozen=True, kw_only=True):
     model: str
 
 
+class JobSettings(msgspec.Struct, frozen=True):
+    """How a recording is decoded."""
+
+    decoding: DecodingSettings = DecodingSettings()
+    speech: SpeechSettings = SpeechSettings()
+
+
 class RecordingJob(Message, frozen=True, kw_only=True):
     """A recording that is to be transcribed."""
 
@@ -25,8 +33,8 @@ class RecordingJob(Message, frozen=True, kw_only=True):
     number: int = 0  # the submitter's own
     words: bool = True  # whether segments have words with times
 
-    # Settings of decoding and speech, by their dotted names, others at their defaults; None: the worker's.
-    settings: dict[str, Any] | None = None
+    # Settings for it; None: the worker's.
+    settings: JobSettings | None = None
     options: RecordingOptions = RecordingOptions()  # that replace the worker's settings
 
 

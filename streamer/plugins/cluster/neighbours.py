@@ -1,4 +1,4 @@
-"""What a gateway knows of the cluster's machines, from their signs of life; and whether it is cut off itself."""
+"""What a gateway or worker knows of the cluster's machines, from their signs of life; and whether it is cut off."""
 
 import asyncio
 import logging
@@ -22,14 +22,15 @@ from streamer.plugins.cluster.placement import Workers
 logger = logging.getLogger(__name__)
 
 WATCH_S = 0.2  # between two looks at all machines
+FORGET_S = 600.0  # without a sign of life, until a gateway is forgotten
 SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
 
 
 class Neighbours:
     """The machines that are alive: a `metrics.ClusterView`. Times are the loop's, which are the monotonic clock's."""
 
-    def __init__(self, bus: Bus, own: Callable[[], GatewayAlive]) -> None:
-        """`own` returns this gateway's sign of life."""
+    def __init__(self, bus: Bus, own: Callable[[], GatewayAlive] | None = None) -> None:
+        """`own` returns this gateway's sign of life; None: this machine is a worker."""
         self._bus = bus
         self._own = own
         self.known = Workers()
@@ -45,7 +46,6 @@ class Neighbours:
         """Subscribe to signs of life."""
         await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker)
         await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway)
-        await self._bus.notice_absence(self._on_absent)
 
     async def settle(self) -> None:
         """Wait for workers' signs of life, if this gateway has just started."""
@@ -59,21 +59,27 @@ class Neighbours:
     def gateways(self) -> Sequence[GatewayAlive]:
         """Return the newest sign of life of each gateway that is not lost, this one's first."""
         now_s = time.monotonic()
-        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= LOST_S}
-        return [self._own(), *(alive for alive, _ in self._gateways.values())]
+        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= FORGET_S}
+        others = [alive for name, (alive, at_s) in self._gateways.items() if now_s - at_s <= LOST_S]
+        return [self._own(), *others] if self._own is not None else others
 
-    def look(self, now_s: float) -> tuple[bool, bool]:
+    def silent_s(self, gateway: str) -> float:
+        """Return for how long a gateway has shown no sign of life, while this machine could have heard it."""
+        _, at_s = self._gateways.get(gateway, (None, 0.0))
+        return time.monotonic() - max(at_s, self._cut_off_s)
+
+    def look(self, now_s: float, every_s: float = WATCH_S) -> tuple[bool, bool]:
         """Return whether silence says that a machine is lost, and whether this process was stopped just now.
 
-        Silence says nothing while this gateway may be cut off itself. Called every WATCH_S.
+        Silence says nothing while this machine may be cut off itself. Called every `every_s`.
         """
-        stalled = now_s - self._before_s > BEAT_S + WATCH_S  # messages wait to be read
+        stalled = now_s - self._before_s > BEAT_S + every_s  # messages wait to be read
         self._before_s = now_s
         if stalled or not self._bus.connected:
             self.cut_off(now_s)
         if not self.workers():
             self._alone_s = now_s
-        if now_s - self._cut_off_s > LOST_S:
+        if self._own is not None and now_s - self._cut_off_s > LOST_S:
             self._log_workers()
         return now_s - max(self._cut_off_s, self._alone_s) > LOST_S, stalled
 
@@ -98,10 +104,11 @@ class Neighbours:
     async def _on_worker(self, data: bytes, _reply: Reply) -> None:
         self.known.take(decoded(data, WorkerAlive), time.monotonic())
 
-    def _on_absent(self, subject: str) -> None:
+    def miss(self, subject: str) -> None:
+        """Note that a worker's subject has no subscriber."""
         self.known.miss(subject.removeprefix(f"{WORKERS}."), time.monotonic())
 
     async def _on_gateway(self, data: bytes, _reply: Reply) -> None:
         alive = decoded(data, GatewayAlive)
-        if alive.gateway != self._own().gateway:
+        if self._own is None or alive.gateway != self._own().gateway:
             self._gateways[alive.gateway] = alive, time.monotonic()

@@ -20,8 +20,7 @@ from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS, FreeSlot, Jo
 from streamer.plugins.cluster.messages import unpack_samples
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
-from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
-from streamer.settings.values import checked
+from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model, resolve_decoding
 
@@ -161,16 +160,9 @@ class _JobRun:
         given, own = self._job.settings, self._place.settings
         if given is None:
             return choose_decoding(own.decoding, self._job.options, model), own.speech
-        if unknown := [name for name in given if name not in SETTINGS]:
-            raise ConfigError(f"the worker has no setting {unknown[0]!r:.80}: expected one of the same version")
-        if given.get("decoding.grammar"):
+        settings = Settings(decoding=given.decoding, speech=given.speech)
+        if given.decoding.grammar:
             raise ConfigError("grammar names a file, which the worker does not have: leave it out")
-        values: dict[str, Any] = {name: checked(SETTINGS[name], value, name) for name, value in given.items()}
-        decoding, speech = (
-            {name.removeprefix(section): value for name, value in values.items() if name.startswith(section)}
-            for section in ("decoding.", "speech.")
-        )
-        settings = Settings(decoding=DecodingSettings(**decoding), speech=SpeechSettings(**speech))
         check_options(settings, streaming=False)
         check_options_of_model(settings.decoding, model)
         return settings.decoding, settings.speech

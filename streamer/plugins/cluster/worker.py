@@ -34,14 +34,12 @@ from streamer.outside import one_line
 from streamer.plugins.cluster.bus import Bus, Reply, machine_name
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
-    ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     BEAT_S,
     LOST_S,
     VERSION,
     WORKERS,
     AudioBlock,
-    GatewayAlive,
     Leave,
     Message,
     Opened,
@@ -53,7 +51,8 @@ from streamer.plugins.cluster.messages import (
     WorkerAlive,
     decoded,
 )
-from streamer.plugins.cluster.placement import Workers, wants_to_give
+from streamer.plugins.cluster.neighbours import Neighbours
+from streamer.plugins.cluster.placement import wants_to_give
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.plugins.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
 from streamer.settings.table import Settings
@@ -139,9 +138,7 @@ class ClusterWorker:
         # One request at a time about a session.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answers: set[asyncio.Task[None]] = set()
-        self._others = Workers()
-        # Signs of life that each gateway with sessions here has missed in a row.
-        self._silent_beats: dict[str, int] = {}
+        self._neighbours = Neighbours(context.bus)
         # The session that was offered to other workers last, and until when no other is.
         self._offered, self._offered_until_s = "", -math.inf
         self._recordings = JobCounts()
@@ -149,8 +146,7 @@ class ClusterWorker:
     async def run(self, stop: asyncio.Event) -> None:
         """Transcribe until `stop` is set; then have other workers take all sessions over."""
         bus, name, loop = self._context.bus, self._context.worker, asyncio.get_running_loop()
-        await bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker_alive)
-        await bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway_alive)
+        await self._neighbours.start()
         await bus.subscribe(f"{WORKERS}.{name}", self._on_message)
         recordings = asyncio.create_task(self._serve_jobs())
         try:
@@ -333,9 +329,9 @@ class ClusterWorker:
         if self._offered in self._owned and now_s < self._offered_until_s:
             return []
         if own.failing:
-            wants = self._others.another(now_s, model=own.model, than=own.worker, room=True)
+            wants = self._neighbours.known.another(now_s, model=own.model, than=own.worker, room=True)
         else:
-            wants = wants_to_give(own, self._others.alive(now_s))
+            wants = wants_to_give(own, self._neighbours.workers())
         if not wants or not self._owned:
             return []
         self._offered = min(self._owned, key=lambda session: self._owned[session].n_replayed)
@@ -344,19 +340,10 @@ class ClusterWorker:
 
     def _leave_orphans(self) -> None:
         """Allow for late audio of sessions whose gateway is silent, and end those that no other gateway has taken."""
-        connected = self._context.bus.connected
-        gateways = {owned.gateway for owned in self._owned.values()}
-        self._silent_beats = {
-            gateway: self._silent_beats.get(gateway, 0) + (1 if connected else 0) for gateway in gateways
-        }
+        self._neighbours.look(asyncio.get_running_loop().time(), BEAT_S)
         for owned in tuple(self._owned.values()):
-            if not connected or self._silent_beats[owned.gateway] > 1:
+            silent_s = self._neighbours.silent_s(owned.gateway)
+            if not self._context.bus.connected or silent_s > 2 * BEAT_S:
                 owned.runner.excused_until_s = time.monotonic() + EXCUSED_S
-            if self._silent_beats[owned.gateway] * BEAT_S > LOST_S + self._context.settings.server.resume_s:
+            if silent_s > LOST_S + self._context.settings.server.resume_s:
                 owned.leave()
-
-    async def _on_worker_alive(self, data: bytes, _reply: Reply) -> None:
-        self._others.take(decoded(data, WorkerAlive), asyncio.get_running_loop().time())
-
-    async def _on_gateway_alive(self, data: bytes, _reply: Reply) -> None:
-        self._silent_beats[decoded(data, GatewayAlive).gateway] = 0
