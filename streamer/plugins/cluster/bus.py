@@ -240,7 +240,10 @@ class Bus:
             url = self._client.connected_url
             waited_s = time.monotonic() - lost_s
             logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", waited_s)
-            self.on_reconnected()
+            try:
+                self.on_reconnected()
+            except Exception:
+                logger.exception("not all could be sent again")
             await closing
 
     async def _connect(self) -> None:
@@ -291,7 +294,10 @@ class Bus:
             lame_duck_mode_cb=leave,
             **self._login.options(client),
         )
-        await _subscribe(client, self._subscriptions)
+        n_done = 0
+        while n_done < len(self._subscriptions):  # there may be more when the server has these
+            n_before, n_done = n_done, len(self._subscriptions)
+            await _subscribe(client, self._subscriptions[n_before:n_done])
 
     async def _on_error(self, error: Exception) -> None:
         text = _shown(one_line(error))
