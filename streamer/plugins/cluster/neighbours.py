@@ -22,7 +22,6 @@ from streamer.plugins.cluster.placement import Workers
 logger = logging.getLogger(__name__)
 
 WATCH_S = 0.2  # between two looks at all machines
-FORGET_S = 600.0  # without a sign of life, until a gateway is forgotten
 SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
 
 
@@ -59,14 +58,18 @@ class Neighbours:
     def gateways(self) -> Sequence[GatewayAlive]:
         """Return the newest sign of life of each gateway that is not lost, this one's first."""
         now_s = time.monotonic()
-        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= FORGET_S}
-        others = [alive for name, (alive, at_s) in self._gateways.items() if now_s - at_s <= LOST_S]
+        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= LOST_S}
+        others = [alive for alive, _ in self._gateways.values()]
         return [self._own(), *others] if self._own is not None else others
 
     def silent_s(self, gateway: str) -> float:
-        """Return for how long a gateway has shown no sign of life, while this machine could have heard it."""
-        _, at_s = self._gateways.get(gateway, (None, 0.0))
-        return time.monotonic() - max(at_s, self._cut_off_s)
+        """Return for how long a gateway has shown no sign of life, while this machine could have heard it.
+
+        From the first question on: one that begins is not silent.
+        """
+        now_s = time.monotonic()
+        _, at_s = self._gateways.setdefault(gateway, (GatewayAlive(gateway=gateway), now_s))
+        return now_s - max(at_s, self._cut_off_s)
 
     def look(self, now_s: float, every_s: float = WATCH_S) -> tuple[bool, bool]:
         """Return whether silence says that a machine is lost, and whether this process was stopped just now.
