@@ -65,10 +65,10 @@ class GatewaySession:
         self.feed = feed
         self.logger = logging.LoggerAdapter(logger, {"session": feed.session})
         self.state = GatewayState.OPENING
-        # The newest one known; its owner's epoch, and the number of the newest record known.
+        # The newest one known; its owner's epoch, and the sequence of the newest record known.
         self.checkpoint = checkpoint
         self.epoch = epoch
-        self._number = 0
+        self._sequence = 0
         # What the client sends.
         self.outbox = Outbox(context.bus, feed.session, checkpoint)
         # Called with the client's options as its worker applies them, unless newer ones are on their way.
@@ -110,8 +110,8 @@ class GatewaySession:
         except ClusterError as error:
             self.logger.debug("the log cannot be read for now: %s", one_line(error))
             return False
-        for record, _ in records:
-            self._number = max(self._number, record.number)
+        for record, sequence in records:
+            self._sequence = max(self._sequence, sequence)
             _publish(self.feed, record.events)
             if record.epoch == self.epoch:
                 self._keep(record.checkpoint)
@@ -193,11 +193,10 @@ class GatewaySession:
         """Process updates in order; records missing before one are read from the log."""
         while self._updates and not self.closed:
             update = self._updates[0]
-            n_before = update.number - update.stored
-            if update.epoch == self.epoch and self._number < n_before:
+            if update.epoch == self.epoch and self._sequence < update.previous:
                 if not await self.read_log(self.feed.last_seq):
                     return
-                self._number = max(self._number, n_before)  # records that the log no longer has never come
+                self._sequence = max(self._sequence, update.previous)  # records that the log no longer has never come
                 continue
             self._updates.popleft()
             if update.epoch == self.epoch:
@@ -206,7 +205,7 @@ class GatewaySession:
     def _process(self, update: SessionUpdate) -> None:
         now_s, ring, progress = self._context.now_s(), self.outbox.ring, self._progress
         progress.note(update, ring.head, now_s)
-        self._number = max(self._number, update.number)
+        self._sequence = max(self._sequence, update.sequence)
         _publish(self.feed, update.events)
         self._keep(update.checkpoint)
         if (stall := progress.ended_stall(update, ring.head)) is not None:
@@ -326,8 +325,8 @@ class GatewaySession:
         outbox.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         outbox.send_to(worker, opened.epoch)
         outbox.rewind(*self._progress.arrived)
-        if self._number >= opened.number - 1:  # else the first update has the missing records read
-            self._number = max(self._number, opened.number)
+        if self._sequence >= opened.previous:  # else the first update has the missing records read
+            self._sequence = max(self._sequence, opened.sequence)
         self._changed.set()
 
 

@@ -32,7 +32,7 @@ _RETRY_S = (0.02, 0.5)  # between two tries to store: the first, and the longest
 
 
 class Stored(NamedTuple):
-    """A record, and its number among all that the stream holds."""
+    """A record, and its sequence: its number among all that the stream holds."""
 
     record: Record
     sequence: int
@@ -172,7 +172,7 @@ class SessionLog:
         if last is None:  # the first is being stored, or NATS has lost all that it had
             return 0, 0
         found = last.record
-        if (found.epoch, found.number, found.worker) == (record.epoch, record.number, record.worker):
+        if (found.epoch, found.previous, found.worker) == (record.epoch, after, record.worker):
             return last.sequence, after
         if last.sequence > after or found.epoch > record.epoch:
             raise FencedError(f"{one_line(found.worker):.64} owns the session, with epoch {found.epoch}")

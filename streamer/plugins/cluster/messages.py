@@ -88,7 +88,6 @@ class Record(Message, frozen=True, kw_only=True):
     epoch: int  # 1 for the first owner, and one more for each that follows
     worker: str
     gateway: str  # that had it opened at this worker
-    number: int  # 1, 2, 3, ... of the session's records
 
     # As JSON lines; none if the owner only says that it is the owner, or renews what would expire.
     events: tuple[str, ...]
@@ -118,7 +117,8 @@ class Opened(Message, frozen=True, kw_only=True):
 
     epoch: int
     checkpoint: SessionCheckpoint
-    number: int  # of the newest record of the session's log: the one that says so
+    previous: int  # sequence of the newest record of the session's log before the one that says so
+    sequence: int  # of that one
 
 
 class Refused(Message, frozen=True, kw_only=True):
@@ -169,8 +169,8 @@ class SessionUpdate(Message, frozen=True, kw_only=True):
     session: str
     worker: str
     epoch: int
-    number: int  # of the newest record that was stored
-    stored: bool  # whether this is it
+    previous: int  # sequence of the newest record that was stored before this update
+    sequence: int  # of the newest one now: if it is another, it holds the events
     events: tuple[str, ...]
     checkpoint: SessionCheckpoint
     head: int  # position behind the audio that has come

@@ -54,7 +54,7 @@ from streamer.plugins.cluster.messages import (
 from streamer.plugins.cluster.neighbours import Neighbours
 from streamer.plugins.cluster.placement import wants_to_give
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
-from streamer.plugins.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
+from streamer.plugins.cluster.worker_session import WorkerContext, WorkerSession, WorkerState, newest
 from streamer.settings.table import Settings
 from streamer.setup.models import unless_stopped
 from streamer.whisper.model import WhisperModel
@@ -249,18 +249,18 @@ class ClusterWorker:
         self._n_opening += 1
         try:
             here = None
-            behind, stored = await self._look(request.session)
-            if request.epoch < behind.epoch:
+            epoch, previous, stored = await self._look(request.session)
+            if request.epoch < epoch:
                 raise FencedError("the session was opened elsewhere since: ask with the epoch that its log has")
             if (owned := self._owned.get(request.session)) is not None:  # for another gateway, or an answer was lost
                 await owned.stop()
                 here = owned.epoch, owned.checkpoint
-                behind, stored = await self._look(request.session)
-            epoch, checkpoint = newest((request.epoch, offered), stored, here)
-            behind = behind._replace(epoch=max(epoch, behind.epoch))
+                epoch, previous, stored = await self._look(request.session)
+            newest_epoch, checkpoint = newest((request.epoch, offered), (epoch, stored) if stored else None, here)
+            epoch = max(epoch, newest_epoch)
             seq = max(checkpoint.seq, request.seen)
             checkpoint = msgspec.structs.replace(checkpoint, seq=seq, command=checkpoint.state.mark)
-            owned = WorkerSession(context, request, checkpoint, behind=behind)
+            owned = WorkerSession(context, request, checkpoint, epoch=epoch + 1, sequence=previous)
             try:
                 await owned.start()
             except BaseException:
@@ -270,21 +270,21 @@ class ClusterWorker:
             self._n_opening -= 1
         self._owned[request.session] = owned
         owned.task.add_done_callback(lambda task: self._forget(owned))
-        self.counters["taken_over"] += behind.epoch > 0
-        how = "goes on with" if behind.epoch else "takes"
+        self.counters["taken_over"] += epoch > 0
+        how = "goes on with" if epoch else "takes"
         logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
-        return Opened(epoch=owned.epoch, checkpoint=checkpoint, number=owned.number)
+        return Opened(epoch=owned.epoch, checkpoint=checkpoint, previous=previous, sequence=owned.sequence)
 
-    async def _look(self, session: str) -> tuple[LogPosition, tuple[int, SessionCheckpoint] | None]:
-        """Return the end of a session's log, and its checkpoint if this worker can continue from it."""
+    async def _look(self, session: str) -> tuple[int, int, SessionCheckpoint | None]:
+        """Return epoch and sequence of a session's newest record, and its checkpoint if its model is this one's."""
         last = await self._context.log.last(session)
         if last is None:
-            return LogPosition(), None
+            return 0, 0, None
         record = last.record
         if record.events and isinstance(from_json(record.events[-1]), End):
             raise UnknownSessionError("the session has ended: there is nothing to go on with")
-        behind = LogPosition(record.epoch, record.number, last.sequence)
-        return behind, (record.epoch, record.checkpoint) if record.checkpoint.model == self._context.identity else None
+        knows = record.checkpoint.model == self._context.identity
+        return record.epoch, last.sequence, record.checkpoint if knows else None
 
     def _forget(self, owned: WorkerSession) -> None:
         if self._owned.get(owned.session) is owned:

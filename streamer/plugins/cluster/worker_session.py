@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.constants import SAMPLE_RATE
@@ -61,14 +60,6 @@ class WorkerContext:
     enrichment: PostProcessing | None = None
 
 
-class LogPosition(NamedTuple):
-    """End of a session's log: epoch, number and sequence of its newest record."""
-
-    epoch: int = 0
-    number: int = 0
-    sequence: int = 0
-
-
 class WorkerState(enum.Enum):
     """State of a session at its worker."""
 
@@ -84,9 +75,15 @@ class WorkerSession:
     task: asyncio.Task[None]
 
     def __init__(
-        self, context: WorkerContext, request: OpenSession, checkpoint: SessionCheckpoint, *, behind: LogPosition
+        self,
+        context: WorkerContext,
+        request: OpenSession,
+        checkpoint: SessionCheckpoint,
+        *,
+        epoch: int,
+        sequence: int,
     ) -> None:
-        """Make a session that continues from a checkpoint, behind the end of its log.
+        """Make a session that continues from a checkpoint, with an epoch; `sequence` is that of its newest record.
 
         Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
         """
@@ -96,8 +93,8 @@ class WorkerSession:
         self.state = WorkerState.OWNED
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # End of its log, with our epoch; when that record was stored.
-        self._at = behind._replace(epoch=behind.epoch + 1)
+        # Sequence of its newest record, and when that was stored.
+        self.epoch, self.sequence = epoch, sequence
         self._stored_s = self._loop.time()
         # The one that was published last.
         self.checkpoint = checkpoint
@@ -116,15 +113,6 @@ class WorkerSession:
         self.intake = Intake(self.runner, checkpoint, partial(session_settings, settings, model), context.engine.add)
         if not checkpoint.seq:
             self._events.append(ready_event(model, self.runner.settings.language))
-
-    @property
-    def epoch(self) -> int:
-        return self._at.epoch
-
-    @property
-    def number(self) -> int:
-        """Of its newest record."""
-        return self._at.number
 
     @property
     def over(self) -> bool:
@@ -218,11 +206,11 @@ class WorkerSession:
             state=state,
         )
         lasting = tuple(event.to_json() for event in events if not isinstance(event, Partial))
-        stored = keep or bool(lasting) or self._must_renew()
-        if stored:
+        previous = self.sequence
+        if keep or lasting or self._must_renew():
             await self._store(lasting, checkpoint)
         self.checkpoint = checkpoint
-        await self.report(tuple(event.to_json() for event in events), stored=stored)
+        await self.report(tuple(event.to_json() for event in events), previous=previous)
         if events and isinstance(events[-1], End):
             self.drop()
 
@@ -236,22 +224,23 @@ class WorkerSession:
             epoch=self.epoch,
             worker=self._context.worker,
             gateway=self.gateway,
-            number=self.number + 1,
             events=events,
             checkpoint=checkpoint,
         )
-        sequence = await self._context.log.store(self.session, record, after=self._at.sequence)
-        self._at = LogPosition(self.epoch, record.number, sequence)
+        self.sequence = await self._context.log.store(self.session, record, after=self.sequence)
         self._stored_s = self._loop.time()
 
-    async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
-        """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
+    async def report(self, events: tuple[str, ...] = (), *, previous: int | None = None, move: str = "") -> None:
+        """Publish to its gateway how far it is, and with `move` that another worker is to take it.
+
+        previous : sequence of the newest record before these events; None: no record holds them
+        """
         update = SessionUpdate(
             session=self.session,
             worker=self._context.worker,
             epoch=self.epoch,
-            number=self.number,
-            stored=stored,
+            previous=self.sequence if previous is None else previous,
+            sequence=self.sequence,
             events=events,
             checkpoint=self.checkpoint,
             head=self.intake.head,

@@ -144,7 +144,6 @@ def record(number: int = 1, *, epoch: int = 1, worker: str = "w1", events: Seque
         epoch=epoch,
         worker=worker,
         gateway="g1",
-        number=number,
         events=tuple(events),
         checkpoint=checkpoint(number),
     )

@@ -353,7 +353,7 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     # An update of a former owner does not count for the session as a whole.
     checkpoint = SessionCheckpoint(model="", start=StreamStart(), seq=0, command=0, state=SessionState())
     old = SessionUpdate(
-        session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
+        session=name, worker="w0", epoch=0, previous=0, sequence=0, events=(), checkpoint=checkpoint, head=0, command=0
     )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
     await asyncio.sleep(0.2)
@@ -613,7 +613,9 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
 
     worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(lambda: any(isinstance(message, SessionUpdate) and message.stored for message in lost))
+    await until(
+        lambda: any(isinstance(message, SessionUpdate) and message.previous < message.sequence for message in lost)
+    )
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10

@@ -139,7 +139,7 @@ async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.L
         assert info.config.num_replicas == 3
         after = await logs[1].store("s1", record(1), after=0)
         await logs[1].store("s1", record(2), after=after)
-        assert [stored.record.number for stored in await logs[0].read("s1")] == [1, 2]
+        assert [stored.record.checkpoint.seq for stored in await logs[0].read("s1")] == [1, 2]
         await worker.subscribe("streamer.worker.w1", note)
         await gateway.subscribe("streamer.gateway.g1", note)
         for bus in (gateway, worker):
