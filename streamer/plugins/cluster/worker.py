@@ -235,7 +235,8 @@ class ClusterWorker:
 
     async def _open(self, request: OpenSession) -> Opened:
         context, offered = self._context, request.checkpoint
-        if self.draining:
+        owned = self._owned.get(request.session)
+        if self.draining and (owned is None or owned.over):
             raise StoppingError("the worker is about to stop: ask another")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", request.gateway):
             raise ClusterMessageError("the gateway's name is malformed: expected letters of A-Z a-z 0-9 - and _")

@@ -207,6 +207,26 @@ async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(scene: Scene
             check_promises(gateway.events)
 
 
+async def test_a_worker_that_stops_gives_another_gateway_the_session_that_it_still_has(scene: Scene) -> None:
+    async with scene.workers("w1", "w2") as workers:
+        gateway = await scene.gateway("s1")
+        await gateway.opened("w1")
+        await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
+        workers.stops[0].set()
+        await gateway.asked_to_move()
+        assert (await gateway.opened("w1", must=True)).epoch == 2
+        gateway.moves.clear()
+        await gateway.asked_to_move()
+        await gateway.release()
+        await gateway.opened("w2")
+        await within(workers.tasks[0])
+        await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
+        await gateway.do("end")
+        await within(gateway.ended())
+        assert gateway.words == SPEECH.texts
+        check_promises(gateway.events)
+
+
 async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_has_stopped(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
