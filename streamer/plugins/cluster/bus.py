@@ -1,9 +1,10 @@
 """One machine's connection to NATS: what is published, asked and subscribed to goes over it.
 
-A client of nats-py makes one connection to one server, and is replaced when that is lost: left to reconnect by itself,
-it ends for good at some errors of a server, and waits for minutes to close a dead line. Given up, as nats-py has no
-door for it: what waits to be sent as a connection is lost is lost with it, and what a dead line still holds may come
-late. Who sends knows: audio has positions, sessions have epochs, and requests are made again.
+Each connection has a client of nats-py of its own, which is replaced when the connection is lost. A client that
+reconnects by itself closes for ever after some server errors, and waits for minutes to close a dead line. nats-py has
+no public method to abort a connection, so two things are given up: messages that wait to be sent when it is lost are
+lost, and those in a dead line's buffer may arrive late. The protocol allows for both: audio has positions, sessions
+have epochs, and requests are repeated.
 """
 
 import asyncio

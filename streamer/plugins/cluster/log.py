@@ -26,7 +26,7 @@ _WRONG_LAST = (10071, 10164)
 _IN_PROCESS = 10158
 
 MOST_REPLICAS = 3
-_ONE_SERVER = 10074  # JetStream's error where there is no cluster that could keep copies
+_ONE_SERVER = 10074  # JetStream's error if a single server is asked for several copies
 
 _RETRY_S = (0.02, 0.5)  # between two tries to store: the first, and the longest
 

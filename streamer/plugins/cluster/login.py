@@ -23,7 +23,7 @@ OLDEST_SERVER = (2, 12)
 
 
 class Login:
-    """What a machine shows to a server, and what a server must be like before it is shown anything."""
+    """A machine's login, and what a server must offer before it gets it."""
 
     def __init__(self, settings: ClusterSettings) -> None:
         """Read keys and certificates. Raises ConfigError."""
@@ -36,9 +36,9 @@ class Login:
         self._shown = _shown(settings, given)
 
     def options(self, client: Client) -> dict[str, Any]:
-        """Return nats-py's options for a connection that `client` is about to make.
+        """Return nats-py's options for the connection that `client` is about to make.
 
-        nats-py asks for a password or token at the last moment: a server that will not do is sent nothing at all.
+        nats-py calls for the password or token just before it sends the login: an unsuitable server gets nothing.
         """
         name, n_before = "password" if "password" in self._shown else "token", self._n_encrypted()
 

@@ -1,4 +1,4 @@
-"""What a gateway or worker knows of the cluster's machines, from their signs of life; and whether it is cut off."""
+"""The cluster's machines as a gateway or worker sees them, by their signs of life; and whether it is cut off."""
 
 import asyncio
 import logging
@@ -63,18 +63,18 @@ class Neighbours:
         return [self._own(), *others] if self._own is not None else others
 
     def silent_s(self, gateway: str) -> float:
-        """Return for how long a gateway has shown no sign of life, while this machine could have heard it.
+        """Return the seconds since a gateway's last sign of life, not counting those when this machine was cut off.
 
-        From the first question on: one that begins is not silent.
+        A gateway that was never seen counts from the first call.
         """
         now_s = time.monotonic()
         _, at_s = self._gateways.setdefault(gateway, (GatewayAlive(gateway=gateway), now_s))
         return now_s - max(at_s, self._cut_off_s)
 
     def look(self, now_s: float, every_s: float = WATCH_S) -> tuple[bool, bool]:
-        """Return whether silence says that a machine is lost, and whether this process was stopped just now.
+        """Return whether a silent machine is lost, and whether this process was stopped just now.
 
-        Silence says nothing while this machine may be cut off itself. Called every `every_s`.
+        While this machine may be cut off itself, silence proves nothing. Call it every `every_s`.
         """
         stalled = now_s - self._before_s > BEAT_S + every_s  # messages wait to be read
         self._before_s = now_s

@@ -1,4 +1,4 @@
-"""What a client sends, on its way to the worker that has its session."""
+"""A client's audio and commands on their way to the worker that owns its session."""
 
 import asyncio
 
@@ -14,15 +14,12 @@ from streamer.protocols.native import SessionOptions
 
 
 class Outbox:
-    """A client's audio and commands, kept and sent: what `SessionRunner` is to a client's stream in a daemon.
-
-    No call of the client's waits. `run` sends, while there is a worker.
-    """
+    """Keeps and sends a client's audio and commands: a `daemon.streams.RunningSession`. Only `run` waits."""
 
     def __init__(self, bus: Bus, session: str, checkpoint: SessionCheckpoint) -> None:
         self._bus = bus
         self._session = session
-        # To whom it is sent, empty while nobody has the session, and with which epoch.
+        # The worker that it is sent to, empty while no worker owns the session, and that owner's epoch.
         self.worker, self._epoch = "", 0
         # Number of the newest `set`.
         self.newest_set = 0
@@ -77,7 +74,7 @@ class Outbox:
         self._n_warming = n_samples
 
     def send_to(self, worker: str, epoch: int) -> None:
-        """Send to a worker from now on; empty: to nobody."""
+        """Send to a worker from now on; empty: wait."""
         self.worker, self._epoch = worker, epoch
 
     def rewind(self, position: int, command: int) -> None:

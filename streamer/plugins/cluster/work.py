@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 FREE_S = 1.0  # for which a worker waits for a job before it asks again
 RENEW_S = 3.0  # between two reports of a run, at most
-RETRY_S = 0.5  # before a worker asks again for a job where nobody could be asked, or it failed
+RETRY_S = 0.5  # before a worker asks again for a job if no submitter is there, or the last one failed
 ASK_S = 10.0  # for one answer of the submitter
 GONE_S = 3.0  # without a subscriber, a submitter counts as gone
 SILENT_S = 60.0  # the same without answers: it may have a hundred workers to answer

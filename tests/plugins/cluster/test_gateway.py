@@ -248,6 +248,7 @@ async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: st
     second = await places.owner(client, but=first)
     await client.finish()
     assert first.sessions == second.sessions == {}
+    assert first.moved == [client.name]
     assert places.stalls == [why]
 
 
