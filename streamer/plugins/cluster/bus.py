@@ -35,7 +35,7 @@ from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
 CONNECT_S = 2.0  # for a connection with all that is said at its beginning
 PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
-LOOK_S = 0.05  # between two looks whether the connection is lost
+LOOK_S = 0.1  # between two looks whether the connection is lost
 RETRY_S = (0.2, 0.8)  # between two rounds of all servers: many machines lose one at once
 API_TIMEOUT_S = 2.0  # for one answer of JetStream
 PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost

@@ -122,7 +122,7 @@ class ClusterStreams:
             bus=bus,
             log=log,
             workers=self.neighbours.known,
-            on_move=self._count_move,
+            on_move=lambda why: self._counters.update([f"moves_{why}"]),
             on_stall=lambda why, stall_s: self.on_stall(why, stall_s),
         )
         # Called with the reason and the seconds of each stall.
@@ -289,7 +289,6 @@ class ClusterStreams:
 
     def _on_reconnected(self) -> None:
         """Send again what may not have arrived while NATS was away."""
-        self.neighbours.cut_off(self._context.now_s())
         for session in self._sessions.values():
             session.resend()
 
@@ -336,6 +335,3 @@ class ClusterStreams:
             for session in tuple(self._sessions.values()):
                 session.watch(now_s, whole=whole, stalled=stalled)
             await asyncio.sleep(WATCH_S)
-
-    def _count_move(self, why: str) -> None:
-        self._counters[f"moves_{why}"] += 1

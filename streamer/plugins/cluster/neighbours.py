@@ -79,16 +79,12 @@ class Neighbours:
         stalled = now_s - self._before_s > BEAT_S + every_s  # messages wait to be read
         self._before_s = now_s
         if stalled or not self._bus.connected:
-            self.cut_off(now_s)
+            self._cut_off_s = now_s
         if not self.workers():
             self._alone_s = now_s
         if self._own is not None and now_s - self._cut_off_s > LOST_S:
             self._log_workers()
         return now_s - max(self._cut_off_s, self._alone_s) > LOST_S, stalled
-
-    def cut_off(self, now_s: float) -> None:
-        """Note that NATS was away until now."""
-        self._cut_off_s = now_s
 
     def _log_workers(self) -> None:
         """Log which workers have come and gone, and that none is left."""

@@ -248,7 +248,7 @@ async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: st
     second = await places.owner(client, but=first)
     await client.finish()
     assert first.sessions == second.sessions == {}
-    assert first.moved == [client.name]
+    assert first.moved == [client.name] or first.n_fenced == 1
     assert places.stalls == [why]
 
 
