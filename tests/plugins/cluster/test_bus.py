@@ -141,6 +141,28 @@ async def test_a_lost_connection_comes_back_with_its_subscriptions_and_is_logged
     assert len(lines) == 2
 
 
+async def test_what_is_subscribed_to_while_nats_is_away_is_there_when_it_is_back(nats: str) -> None:
+    received: list[int] = []
+    absent: list[str] = []
+
+    async def handle(data: bytes, reply: Reply) -> None:
+        received.append(decoded(data, Leave).epoch)
+
+    async with Line(nats) as line, bus_on(line.url) as bus:
+        line.dead = True
+        line.cut()
+        await until(lambda: not bus.connected)
+        await bus.subscribe("streamer.worker.away", handle)
+        await bus.notice_absence(absent.append)
+        line.dead = False
+        line.cut()
+        await until(lambda: bus.connected)
+        await bus.publish("streamer.worker.away", Leave(session="s", epoch=1))
+        await bus.publish("streamer.worker.absent", Leave(session="s", epoch=2))
+        await until(lambda: bool(received and absent))
+    assert (received, absent) == ([1], ["streamer.worker.absent"])
+
+
 async def test_a_dead_line_is_noticed_and_does_not_hold_up_another_or_the_end(nats: str) -> None:
     async with Line(nats) as line:
         bus = await Bus.connect(settings_for(line.url), "a")
