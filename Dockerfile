@@ -7,7 +7,8 @@
 # `token` holds a token of 16 characters or more, which user 10001 can read. The volume keeps compiled models and those
 # that were fetched. A GPU or NPU needs its driver in the image, its device (--device /dev/dri or /dev/accel) and its group.
 
-# --build-arg EXTRAS=[cluster] lets it be a gateway or a worker of many machines (contrib/compose-cluster.yaml).
+# --build-arg EXTRAS=[cluster] lets it be a gateway or a worker of many machines (contrib/compose-cluster.yaml); other
+# extras are in docs/decisions.md, such as [tls] for self-signed certificates.
 
 FROM python:3.13-slim AS build
 ARG EXTRAS=""

@@ -19,6 +19,11 @@ PYTHON ?= $(shell \
 LOCKED := yes
 locked = $(if $(LOCKED),$(BIN)/python -m pip install --no-deps $(2) --requirement requirements/$(1).txt)
 
+# What `make run` installs beside the plain package: the options of docs/quickstart.md.
+RUN_EXTRAS := glossary system-audio
+comma := ,
+space := $(subst ,, )
+
 # Installs system packages as root; otherwise prints how to install them: $(call system_packages,NAMES,REASON)
 system_packages = \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -64,7 +69,7 @@ real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published we
 	$(BIN)/pytest -m real tests/reference/published $(ARGS)
 
 agents: $(VENV)/.agents ## Test the plugins for Pipecat and LiveKit Agents, in an environment of their own
-	$(VENV)/agents/bin/python -m pytest tests/e2e/test_pipecat.py tests/e2e/test_livekit.py $(ARGS)
+	$(VENV)/agents/bin/python -m pytest tests/plugins/agents/test_pipecat.py tests/plugins/agents/test_livekit.py $(ARGS)
 
 npu: $(VENV)/.test ## Compile graphs for Intel's NPUs without one, under wine64; models in ARGS='base tiny.en'
 	$(BIN)/python -m tools.npu $(or $(ARGS),base tiny.en)
@@ -82,7 +87,8 @@ documents: $(VENV)/.run ## Generate config.yaml, its schema, the tables of docs/
 lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests
 	$(BIN)/python -m pip install --upgrade uv
 	$(BIN)/uv pip compile --quiet --upgrade --extra test --output-file requirements/test.txt pyproject.toml
-	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt --output-file requirements/run.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt $(RUN_EXTRAS:%=--extra %) \
+		--output-file requirements/run.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --no-deps --group apart --output-file requirements/apart.txt
 
 clean: ## Remove the environment and everything generated
@@ -108,7 +114,7 @@ $(VENV)/.created:
 
 $(VENV)/.run: $(VENV)/.created pyproject.toml requirements/run.txt
 	$(call locked,run)
-	$(BIN)/python -m pip install $(if $(LOCKED),--no-deps) --editable .
+	$(BIN)/python -m pip install $(if $(LOCKED),--no-deps) --editable '.[$(subst $(space),$(comma),$(RUN_EXTRAS))]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirements/apart.txt

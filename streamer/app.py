@@ -1,7 +1,6 @@
 """The composition root: builds the parts, starts them, supervises them and stops them."""
 
 import asyncio
-import contextlib
 import logging
 import os
 import secrets
@@ -16,11 +15,10 @@ from rich.console import Console
 from streamer import descriptors, signals, systemd
 from streamer.after.postprocessing import PostProcessing
 from streamer.check import check_options
-from streamer.daemon.captions import drawn_captions
-from streamer.daemon.clients import ClientStreams
+from streamer.daemon.clients import SESSION_NAME_BYTES, ClientStreams
+from streamer.daemon.local import LocalBackend
 from streamer.daemon.own_input import OwnInput, make_source
 from streamer.daemon.recordings import Recordings
-from streamer.daemon.streams import SESSION_NAME_BYTES
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog, no_audio
@@ -29,10 +27,9 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.history.history import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
-from streamer.outputs.subtitles import subtitle_options
-from streamer.outputs.terminal import TerminalSink
+from streamer.outputs.terminal import DaemonTerminal
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.metrics import (
     register_engine,
     register_history,
@@ -41,7 +38,8 @@ from streamer.server.metrics import (
     register_process,
 )
 from streamer.settings.load import default_token_path
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 from streamer.setup.loading import device_settings, load_chosen
 from streamer.setup.models import Models, unless_stopped
 from streamer.version import __version__
@@ -121,7 +119,8 @@ class Daemon:
         self._server: Server | None = None
         # Clients wait for it: a daemon that the first of them has started is to serve that one.
         self._ready = asyncio.Event()
-        self._streams = ClientStreams(settings, history, self._ready)
+        self._backend = LocalBackend(settings, history, self._ready)
+        self._streams = ClientStreams(settings.server, self._backend)
         models = Models(settings.model, lambda name: _load_beside(settings, name))
         self._recordings = Recordings(settings, models, self._ready)
 
@@ -145,12 +144,15 @@ class Daemon:
             raise ConfigError(
                 "--to sends the text of the daemon's own input, and --input is none: name one, or drop --to"
             )
-        outputs = Outputs(settings.outputs, subtitle_options(settings))
+        outputs = Outputs(settings)
         if source is not None:
             name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
             keep = history.keeper(source=source.name) if history is not None else None
             keep_audio = history.audio_keeper(name) if history is not None else no_audio
             log = EventLog(name, settings.server.history_events, keep)
+            if self._captions:
+                terminal = DaemonTerminal(Console(), corrections=self._corrections, own_stderr=standard_error)
+                outputs.draw(terminal, limit=settings.server.history_events)
             log.subscribe(outputs.handle)
             self.input = OwnInput(settings, source, log, keep_audio)
         registry = CollectorRegistry()
@@ -162,8 +164,7 @@ class Daemon:
             streams=self._streams,
             health=self._health,
             is_live=lambda: not self._stuck(),
-            feed=self.input.log if self.input is not None else None,
-            input_now=lambda: self.input.session if self.input is not None else None,
+            input=self.input,
             recordings=self._recordings,
             history=self._history,
         )
@@ -173,8 +174,7 @@ class Daemon:
         url = await server.start()
         watching = asyncio.create_task(self._feed_watchdog())
         try:
-            with self._drawn():
-                await self._transcribe(server, url, registry)
+            await self._transcribe(server, url, registry)
         finally:
             watching.cancel()
             self._ready.set()
@@ -203,7 +203,7 @@ class Daemon:
         engine.start()
         watch_beside_live(model, engine.wait_idle)
         self._enrichment = PostProcessing(settings, model, engine)
-        self._streams.serve_with(engine, model, self._enrichment)
+        self._backend.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
         self._ready.set()
         await server.serve_model(model.name, model.tokenizer.known_languages)
@@ -270,7 +270,7 @@ class Daemon:
             front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)
-                self._streams.reload(front)
+                self._streams.settings = front
             take_glossary()
             set_levels(settings.log)
             self._reloaded = settings
@@ -322,13 +322,6 @@ class Daemon:
         engine = self._engine.failing if self._engine is not None else ""
         ended = str(own.failure) if own is not None and own.failure is not None else ""
         return (own.failing if own is not None else "") or engine or ended
-
-    def _drawn(self) -> contextlib.AbstractContextManager[None]:
-        """Draw the input's captions in the terminal meanwhile, if there are any to draw."""
-        if self.input is None or not self._captions:
-            return contextlib.nullcontext()
-        sink = TerminalSink(Console(), corrections=self._corrections, own_stderr=standard_error)
-        return drawn_captions(self.input.log, sink)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

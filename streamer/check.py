@@ -6,6 +6,7 @@ from streamer.after.correct.glossary import read_terms
 from streamer.after.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError
+from streamer.extras import requires
 from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
 from streamer.whisper.options import check_decoding
@@ -25,11 +26,12 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
         read_enrolled(enrolled_folder(settings.speakers.enrolled))
     check_decoding(settings, streaming=streaming)
     if settings.correction.glossary:
+        for module in ("doublemetaphone", "rapidfuzz"):
+            requires(module, extra="glossary", purpose="--glossary")
         read_terms(Path(settings.correction.glossary))
-    if settings.correction.to:
-        from streamer.plugins.completions import completions_url  # it takes 0.1 s, which others need not wait
-
-        completions_url(settings.correction.to)
+    for part in settings.plugins:
+        if callable(check := getattr(part, "check", None)):
+            check()
     lines = settings.output
     if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
         raise ConfigError(

@@ -19,16 +19,13 @@ from typing import Any, NoReturn
 
 from streamer import log
 from streamer.commands.invocation import Invocation
-from streamer.commands.table import COMMANDS, GROUPS, Subcommand
+from streamer.commands.table import GROUPS, Subcommand, commands
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import StreamerError
 from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
-from streamer.settings.load import REMOVED
+from streamer.settings.registry import SETTINGS
 from streamer.version import __version__
-
-# Why each flag of an earlier version is gone. All of these were switches.
-_REMOVED_FLAGS = {f"--{no}{name.partition('.')[2]}": reason for name, reason in REMOVED.items() for no in ("", "no-")}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -84,8 +81,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if unknown:
         command: _Parser = args.parser
         flag = unknown[0].partition("=")[0]
-        if flag in _REMOVED_FLAGS:
-            command.error(f"{flag} was removed: {_REMOVED_FLAGS[flag]}")
         command.error(f"unrecognized argument: {unknown[0]}{_meant(flag, command.flags())}")
     return args
 
@@ -94,7 +89,7 @@ class _Parser(argparse.ArgumentParser):
     """A parser that shows an example of its command, and suggests what a misspelt word should be."""
 
     def format_help(self) -> str:
-        lines = (f"streamer {command.name} {command.example}".rstrip() for command in COMMANDS)
+        lines = (f"streamer {command.name} {command.example}".rstrip() for command in commands())
         example = next(line for line in lines if f"{line} ".startswith(f"{self.prog} "))
         return f"{super().format_help()}\nexample: {example}\n"
 
@@ -125,7 +120,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"streamer {__version__}")
     _add_debug(parser, default=False)
     groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    for command in COMMANDS:
+    for command in commands():
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
             made = groups[""].add_parser(
@@ -133,7 +128,7 @@ def make_parser() -> _Parser:
             )
             groups[group] = made.add_subparsers(metavar="ACTION", required=True)
         description = f"{_sentence(command.summary)} {command.more}"
-        made = groups[group].add_parser(name, help=command.summary, description=description, allow_abbrev=False)
+        made = groups[group].add_parser(name, help=command.help, description=description, allow_abbrev=False)
         made.set_defaults(run_command=command, parser=made)
         # SUPPRESS: a flag before the command must not be undone by its absence after it.
         _add_debug(made, default=argparse.SUPPRESS)
@@ -158,6 +153,7 @@ def _add_arguments(parser: _Parser, command: Subcommand) -> None:
             add_flags(parser, flag)
         else:
             parser.add_argument(*flag.names, **flag.how)
+    add_flags(parser, *(name for name, setting in SETTINGS.items() if command.name in setting.commands))
     if command.decoding != "none":
         add_decoding_flags(parser, streaming=command.decoding == "live")
 

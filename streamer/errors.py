@@ -3,6 +3,7 @@
     StreamerError                 it failed while running (exit code 1)
     +-- UsageError                wrong usage or configuration (exit code 2)
     |   +-- ConfigError           a setting: unknown, of the wrong type, out of range
+    |   |   +-- MissingExtraError     an option whose package is not installed
     |   +-- AudioFileError        an audio file that is missing, empty or not audio
     |   +-- ModelError            a model directory with a missing or mismatched part
     |   |   +-- UnknownModelError   a model that is not here, or that requests may not name
@@ -56,6 +57,26 @@ class UsageError(StreamerError):
 
 class ConfigError(UsageError):
     code: ClassVar[str] = "config"
+
+
+class MissingExtraError(ConfigError):
+    """An option whose package is not installed, since it belongs to an extra (pyproject.toml)."""
+
+    def __init__(self, package: str, extra: str, purpose: str) -> None:
+        """Take the package, an extra that brings it, and what needs it, such as `--grammar`."""
+        super().__init__(package, extra, purpose)
+        self.package = package
+        self.extra = extra
+        self.purpose = purpose
+
+    @property
+    def remedy(self) -> str:
+        """The command that installs it."""
+        # In double quotes, which mean the same to every shell, Windows' among them.
+        return f'pip install "streamer-captions[{self.extra}]"'
+
+    def __str__(self) -> str:
+        return f"{self.package} is not installed: expected for {self.purpose}; {self.remedy}"
 
 
 class AudioFileError(UsageError):

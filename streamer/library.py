@@ -17,7 +17,8 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.offline import transcribe as transcribe_recording
-from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import AUTO, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.setup.auto import choose_model
 from streamer.whisper.device.devices import DeviceSettings

@@ -6,10 +6,11 @@ All of it is off unless the settings ask for it, and no caption waits for it.
 import logging
 import math
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from streamer import entry_points
 from streamer.after.correct.corrector import Corrector
 from streamer.after.correct.pipeline import Corrections, FinalsOfSession
 from streamer.after.correct.spelling import Glossary, Spelling
@@ -162,21 +163,11 @@ def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
 
 
 def _correctors(settings: Settings, model: WhisperModel) -> list[Corrector]:
-    wanted = settings.correction
+    """Return what corrects finals: plug-ins (functions that make a `Corrector` or None), then the glossary."""
     glossary = open_glossary(settings, model)
-    correctors: list[Corrector] = []
-    if wanted.to:
-        from streamer.plugins.proofread.language_model import LanguageModel
 
-        correctors.append(
-            LanguageModel(
-                wanted.to,
-                model=wanted.to_model,
-                api_key=wanted.api_key,
-                deadline_s=wanted.deadline_s,
-                terms=lambda: glossary.texts if glossary is not None else (),  # those of now: it may be read again
-            )
-        )
-    if glossary is not None:
-        correctors.append(glossary)
-    return correctors
+    def terms() -> Sequence[str]:
+        return glossary.texts if glossary is not None else ()  # those of now: it may be read again
+
+    made = [make(settings, terms) for make in entry_points.load_all("streamer.correctors", callable).values()]
+    return [corrector for corrector in (*made, glossary) if corrector is not None]

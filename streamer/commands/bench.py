@@ -9,27 +9,31 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
+import msgspec
 import openvino
 import psutil
 from rich.console import Console
 
 from streamer.audio.sources.file import check_audio, read_audio
-from streamer.bench.compare import Run, Runs, compare
-from streamer.bench.compare_table import print_comparison
-from streamer.bench.delays import word_delays
 from streamer.check import check_options
+from streamer.commands.figures import Run, figures, languages, print_figures
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
+from streamer.commands.terminal import notice
+from streamer.commands.words import word_delays
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
+from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.errors import InferenceError, TruncatedAudioError, UsageError
+from streamer.errors import InferenceError, MissingExtraError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
+from streamer.extras import requires
 from streamer.settings.table import Settings
 from streamer.setup.loading import load_chosen
 from streamer.setup.progress import show_files
 from streamer.version import __version__
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, speech
 
@@ -52,100 +56,93 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
     check_options(settings, streaming=True)
     paths = find_recordings(files) if files else [_sample()]
     check_recordings(paths)
-    beside = [path.with_suffix(".txt") for path in paths]
-    texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]
+    texts = _texts_beside(paths)
     check_target(json_path, "--json")
     begin_s = time.perf_counter()
     settings, model = load_chosen(settings)
-    found = Runs(name=model.name, runs=[], load_s=time.perf_counter() - begin_s)
-    with LiveCaptions(settings, model) as live, PeakMemory() as memory:
-        for path in paths:
-            found.runs.append(live.run(path))
-            found.peak_rss_mb = memory.peak_mb
+    load_s = time.perf_counter() - begin_s
+    engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
+    engine.start()
+    try:
+        with PeakMemory() as memory:
+            runs = [_play(path, engine, settings, model) for path in paths]
+        capacity = engine.load.capacity
+    finally:
+        engine.stop()
     # Without the text of each recording no rate of errors is theirs.
-    comparison = compare([path.name for path in paths], texts if len(texts) == len(paths) else [], [found])
-    print_comparison(comparison, console)
-    notes = []
-    if live.capacity is not None:
-        some = "one session" if live.capacity == 1 else f"{live.capacity} sessions"
+    found = figures(runs, texts if len(texts) == len(paths) else [])
+    found |= {"load_s": load_s, "peak_rss_mb": memory.peak_mb}
+    print_figures({model.name: found}, console)
+    if capacity is not None:
+        some = "one session" if capacity == 1 else f"{capacity} sessions"
         pace = f"with a decoding pass every {settings.stream.max_pace_s:g} s"
-        notes.append(f"This machine would keep at most {some} of unbroken speech in real time, {pace}.")
+        console.print(
+            f"This machine would keep at most {some} of unbroken speech in real time, {pace}.", highlight=False
+        )
     if not model.from_cache:
-        notes.append("Not all graphs were in the cache: the next load takes less time.")
-    for note in notes:
-        console.print(note, highlight=False)
+        console.print("Not all graphs were in the cache: the next load takes less time.", highlight=False)
     if json_path is not None:
-        facts = {
-            "versions": {
-                "streamer": __version__,
-                "openvino": openvino.get_version(),
-                "python": platform.python_version(),
-            },
-            "weights": model.weights,
-            "windows_s": list(model.runtime.windows_s),
-            "devices": dict(model.runtime.devices),
-            "from_cache": model.from_cache,
-            "sessions": live.capacity,
+        told = {
+            **_facts(model),
+            "sessions": capacity,
+            "language": languages(runs),
+            **found,
+            "recordings": [
+                {"name": path.name, **msgspec.to_builtins(run)} for path, run in zip(paths, runs, strict=True)
+            ],
         }
         with opened(json_path, "--json") as stream:
-            stream.write(comparison.to_json(**facts))
+            stream.write(msgspec.json.encode(told).decode() + "\n")
     return 0
 
 
-class LiveCaptions:
-    """The daemon's engine, which recordings are played to at real-time pace. Closed when the block is left."""
+def _facts(model: WhisperModel) -> dict[str, object]:
+    """Return what figures depend on."""
+    return {
+        "versions": {"streamer": __version__, "openvino": openvino.get_version(), "python": platform.python_version()},
+        "model": model.name,
+        "weights": model.weights,
+        "windows_s": list(model.runtime.windows_s),
+        "devices": dict(model.runtime.devices),
+        "from_cache": model.from_cache,
+    }
 
-    def __init__(self, settings: Settings, model: WhisperModel) -> None:
-        self._settings = settings
-        self._model = model
-        self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
 
-        # Sessions that this machine would keep in real time; None: not known.
-        self.capacity: int | None = None
+def _play(path: Path, engine: Engine[EncodedWindow], settings: Settings, model: WhisperModel) -> Run:
+    """Play a recording to an engine and wait for its last event. Raises StreamerError."""
+    log = EventLog(path.name, settings.server.history_events)
+    live = open_session(settings, model, log, SessionSource(kind=AudioKind.LIVE))
+    events: list[tuple[float, Event]] = []
+    ended = threading.Event()
 
-    def __enter__(self) -> Self:
-        self._engine.start()
-        return self
+    def keep(event: Event) -> None:
+        events.append((time.monotonic() - begin_s, event))
+        if isinstance(event, End) or (isinstance(event, Error) and event.fatal):
+            ended.set()
 
-    def __exit__(self, *_: object) -> None:
-        self._engine.stop()
-
-    def run(self, path: Path) -> Run:
-        """Play a recording and wait for its last event. Raises StreamerError."""
-        log = EventLog(path.name, self._settings.server.history_events)
-        live = open_session(self._settings, self._model, log, SessionSource(kind=AudioKind.LIVE))
-        events: list[tuple[float, Event]] = []
-        ended = threading.Event()
-
-        def keep(event: Event) -> None:
-            events.append((time.monotonic() - begin_s, event))
-            if isinstance(event, End) or (isinstance(event, Error) and event.fatal):
-                ended.set()
-
-        stats = self._engine.stats
-        computing_s = stats.encode_s + stats.decode_s
-        cpu_s, begin_s = time.process_time(), time.monotonic()
-        log.subscribe(keep)
-        self._engine.add(live)
-        try:
-            n_samples = _feed(live, path, begin_s, ended)
-            while not ended.wait(0.2):  # in steps, so that Ctrl-C gets through on every system
-                pass
-        finally:
-            live.close()
-        for _, event in events:
-            if isinstance(event, Error) and event.fatal:
-                raise InferenceError(f"{path}: {event.message}")
-        self.capacity = self._engine.load.capacity
-        finals = [event for _, event in events if isinstance(event, Final) and event.text]
-        return Run(
-            segments=[(final.start, final.text) for final in finals],
-            language=finals[0].language if finals else "",
-            audio_s=n_samples / SAMPLE_RATE,
-            wall_s=stats.encode_s + stats.decode_s - computing_s,
-            cpu_s=time.process_time() - cpu_s,
-            delays_s=word_delays(events),
-        )
+    stats = engine.stats
+    computing_s = stats.encode_s + stats.decode_s
+    cpu_s, begin_s = time.process_time(), time.monotonic()
+    log.subscribe(keep)
+    engine.add(live)
+    try:
+        n_samples = _feed(live, path, begin_s, ended)
+        while not ended.wait(0.2):  # in steps, so that Ctrl-C gets through on every system
+            pass
+    finally:
+        live.close()
+    for _, event in events:
+        if isinstance(event, Error) and event.fatal:
+            raise InferenceError(f"{path}: {event.message}")
+    finals = [event for _, event in events if isinstance(event, Final) and event.text]
+    return Run(
+        segments=[(final.start, final.text) for final in finals],
+        language=finals[0].language if finals else "",
+        audio_s=n_samples / SAMPLE_RATE,
+        wall_s=stats.encode_s + stats.decode_s - computing_s,
+        cpu_s=time.process_time() - cpu_s,
+        delays_s=word_delays(events),
+    )
 
 
 def _feed(live: SessionRunner, path: Path, begin_s: float, ended: threading.Event) -> int:
@@ -168,10 +165,11 @@ def _feed(live: SessionRunner, path: Path, begin_s: float, ended: threading.Even
 
 
 class PeakMemory:
-    """The highest resident memory of this process since the block was entered."""
+    """The highest resident memory of a process since the block was entered."""
 
-    def __init__(self) -> None:
-        self._process = psutil.Process()
+    def __init__(self, pid: int | None = None) -> None:
+        """Prepare; `pid` is a process's number (default: this one)."""
+        self._process = psutil.Process(pid)
         self._left = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
         self._peak_bytes = 0
@@ -195,7 +193,21 @@ class PeakMemory:
             self._measure()
 
     def _measure(self) -> None:
-        self._peak_bytes = max(self._peak_bytes, self._process.memory_info().rss)
+        with contextlib.suppress(psutil.Error):  # it has ended
+            self._peak_bytes = max(self._peak_bytes, self._process.memory_info().rss)
+
+
+def _texts_beside(paths: Sequence[Path]) -> list[str]:
+    """Return the texts in the files FILE.txt; none, with a notice, if word errors cannot be counted."""
+    beside = [path.with_suffix(".txt") for path in paths]
+    texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]
+    try:
+        if texts:
+            requires("rapidfuzz", extra="compare", purpose="counting word errors")
+    except MissingExtraError as error:
+        notice(str(error))
+        return []
+    return texts
 
 
 def _sample() -> Path:

@@ -9,7 +9,7 @@ from streamer.commands.invocation import Invocation
 from streamer.errors import UsageError
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema, settings_yaml
 from streamer.settings.load import config_path, default_config_path, given_values
-from streamer.settings.table import SETTINGS
+from streamer.settings.registry import SETTINGS
 
 
 def show(invocation: Invocation) -> int:

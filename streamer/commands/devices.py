@@ -11,7 +11,14 @@ from streamer.commands.terminal import make_table
 from streamer.errors import StreamerError
 from streamer.settings.table import ModelSettings, Settings
 from streamer.setup.loading import device_settings
-from streamer.whisper.device.devices import DeviceInfo, StagePlan, list_devices, own_properties, plan_stages
+from streamer.whisper.device.devices import (
+    SETTINGS_OF,
+    DeviceInfo,
+    StagePlan,
+    list_devices,
+    own_properties,
+    plan_stages,
+)
 
 
 def show_devices(settings: Settings, console: Console) -> int:
@@ -59,8 +66,9 @@ def _why(plan: StagePlan, device: str, model: ModelSettings, available: Sequence
         return f"model.npu_through_cpu: {plan.why(device, available)}"
     if plan.wanted == "AUTO":
         return plan.why(device, available)
-    own = getattr(model, f"{plan.stage}_device")
-    return f"model.{plan.stage}_device is {own}" if own else f"model.device is {model.device}"
+    setting = f"{SETTINGS_OF[plan.stage]}_device"
+    own = getattr(model, setting)
+    return f"model.{setting} is {own}" if own else f"model.device is {model.device}"
 
 
 def _show_microphones(console: Console) -> None:

@@ -19,7 +19,6 @@ import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from streamer.commands.apart import apart
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError
@@ -30,6 +29,11 @@ from streamer.version import __version__
 
 # For which an answer is waited for: the first question to a driver may make it start.
 TIMEOUT_S = 60.0
+
+# What the process of a check runs.
+ANSWER = """import json, sys; sys.path[:] = json.loads(sys.argv[1])
+from streamer.commands.doctor import answer
+answer()"""
 
 # Columns of the table at most: a longer line is hard to read.
 TABLE_WIDTH = 110
@@ -162,7 +166,7 @@ def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> 
     """Run a check in another process. If it crashes or hangs, the only finding is a problem of the check's name."""
     try:
         process = subprocess.Popen(  # noqa: S603 - this very program
-            apart("streamer.commands.doctor:answer"),
+            [sys.executable, "-I", "-c", ANSWER, json.dumps(sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,8 @@ from pathlib import Path
 from streamer import log
 from streamer.errors import UsageError
 from streamer.settings.load import load_settings
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,8 @@ def daemon_address(url: str | None, token: str, fingerprint: str, settings: Sett
     place = host_port(own_host(server.host or "127.0.0.1"), server.port or DEFAULT_PORT)
     if server.tls == "self-signed" or (server.tls != "off" and server.tls_certificate):
         # Late, as few need it.
-        from streamer.server.tls import certificate_path, fingerprint_of
+        from streamer.server.certificates import fingerprint_of
+        from streamer.server.tls import certificate_path
 
         place = f"wss://{place}"
         with contextlib.suppress(ConfigError):  # another user's

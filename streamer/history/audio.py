@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,10 +21,8 @@ from streamer.audio.pcm import to_int16
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import End, Event, Final, Gap
+from streamer.history.file import HistoryFile
 from streamer.outside import one_line
-
-if TYPE_CHECKING:
-    from streamer.history.history import History
 
 logger = logging.getLogger(__name__)
 
@@ -74,11 +71,18 @@ class _Piece:
     blocks: list[Int16Array] = field(default_factory=list)
 
 
+# Executes a statement with values on a history's file, after the events that wait are written.
+Change = Callable[[str, dict[str, object] | tuple[object, ...]], None]
+
+
 class AudioKeeper:
     """Writes audio into a history, in a thread. Sessions never wait for it; what cannot be written is lost."""
 
-    def __init__(self, history: "History") -> None:
+    def __init__(
+        self, history: HistoryFile, change: Callable[[str, dict[str, object] | tuple[object, ...]], None]
+    ) -> None:
         self._history = history
+        self._change = change
         self._thread = ThreadPoolExecutor(1, "keep audio")
         self._closed = False
         # Why audio is not kept at present; empty while it is.
@@ -145,7 +149,7 @@ class AudioKeeper:
                 )
             data = opus.encode(np.concatenate(piece.blocks))
             row = {"session": session, "at": piece.at, "start": piece.start, "end": piece.end, "opus": data}
-            self._history.change(_INSERT, row)
+            self._change(_INSERT, row)
         except Exception as error:  # noqa: BLE001 - audio that comes later may be written
             self._fail(one_line(error))
             if self._closed:  # the daemon's end does not wait for each of many pieces
@@ -163,7 +167,7 @@ class AudioKeeper:
             rest = np.concatenate(piece.blocks)[max(0, end - piece.start) :]
             self._open[session] = _Piece(max(end, piece.start), piece.at, piece.end, [rest])
         try:
-            self._history.change(_DROP, (session, end, start))
+            self._change(_DROP, (session, end, start))
         except Exception as error:  # noqa: BLE001 - as above
             logger.warning("audio that was cleared could not be deleted from the history: %s", one_line(error))
 
@@ -176,7 +180,7 @@ class AudioKeeper:
 
 
 def find_spans(
-    history: "History", session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
+    history: HistoryFile, session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
 ) -> list[tuple[int, int]]:
     """Return where a session's audio is kept, oldest first, of pieces that have some between two positions.
 
@@ -192,7 +196,7 @@ def find_spans(
     return spans
 
 
-def read(history: "History", session: str, start: int, end: int) -> Iterator[Float32Array]:
+def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[Float32Array]:
     """Yield the audio of a session between two positions, 16 kHz mono; silence stands for what is missing."""
     for number, first, last in _find_pieces(history, session, start, end):
         with history.opened() as connection:
@@ -208,7 +212,7 @@ def read(history: "History", session: str, start: int, end: int) -> Iterator[Flo
     yield np.zeros(end - start, dtype=np.float32)
 
 
-def _find_pieces(history: "History", session: str, start: int, end: int) -> list[tuple[int, int, int]]:
+def _find_pieces(history: HistoryFile, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
     """Return number, start and end of the pieces that have audio between two positions, oldest first."""
     with history.opened() as connection:
         if connection.execute(_TABLE).fetchone() is None:  # an earlier version wrote the file

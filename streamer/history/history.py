@@ -22,10 +22,11 @@ import platformdirs
 
 from streamer import events as types
 from streamer.engine.eventlog import Keep, KeepAudio, no_audio
-from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
+from streamer.errors import ConfigError, HistoryError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.history import audio as history_audio
 from streamer.history.audio import AudioKeeper
+from streamer.history.file import LOCK_TIMEOUT_S, HistoryFile, connect, locked
 from streamer.languages import WITHOUT_SPACES
 from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import one_line, printable
@@ -38,8 +39,6 @@ AUTO = "auto"  # the setting that puts the file into the user's data directory
 APPLICATION_ID = 0x53545248  # "STRH", which distinguishes a history from other programs' databases
 VERSION = 2
 
-LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
-READERS_TIMEOUT_S = 1.0  # for programs that look whether a daemon writes, when one starts
 PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored; then it is published before
 RETRY_S = 2.0  # between attempts to write while writing fails
 TIDY_S = 60.0  # between two deletions of the oldest events
@@ -181,7 +180,7 @@ class _Entry:
     publish: Callable[[], None]  # publishes the event if it is not published yet
 
 
-class History:
+class History(HistoryFile):
     """A file of sessions, with their finals and gaps. Any thread may call any method.
 
     After `start` a thread writes the file. An event is published when it is in the file, so that it survives a crash of
@@ -192,7 +191,7 @@ class History:
 
     def __init__(self, path: Path) -> None:
         """Name a file; it is not opened yet."""
-        self.path = path
+        super().__init__(path)
         # Attempts to write that failed; events that are lost, since too many waited.
         self.n_failures = self.n_lost = 0
         # Guards the fields below, and notifies the thread of changes.
@@ -224,8 +223,8 @@ class History:
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.path.touch(mode=0o600)
-                stack.enter_context(_locked(self.path))
-                connection = stack.enter_context(contextlib.closing(_connect(self.path)))
+                stack.enter_context(locked(self.path))
+                connection = stack.enter_context(contextlib.closing(connect(self.path)))
                 _check_schema(connection, self.path, create=True)
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
                 if mode != "wal":
@@ -243,7 +242,7 @@ class History:
         self._closed = False
         self._thread = threading.Thread(target=self._write_all, args=arguments, name="write history", daemon=True)
         self._thread.start()
-        self.audio = AudioKeeper(self) if audio else None
+        self.audio = AudioKeeper(self, self.change) if audio else None
         return self
 
     def keeper(self, *, source: str, own: bool = True) -> Keep:
@@ -364,20 +363,6 @@ class History:
         with self.opened() as connection:
             _check_schema(connection, self.path)
 
-    @property
-    def in_use(self) -> bool:
-        """Whether a daemon writes the file now. No lock file is created: the caller may only want to read."""
-        if not _lock_path(self.path).exists():
-            return False
-        try:
-            # A shared lock, for a moment, for which `_locked` waits.
-            uri = f"{_lock_path(self.path).absolute().as_uri()}?mode=ro"
-            with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
-                connection.execute("SELECT * FROM sqlite_master").fetchall()
-        except (OSError, sqlite3.Error):
-            return True  # or unknown: this user may not read the lock
-        return False
-
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
         """Return sessions, the newest first, of those with a number below `before`.
 
@@ -496,17 +481,6 @@ class History:
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         return int(n_deleted)
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
-        try:
-            with contextlib.closing(_connect(self.path)) as connection:
-                yield connection
-        except (sqlite3.Error, ProtocolError, msgspec.DecodeError, TypeError) as error:
-            raise HistoryError(
-                f"the history {self.path} cannot be used ({one_line(error)}): is it damaged, or the disk full?"
-            ) from None
-
 
 @contextlib.contextmanager
 def open_history(settings: ServerSettings) -> Iterator[History | None]:
@@ -543,47 +517,6 @@ def utc(at: float) -> str:
 def shown_time(at: float) -> float:
     """Return a wall-clock time, or the nearest that can be shown."""
     return min(max(at, 0.0), _LAST_TIME)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing file. `with connection` is one transaction."""
-    connection = sqlite3.connect(
-        f"{path.absolute().as_uri()}?mode=rw",
-        timeout=LOCK_TIMEOUT_S,
-        isolation_level="IMMEDIATE",
-        check_same_thread=False,
-        uri=True,
-    )
-    connection.row_factory = sqlite3.Row
-    # NORMAL: committed data survives a crash of the program; a power cut may lose a minute.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    connection.execute("PRAGMA secure_delete = ON")  # deleted text is overwritten
-    return connection
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Lock a history for writing in a block. Raises ConfigError if another daemon writes it.
-
-    The lock is on an empty database beside the file: SQLite locks files on all systems, until the process ends.
-    """
-    beside = _lock_path(path)
-    beside.touch(mode=0o600)
-    connecting = sqlite3.connect(beside, timeout=READERS_TIMEOUT_S, check_same_thread=False)
-    with contextlib.closing(connecting) as connection:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            raise ConfigError(
-                f"the history {path} is in use by another daemon: name another file in server.history, or stop it"
-            ) from None
-        yield
-
-
-def _lock_path(path: Path) -> Path:
-    return path.with_name(path.name + "-lock")
 
 
 def _check_schema(connection: sqlite3.Connection, path: Path, *, create: bool = False) -> None:

@@ -7,22 +7,23 @@ last of them, so that a wrong one leaves out what comes before it.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from itertools import pairwise
 
 import numpy as np
-from rapidfuzz import fuzz, utils
 
 from streamer.arrays import BoolArray
 from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, SAMPLE_RATE
 from streamer.offline.segments import Segment
 from streamer.settings.table import DecodingSettings
+from streamer.whisper.plausible import without_marks
 from streamer.whisper.result import TimedWord
 
 LEAST_FRAMES = FRAMES_PER_SECOND  # of speech without text, to be transcribed again
 LEAST_HOLE_FRAMES = 2 * FRAMES_PER_SECOND  # of it between words, whose times are less sure
 LONGEST_WORD_SAMPLES = SAMPLE_RATE  # times leave nothing between words: a longer one reaches over what is left out
 PAD_FRAMES = 20  # before and after it, as far as no other segment has them
-MOST_ALIKE_PERCENT = 75  # of characters that a passage's text may share with its window's
+MOST_ALIKE = 0.75  # of characters that a passage's text may share with its window's
 LEAST_TOKENS_PER_SECOND = 1.0  # of text; people speak at 2 to 5 words a second
 LONGEST_PIECE_FRAMES = 10 * FRAMES_PER_SECOND  # of a passage that is transcribed again
 
@@ -116,10 +117,14 @@ def _shortened(word: TimedWord) -> TimedWord:
 
 def repeats(text: str, others: str) -> bool:
     """Return whether other segments have a passage's text already: then their times are wrong, not their words."""
-    return (
-        bool(text and others)
-        and fuzz.partial_ratio(text, others, processor=utils.default_process) >= MOST_ALIKE_PERCENT
-    )
+    short, long = sorted((without_marks(text), without_marks(others)), key=len)
+    if not short:
+        return False
+    # Each piece that both have says where in the longer text the shorter one may begin.
+    blocks = SequenceMatcher(None, short, long, autojunk=False).get_matching_blocks()
+    places = {max(0, block.b - block.a) for block in blocks}
+    alike = (SequenceMatcher(None, short, long[at : at + len(short)], autojunk=False).ratio() for at in places)
+    return any(ratio >= MOST_ALIKE for ratio in alike)
 
 
 def is_trusted(segment: Segment, settings: DecodingSettings) -> bool:

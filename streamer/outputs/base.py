@@ -8,7 +8,8 @@ from streamer.events import Event
 class Sink(Protocol):
     """Handles the events of one session in order. Called from one thread at a time.
 
-    A sink may also have `tick()`, which is called about once a second while no event comes, and may raise OSError.
+    A sink may also have `tick()`, which is called about once a second while no event comes, and may raise OSError; and
+    `live`, which is true if older captions are useless to its viewers.
     """
 
     def handle(self, event: Event) -> None:

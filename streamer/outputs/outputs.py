@@ -1,4 +1,4 @@
-"""`--to`: outputs with a bounded queue and a thread each, so that none delays captions."""
+"""The terminal and the outputs of `--to`, with a bounded queue and a thread each, so that none delays captions."""
 
 import functools
 import itertools
@@ -11,17 +11,20 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from streamer import entry_points
 from streamer.errors import ConfigError, RefusalError, StreamerError
 from streamer.events import Event, Final, Partial, Speech
 from streamer.outputs.base import Sink
 from streamer.outputs.files import FORMATS, GrowingFile
-from streamer.outputs.subtitles.cues import SubtitleOptions
+from streamer.outputs.subtitles import subtitle_options
+from streamer.outputs.target import Target
 from streamer.outside import one_line, printable
-from streamer.settings.table import OutputsSettings
+from streamer.settings.table import Settings
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("obs", "zoom", "youtube", "webhook", "hls", "file")
+# Entry points of plug-ins' outputs: functions that make a sink of a `Target`.
+GROUP = "streamer.outputs"
 
 MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
 MAX_WAITING_LIVE = 100  # some minutes; older captions are useless for live viewers
@@ -30,15 +33,14 @@ MAX_DELAY_S = 30.0
 TICK_S = 1.0
 MAX_REFUSALS = 5  # attempts with one event that the other side refuses
 CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
-MAX_SECRET_BYTES = 65_536
 CLOCK_EVENTS = 64  # newest events that relate the audio to the clock
 
 
 class Outputs:
     """All outputs of the daemon's own input."""
 
-    def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
-        """Prepare what the settings name, subtitles with the options `lines`; nothing is sent. Raises ConfigError."""
+    def __init__(self, settings: Settings) -> None:
+        """Prepare what the settings name; nothing is sent. Raises ConfigError."""
         # Unix time of the audio's start according to each of the newest events, and to the earliest of these. It
         # changes, since the audio does not include time in which the computer slept.
         self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
@@ -46,23 +48,26 @@ class Outputs:
 
         self.all: list[Output] = []
         counts: Counter[str] = Counter()
-        for text in settings.to:
+        for text in settings.outputs.to:
             kind, argument = parse_target(text)
-            name = printable(Path(argument).name) if kind in ("hls", "file") else kind
+            name = printable(Path(argument).name) if kind == "file" else kind
             counts[name] += 1
             name += f" ({counts[name]})" if counts[name] > 1 else ""
-            limit = MAX_WAITING_LIVE if kind in ("obs", "zoom", "youtube") else MAX_WAITING
-            sink = self._make_sink(kind, argument, settings, lines or SubtitleOptions())
+            sink = self._make_sink(kind, argument, settings)
+            limit = MAX_WAITING_LIVE if getattr(sink, "live", False) else MAX_WAITING
             self.all.append(Output(name, sink, limit=limit))
 
+    def draw(self, terminal: Sink, *, limit: int) -> None:
+        """Show captions in a terminal, too, which misses no event before `limit` of them wait."""
+        self.all.append(Output("terminal", terminal, limit=limit, partials=True))
+
     def handle(self, event: Event) -> None:
-        """Pass the next event to all outputs, except partials. Never blocks, so that an event log may call it."""
+        """Pass the next event to all outputs. Never blocks, so that an event log may call it."""
         if isinstance(event, Partial | Final | Speech):
             self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
             self._began = min(self._beginnings)
-        if not isinstance(event, Partial):
-            for output in self.all:
-                output.handle(event)
+        for output in self.all:
+            output.handle(event)
 
     def said_at(self, position_s: float) -> float:
         """Return the Unix time at which a second of the session's live audio was recorded, to some 0.2 s."""
@@ -74,27 +79,14 @@ class Outputs:
         with ThreadPoolExecutor(len(self.all) or 1) as pool:
             list(pool.map(lambda output: output.close(deadline), self.all))
 
-    def _make_sink(self, kind: str, argument: str, settings: OutputsSettings, lines: SubtitleOptions) -> Sink:
-        """Make the sink of one output; modules that few need are imported here."""
+    def _make_sink(self, kind: str, argument: str, settings: Settings) -> Sink:
+        lines = subtitle_options(settings)
         if kind == "file":
             return GrowingFile(Path(argument), lines)
-        if kind == "hls":
-            from streamer.plugins.hls import Hls
-
-            return Hls(Path(argument), lines, self.said_at)
-        url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
-        if kind == "obs":
-            from streamer.plugins.obs import Obs
-
-            password = read_secret(settings.obs_password, "outputs.obs_password")
-            return Obs(url, password=password, text_source=settings.obs_text_source)
-        from streamer.plugins.web import Webhook, YouTube, Zoom
-
-        if kind == "zoom":
-            return Zoom(url)
-        if kind == "youtube":
-            return YouTube(url, self.said_at)
-        return Webhook(url, read_secret(settings.webhook_secret, "outputs.webhook_secret"))
+        make: Callable[[Target], Sink] | None = entry_points.load(GROUP, kind, callable)
+        if make is None:
+            raise ConfigError(f"--to {kind} cannot be used: its plug-in is broken; the warning above says why")
+        return make(Target(argument=argument, settings=settings, lines=lines, said_at=self.said_at))
 
 
 class Output:
@@ -106,12 +98,23 @@ class Output:
     """
 
     def __init__(
-        self, name: str, sink: Sink, *, limit: int = MAX_WAITING, first_delay_s: float = FIRST_DELAY_S
+        self,
+        name: str,
+        sink: Sink,
+        *,
+        limit: int = MAX_WAITING,
+        partials: bool = False,
+        first_delay_s: float = FIRST_DELAY_S,
     ) -> None:
-        """Start the thread; `name` is the output's name in log and metrics."""
+        """Start the thread.
+
+        name : the output's name in log and metrics
+        partials : whether the sink gets partials, too, except those that are outdated when its turn comes
+        """
         self.name = name
         self._sink = sink
         self._limit = limit
+        self._partials = partials
         self._first_delay_s = first_delay_s
         # Accepted finals, dropped finals, failed attempts.
         self.n_sent = self.n_dropped = self.n_failures = 0
@@ -130,9 +133,15 @@ class Output:
 
     def handle(self, event: Event) -> None:
         """Queue an event. Never blocks; if the queue is full, the oldest event is dropped."""
+        if isinstance(event, Partial) and not self._partials:
+            return
         with self._changed:
             if self._ending.is_set():
                 return
+            if self._partials and isinstance(event, Partial | Final):
+                outdated = (other for other in self._waiting if isinstance(other, Partial))
+                if (partial := next(outdated, None)) is not None and partial.segment <= event.segment:
+                    self._waiting.remove(partial)
             self._waiting.append(event)
             if len(self._waiting) > self._limit:
                 self._drop(self._waiting.popleft())
@@ -243,25 +252,9 @@ def _has_text(event: Event) -> bool:
 def parse_target(text: str) -> tuple[str, str]:
     """Read the kind and the argument of `--to`. Raises ConfigError, which repeats no argument: it may be a secret."""
     kind, _, argument = text.partition(":")
-    if kind in KINDS:
+    if kind == "file" or kind in entry_points.names(GROUP):
         return kind, argument
     if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
         return "file", text
-    raise ConfigError(
-        f"--to {kind!r:.60} is not an output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file ending in"
-        f" {', '.join(FORMATS)}"
-    )
-
-
-def read_secret(text: str, name: str) -> str:
-    """Return the value of a setting, or of the file that it names as `@FILE`. Raises ConfigError."""
-    if not text.startswith("@"):
-        return text
-    try:
-        with Path(text[1:]).open("rb") as file:
-            return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ConfigError(
-            f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
-        ) from None
+    kinds = ", ".join((*entry_points.names(GROUP), f"or a file ending in {', '.join(FORMATS)}"))
+    raise ConfigError(f"--to {kind!r:.60} is not an output: expected {kinds}")

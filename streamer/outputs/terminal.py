@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from streamer.outputs.screen import LATER_STYLE, Captions, Output
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import revised, speaker_of, turns
 from streamer.outside import printable
+
+logger = logging.getLogger(__name__)
 
 MAX_REMEMBERED = 50  # finals, for the corrections that are printed
 
@@ -75,12 +78,14 @@ class TerminalSink:
         """Leave on the terminal what does not change any more, and the cursor below it."""
         if self._captions is None or not self._started:
             return
-        with self._lock:
-            self._started = False
-            self._write(self._captions.close(*self._console.size))
-            self._console.show_cursor(True)
-        # Without the lock: who writes to standard error now may wait for it.
-        self._owned.close()
+        try:
+            with self._lock:
+                self._started = False
+                self._write(self._captions.close(*self._console.size))
+                self._console.show_cursor(True)
+        finally:
+            # Without the lock: who writes to standard error now may wait for it.
+            self._owned.close()
 
     def _correction(self, event: Event) -> str:
         """Return the line that is printed for an event that corrects others; empty if none is."""
@@ -114,6 +119,30 @@ class TerminalSink:
                     self._console.control(item)
                 else:
                     self._console.print(item, end="", no_wrap=True, overflow="ignore", crop=False)
+
+
+class DaemonTerminal(TerminalSink):
+    """The terminal of a daemon, which goes on without it if it, or the program that reads its output, is gone."""
+
+    # Whether nothing can be written any longer.
+    _gone = False
+
+    def handle(self, event: Event) -> None:
+        if not self._gone:
+            self._try(lambda: super(DaemonTerminal, self).handle(event))
+
+    def close(self) -> None:
+        if not self._gone:
+            self._try(super().close)
+
+    def _try(self, write: Callable[[], None]) -> None:
+        try:
+            write()
+        except (OSError, ValueError) as error:  # the latter: the stream is closed
+            self._gone = True
+            logger.info("captions are no longer drawn (%s)", error)
+            with contextlib.suppress(OSError, ValueError):
+                super().close()  # gives standard error back
 
 
 class _Lines(io.TextIOBase):

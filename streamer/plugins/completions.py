@@ -16,7 +16,7 @@ import msgspec
 
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.outside import is_loopback, one_line
-from streamer.plugins.web import web_url
+from streamer.plugins.web.sinks import web_url
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_CHARS = 200_000  # a book's chapter; a longer reply is a loop

@@ -18,6 +18,7 @@ from streamer.events import Event, Final, Gap, Ready, Speech
 from streamer.outputs.files import replace
 from streamer.outputs.subtitles import SubtitleOptions
 from streamer.outputs.subtitles.timed import VttWriter
+from streamer.outputs.target import Target
 
 PLAYLIST = "captions.m3u8"
 SEGMENT_S = 6  # of Apple's authoring specification
@@ -28,6 +29,11 @@ CLOCK_EVENTS = 64
 
 # The first sample is time 0 of the video's clock, whose real relation to the audio is unknown.
 _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
+
+
+def make(target: Target) -> "Hls":
+    """Return the sink of `--to hls:DIR`. Raises ConfigError."""
+    return Hls(Path(target.argument), target.lines, target.said_at)
 
 
 class Hls:

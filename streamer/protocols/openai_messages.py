@@ -126,12 +126,6 @@ class SessionConfig(msgspec.Struct, frozen=True):
             raise InvalidRequestError("invalid_value", str(error), "session.audio.input.transcription") from None
         return updated
 
-    def flat(self) -> dict[str, Any]:
-        """Return the configuration in its older shape."""
-        own = msgspec.to_builtins(self.audio.input)
-        own["format"] = {new: old for old, new in _FLAT_FORMATS.items()}[own["format"]["type"]]
-        return {**{old: own[new] for old, new in _FLAT.items()}, "include": self.include}
-
     def options(self) -> SessionOptions:
         """Return the options of our session."""
         text = self.audio.input.transcription or TranscriptionConfig()
@@ -163,24 +157,6 @@ def _merge(old: object, new: object) -> object:
     return {**old, **{key: _merge(old.get(key), value) for key, value in new.items()}}
 
 
-# Older names of the fields of `audio.input` and of the formats.
-_FLAT = {
-    "input_audio_format": "format",
-    "input_audio_transcription": "transcription",
-    "input_audio_noise_reduction": "noise_reduction",
-    "turn_detection": "turn_detection",
-}
-_FLAT_FORMATS = {"pcm16": "audio/pcm", "g711_ulaw": "audio/pcmu", "g711_alaw": "audio/pcma"}
-
-
-def from_flat(flat: dict[str, Any]) -> dict[str, Any]:
-    """Convert changes of the configuration from their older shape."""
-    own = {new: flat[old] for old, new in _FLAT.items() if old in flat}
-    if "format" in own:
-        own["format"] = {"type": _FLAT_FORMATS.get(str(own["format"]), own["format"])}
-    return {"audio": {"input": own}, **{key: flat[key] for key in ("include",) if key in flat}}
-
-
 # --- Messages ---------------------------------------------------------------------------------------------------------
 
 
@@ -201,10 +177,6 @@ class Update(_WithId, tag="session.update"):
     session: dict[str, Any]
 
 
-class FlatUpdate(Update, tag="transcription_session.update"):
-    """Change the configuration, in its older shape."""
-
-
 class Append(_WithId, tag="input_audio_buffer.append"):
     """Audio in the session's `format`; in JSON it is base64."""
 
@@ -219,7 +191,7 @@ class Clear(_WithId, tag="input_audio_buffer.clear"):
     """Discard the buffer."""
 
 
-ClientMessage = Update | FlatUpdate | Append | Commit | Clear
+ClientMessage = Update | Append | Commit | Clear
 
 _MESSAGES: msgspec.json.Decoder[ClientMessage] = msgspec.json.Decoder(ClientMessage)
 _ENVELOPES = msgspec.json.Decoder(_Envelope)

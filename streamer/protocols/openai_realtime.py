@@ -8,7 +8,6 @@ message is answered by an `error`, and the session continues.
 
 import itertools
 import math
-import re
 import secrets
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -21,15 +20,7 @@ from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Rea
 from streamer.protocols import adapter, openai_messages
 from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, say_json
 from streamer.protocols.native import StreamStart
-from streamer.protocols.openai_messages import (
-    Append,
-    Clear,
-    Commit,
-    FlatUpdate,
-    InvalidRequestError,
-    SessionConfig,
-    Update,
-)
+from streamer.protocols.openai_messages import Append, Clear, Commit, InvalidRequestError, SessionConfig, Update
 from streamer.protocols.text import OPENAI_MODELS, note_model
 
 MIN_COMMIT_S = 0.1
@@ -46,9 +37,7 @@ def make(query: adapter.Query, headers: Mapping[str, str]) -> "Realtime":
     intent = query.get("intent", "transcription")
     if intent != "transcription":
         raise UsageError(f"intent is {intent!r:.40}: expected transcription, this daemon does not converse")
-    # A browser cannot send the header, and has a subprotocol for it.
-    said = (headers.get("openai-beta", ""), headers.get("sec-websocket-protocol", ""), query.get("openai-beta", ""))
-    return Realtime(beta=any(re.search("realtime[=-]v1", text) for text in said))
+    return Realtime()
 
 
 @dataclass(slots=True)
@@ -80,9 +69,7 @@ class _Item:
 class Realtime(adapter.Adapter):
     """One client's connection."""
 
-    def __init__(self, *, beta: bool = False) -> None:
-        """Begin with the defaults; `beta`: the client uses the older shapes."""
-        self._beta = beta
+    def __init__(self) -> None:
         self._id = secrets.token_hex(8)
         self._n_events = 0
         self._session = SessionConfig()
@@ -115,9 +102,6 @@ class Realtime(adapter.Adapter):
             said = openai_messages.read_message(message)
             event_id = said.event_id
             match said:
-                case FlatUpdate(session=patch):
-                    self._beta = True
-                    return self._update(openai_messages.from_flat(patch), event_id)
                 case Update(session=patch):
                     return self._update(patch, event_id)
                 case Append(audio=audio):
@@ -328,10 +312,9 @@ class Realtime(adapter.Adapter):
         self._waiting.append(item)
         self._n_committed += 1
         self._buffer_s = max(self._buffer_s, end_s)
-        added = "conversation.item.created" if self._beta else "conversation.item.added"
         return [
             self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=item.previous),
-            self._say(added, item=_shown(item, None), previous_item_id=item.previous),
+            self._say("conversation.item.added", item=_shown(item, None), previous_item_id=item.previous),
         ]
 
     # Events.
@@ -347,10 +330,8 @@ class Realtime(adapter.Adapter):
             usage = {"type": "duration", "seconds": round(item.end_s - item.start_s, 3)}
             logprobs = self._logprobs(item.words)
             actions.append(self._say_of(item, "completed", transcript=text, usage=usage, **logprobs))
-        if not self._beta:
-            done = {"item": _shown(item, text), "previous_item_id": item.previous}
-            actions.append(self._say("conversation.item.done", **done))
-        return actions
+        done = {"item": _shown(item, text), "previous_item_id": item.previous}
+        return [*actions, self._say("conversation.item.done", **done)]
 
     def _say_invalid(self, error: InvalidRequestError, event_id: str | None) -> Say:
         return self._say(
@@ -362,8 +343,6 @@ class Realtime(adapter.Adapter):
 
     def _show(self, state: str) -> Action:
         session = {"id": f"sess_{self._id}", "object": "realtime.transcription_session", "expires_at": None}
-        if self._beta:
-            return self._say(f"transcription_session.{state}", session={**session, **self._session.flat()})
         return self._say(f"session.{state}", session={**session, **msgspec.structs.asdict(self._session)})
 
     def _say_of(self, item: _Item, what: str, **fields: object) -> Say:

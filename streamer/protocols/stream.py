@@ -3,8 +3,6 @@
 It is described in docs/protocol.md; `native` reads the messages.
 """
 
-import functools
-import logging
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,8 +26,6 @@ from streamer.protocols.adapter import (
 )
 from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_message
 
-logger = logging.getLogger(__name__)
-
 MAX_BAD_MESSAGES = 100  # on one connection; then the stream ends
 MAX_IGNORED_BYTES = 4096  # of a subscriber's message, which is ignored
 
@@ -37,7 +33,18 @@ MAX_IGNORED_BYTES = 4096  # of a subscriber's message, which is ignored
 _SEQ = re.compile(r"\d{1,15}", re.ASCII)
 
 
-class Captions(Adapter):
+class _Events(Adapter):
+    """Sends a session's events as they are."""
+
+    def on_event(self, event: Event) -> Sequence[Action]:
+        if isinstance(event, Error) and event.fatal:
+            self.fail(event)
+            self.hangup = Hangup(1003 if event.code == ProtocolError.code else self.hangup.code, event.code)
+        said = Say(event.to_json())
+        return [said, self.hangup] if isinstance(event, End) else [said]
+
+
+class Captions(_Events):
     """A subscriber of the daemon's own captions."""
 
     def __init__(self, query: Query) -> None:
@@ -52,31 +59,16 @@ class Captions(Adapter):
             return [Hangup(1009, "subscribers only read; audio goes to /v1/stream")]
         return []
 
-    def on_event(self, event: Event) -> Sequence[Action]:
-        if isinstance(event, Error) and event.fatal:
-            self.fail(event)
-            self.hangup = Hangup(1003 if event.code == ProtocolError.code else self.hangup.code, event.code)
-        said = Say(event.to_json())
-        return [said, self.hangup] if isinstance(event, End) else [said]
 
-
-class Stream(Captions):
+class Stream(_Events):
     """A client's audio in, its session's events out; the session may continue over another connection."""
 
     resumable = True
 
-    def __init__(self, query: Query) -> None:
-        super().__init__(query)
+    def __init__(self) -> None:
         # Whether a session was requested, and whether its audio is complete.
         self._opened = self._finished = False
         self._n_bad = 0
-
-    def begin(self) -> Sequence[Action]:
-        if self._session is None:
-            return []
-        warn_of_address()
-        self._opened = True
-        return [Resume(StreamResume(session=self._session, after=self._after or 0))]
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._finished:
@@ -137,13 +129,3 @@ def _position(query: Query) -> tuple[int | None, str | None]:
             f"after is {after[0]!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
         )
     return int(after[0]) if after else None, query.get("session", "") or None
-
-
-@functools.cache
-def warn_of_address() -> None:
-    """Warn once of clients that resume by their address."""
-    logger.warning(
-        "a client resumes its stream with ?session= in the address of /v1/stream, which proxies write into their logs:"
-        ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'
-        " address, so update the client"
-    )

@@ -20,7 +20,7 @@ from websockets.exceptions import InvalidState
 from websockets.frames import Frame
 
 from streamer.outside import one_line
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.tokens import AccessToken
 from streamer.server.ws import GONE_EVENT
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from streamer.engine.eventlog import EventLog, Subscription
 from streamer.events import End, Event
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.outbox import Outbox
 
 

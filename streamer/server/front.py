@@ -18,10 +18,10 @@ from streamer.outside import is_loopback
 from streamer.server import connection
 from streamer.server.access import Access
 from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
-from streamer.server.interfaces import Context, Services
+from streamer.server.context import Context, Services
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
-from streamer.server.routes import SOCKETS, make_app
+from streamer.server.routes import all_sockets, make_app
 from streamer.server.sockets import BACKLOG, UnixSocket, listen, url
 from streamer.server.ws import Close
 from streamer.server.wyoming import WyomingServer
@@ -66,7 +66,7 @@ class Server:
             settings=settings,
             access=Access.of(settings, default_token_file),
         )
-        self._state = State(context, {path: socket.max_message_bytes for path, socket in SOCKETS.items()})
+        self._state = State(context, {path: socket.max_message_bytes for path, socket in all_sockets().items()})
         self._config = uvicorn.Config(
             make_app(context),
             http=HttpProtocol,

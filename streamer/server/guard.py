@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamer.server import tokens
 from streamer.server.access import client_address, shown_token
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.limits import Refusal
 from streamer.server.responses import respond_error
 

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from streamer.protocols.native import Command
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.responses import respond, respond_error, respond_json
 
 logger = logging.getLogger(__name__)
@@ -85,13 +85,13 @@ class Pages:
 
     async def input(self, request: Request) -> Response:
         """Return the state of the daemon's own input, after a command for it if the path ends with one."""
-        if self._services.feed is None:
+        if self._services.input is None:
             text = (
                 "the daemon runs without an input of its own: a stream is commanded by messages in it,"
                 " or start the daemon with --input mic or a file"
             )
             return respond_error(HTTPStatus.NOT_FOUND, text)
-        own = self._services.input_now()
+        own = self._services.input.session
         command = request.url.path.rpartition("/")[2]
         if command in COMMANDS:
             if own is None:

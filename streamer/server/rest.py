@@ -13,11 +13,11 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from streamer.daemon.backend import RecordingQueue, Transcription
 from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
 from streamer.protocols.adapter import read_query
 from streamer.protocols.recordings import RecordedSegment
-from streamer.server.interfaces import RecordingQueue, Transcription
 from streamer.server.responses import HEADERS, respond, respond_json
 from streamer.server.uploads import Uploads, unless_gone
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
 
+from streamer import entry_points
 from streamer.errors import StreamerError, UsageError
 from streamer.protocols import deepgram, openai_realtime
 from streamer.protocols.adapter import Adapter, Query
@@ -26,8 +27,8 @@ from streamer.protocols.vosk import Vosk
 from streamer.server import runtime, tokens
 from streamer.server.access import chosen_subprotocol
 from streamer.server.accesslog import AccessLog
+from streamer.server.context import Context, OpenSocket
 from streamer.server.guard import Cors, Guard, RequireToken, respond_refusal
-from streamer.server.interfaces import Context, OpenSocket
 from streamer.server.limits import Refusal
 from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
 from streamer.server.responses import respond_error, respond_failure
@@ -47,7 +48,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 @dataclass(frozen=True, slots=True)
 class Socket:
-    """A protocol over WebSockets."""
+    """A protocol over WebSockets. Those of plug-ins (entry points `streamer.protocols`) name their `path`."""
 
     # Makes the adapter of a connection from its query and its headers (names in lower case). A UsageError is answered
     # with HTTP 400.
@@ -57,11 +58,13 @@ class Socket:
     # Most bytes of a message; 1 MiB: 5.5 s of stereo float audio at 24 kHz, more than a live client sends at a time.
     max_message_bytes: int = 2**20
 
+    path: str = ""
+
 
 # Address -> protocol of its WebSockets.
 SOCKETS: dict[str, Socket] = {
     CAPTIONS: Socket(lambda query, headers: Captions(query), "read"),
-    "/v1/stream": Socket(lambda query, headers: Stream(query)),
+    "/v1/stream": Socket(lambda query, headers: Stream()),
     "/v1/listen": Socket(deepgram.make_live),
     "/v1/realtime": Socket(openai_realtime.make, max_message_bytes=16 * 2**20),  # 15 MiB of base64, and JSON around it
     "/": Socket(lambda query, headers: Root()),
@@ -69,9 +72,16 @@ SOCKETS: dict[str, Socket] = {
 }
 
 
+def all_sockets() -> dict[str, Socket]:
+    """Return the protocols of all addresses, those of plug-ins too; none of these takes an address of ours."""
+    added = entry_points.load_all("streamer.protocols", lambda found: isinstance(found, Socket) and bool(found.path))
+    return {**{socket.path: socket for socket in added.values()}, **SOCKETS}
+
+
 def make_app(context: Context) -> ASGIApp:
     """Build the application."""
-    routes = list(_routes(context))
+    sockets = all_sockets()
+    routes = list(_routes(context, sockets))
 
     async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         paths = ", ".join(dict.fromkeys(route.path for route in routes if route.path not in PAGE_FILES))
@@ -79,7 +89,7 @@ def make_app(context: Context) -> ASGIApp:
         await respond_error(HTTPStatus.NOT_FOUND, message, path=scope["path"])(scope, receive, send)
 
     def max_body_bytes(scope: Scope) -> tuple[int, str]:
-        if _brings_recording(scope):
+        if _brings_recording(scope, sockets):
             return round(context.settings.max_upload_mb * 1e6), " (server.max_upload_mb)"
         return MAX_BODY_BYTES, ""
 
@@ -101,7 +111,7 @@ def make_app(context: Context) -> ASGIApp:
     return AccessLog(app, on_received=context.metrics.received_bytes.inc, on_sent=context.metrics.sent_bytes.inc)
 
 
-def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
+def _routes(context: Context, sockets: Mapping[str, Socket]) -> Iterator[Route | WebSocketRoute]:
     pages, transcripts, recordings = Pages(context), Transcripts(context.services.history), context.services.recordings
 
     def asking(scope: tokens.Scope, *, required: bool = True) -> list[Middleware]:
@@ -115,7 +125,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     yield Route("/healthz", pages.health, methods=["GET"], middleware=asking("read", required=False))
     yield http("GET", "/livez", None, pages.live)
     yield http("GET", "/metrics", "read", pages.metrics)
-    for path, socket in SOCKETS.items():
+    for path, socket in sockets.items():
         yield WebSocketRoute(path, partial(_open_socket, context, socket), middleware=asking(socket.needs))
         yield http("GET", path, socket.needs, partial(_explain, context))
     yield http("GET", "/v1/input", "read", pages.input)
@@ -136,18 +146,18 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
         yield http("POST", "/whisper/{model:path}", "stream", rest.whisper)
         yield http("POST", "/v1/listen", "stream", rest.listen)
     # A client that posts a recording to a WebSocket's address gets an explanation.
-    yield from (http("POST", path, socket.needs, partial(_explain, context)) for path, socket in SOCKETS.items())
+    yield from (http("POST", path, socket.needs, partial(_explain, context)) for path, socket in sockets.items())
 
 
-def _brings_recording(scope: Scope) -> bool:
+def _brings_recording(scope: Scope, sockets: Collection[str]) -> bool:
     """Return whether a request may have a large body. Errors are sent before it is read; uvicorn reads the rest."""
     path: str = scope["path"]
-    return scope.get("method") == "POST" and (path in SOCKETS or path.startswith(("/v1/audio/", "/whisper/")))
+    return scope.get("method") == "POST" and (path in sockets or path.startswith(("/v1/audio/", "/whisper/")))
 
 
 def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
     """Return why a request for a WebSocket's address is refused; None if it is not."""
-    if opening.url.path == CAPTIONS and context.services.feed is None:
+    if opening.url.path == CAPTIONS and context.services.input is None:
         text = (
             "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"
             " or start it with --input mic or a file"

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from typing import Protocol
 
 import msgspec
 from prometheus_client import Gauge
 from websockets.frames import CloseCode
 
+from streamer.daemon.streams import ClientStream
 from streamer.engine.eventlog import EventLog
 from streamer.errors import IdleError, StoppingError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Resumed
@@ -28,8 +29,8 @@ from streamer.protocols.adapter import (
     Say,
     Write,
 )
+from streamer.server.context import Context
 from streamer.server.follower import Follower
-from streamer.server.interfaces import Context, Holder, StreamSession
 from streamer.server.replay import earlier_events
 from streamer.server.ws import GONE, ClientGoneError, Close
 
@@ -85,7 +86,7 @@ class _Runtime:
         # How to close the connection, once that is known; and how instead of normally, when the daemon stops.
         self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._stopped: Close | None = None
-        self._stream: StreamSession | None = None
+        self._stream: ClientStream | None = None
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
@@ -94,8 +95,8 @@ class _Runtime:
         self._limit = "first_message_s"
         # Counts the connection.
         self._gauge: Gauge | None = None
-        # The connection that had the session before; and set once this connection no longer uses the session.
-        self._before: Holder | None = None
+        # Has the connection that had the session before leave it; set once this connection no longer uses the session.
+        self._before: Callable[[], Awaitable[None]] | None = None
         self._detached = asyncio.Event()
 
     async def run(self) -> Close:
@@ -114,7 +115,7 @@ class _Runtime:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
             if self._before is not None:
-                await self._before.give_way()
+                await self._before()
             if not self._adapter.resumable:
                 self._drop()
             if self._follower is not None:
@@ -134,10 +135,10 @@ class _Runtime:
         """Keep the session for its client, or abandon it; nothing if another connection has it."""
         if self._gauge is not None:
             self._gauge.dec()
-        stream = self._stream
-        if stream is not None and self._context.connections.get(stream.feed.session) is self:
-            del self._context.connections[stream.feed.session]
-            stream.keep() if keep else stream.abandon()
+        stream, streams, connections = self._stream, self._context.services.streams, self._context.connections
+        if stream is not None and connections.get(stream.feed.session) == self.give_way:
+            del connections[stream.feed.session]
+            streams.keep(stream) if keep else streams.abandon(stream)
         # Free the session now, not only at the next garbage collection.
         self._stream = self._follower = self._following = self._finishing = self._before = None
 
@@ -243,7 +244,7 @@ class _Runtime:
             case Follow(after, session):
                 self._follow_input(after, session)
 
-    async def _perform(self, stream: StreamSession, action: Action) -> None:
+    async def _perform(self, stream: ClientStream, action: Action) -> None:
         match action:
             case Write(audio):
                 await stream.write(audio)
@@ -255,13 +256,13 @@ class _Runtime:
                 except UsageError as error:
                     await self._take(self._adapter.unchanged(error))
             case Report(error):
-                stream.report(error)
+                stream.session.report(error)
             case Finish():
                 self._finish(stream)
 
     # The session.
 
-    async def _open(self, opening: Awaitable[StreamSession]) -> StreamSession | None:
+    async def _open(self, opening: Awaitable[ClientStream]) -> ClientStream | None:
         self._drop()
         try:
             stream = self._stream = await opening
@@ -270,12 +271,12 @@ class _Runtime:
             return None
         name = stream.feed.session
         self._before = self._context.connections.get(name)
-        self._context.connections[name] = self
+        self._context.connections[name] = self.give_way
         if self._before is not None:
-            await self._before.give_way()
+            await self._before()
         return stream
 
-    async def _resume(self, stream: StreamSession, after: int) -> None:
+    async def _resume(self, stream: ClientStream, after: int) -> None:
         """Report how much of the client's audio arrived, and follow the session after the client's last event."""
         feed = stream.feed
         resumed = Resumed(heard_samples=stream.go_on())
@@ -284,8 +285,9 @@ class _Runtime:
         self._follow(feed, self._context.metrics.streams, after)
 
     def _follow_input(self, after: int | None, session: str | None) -> None:
-        feed, history, earlier = self._context.services.feed, self._context.services.history, None
-        assert feed is not None
+        own, history, earlier = self._context.services.input, self._context.services.history, None
+        assert own is not None
+        feed = own.log
         if history is not None and after is not None and session is not None:
             earlier = earlier_events(history, feed, session, after)
         self._follow(feed, self._context.metrics.subscribers, after, session, earlier)
@@ -325,19 +327,19 @@ class _Runtime:
             self._context.metrics.too_slow.inc()
             self._close(Close(CloseCode.TRY_AGAIN_LATER, reason))
 
-    def _finish(self, stream: StreamSession) -> None:
+    def _finish(self, stream: ClientStream) -> None:
         """Finish the session in a separate task: its last events are passed on meanwhile."""
         if self._finishing is None:
             self._finishing = self._start(stream.finish())
 
-    def _fail(self, stream: StreamSession, error: Exception) -> None:
+    def _fail(self, stream: ClientStream, error: Exception) -> None:
         """End the session with an error of the daemon."""
         code, text = "internal", "the daemon failed: see its log, and report it as a bug"
         if isinstance(error, StreamerError):
             code, text = error.code, str(error)
         else:
             logger.error("a client's session failed", exc_info=error, extra={"session": stream.feed.session})
-        stream.report(Error(code=code, message=text, fatal=True))
+        stream.session.report(Error(code=code, message=text, fatal=True))
         self._finish(stream)
 
     def _drop(self) -> None:
@@ -352,7 +354,7 @@ class _Runtime:
         if stream is not None:
             self._context.connections.pop(stream.feed.session, None)
             with contextlib.suppress(Exception):
-                stream.abandon()
+                self._context.services.streams.abandon(stream)
             self._expect_message()
 
     # The end.
@@ -369,7 +371,7 @@ class _Runtime:
             self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
         elif stream is None:
             await self._turn_away(StoppingError("the daemon stops: it opens no sessions, reconnect in a moment"))
-        elif self._adapter.resumable and stream.outlives:  # another daemon continues it, with all audio so far
+        elif self._adapter.resumable and stream.session.outlives:  # another daemon continues it, with all audio so far
             seq = follower.last_sent if follower is not None else 0
             again = f"resume with session={stream.feed.session}, after={seq}"
             self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
@@ -378,7 +380,7 @@ class _Runtime:
             if self._adapter.resumable:
                 n, name = stream.go_on(), stream.feed.session
                 text = f"the daemon stops: the first {n} samples are made final; send the rest as a new stream"
-                stream.report(Error(code=StoppingError.code, message=text, fatal=False, heard_samples=n))
+                stream.session.report(Error(code=StoppingError.code, message=text, fatal=False, heard_samples=n))
                 text = f"the daemon stops: {n} samples of session {name} were heard"
                 self._stopped = Close(CloseCode.GOING_AWAY, text)
             self._finish(stream)

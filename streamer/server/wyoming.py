@@ -6,10 +6,11 @@ import logging
 import socket
 from collections.abc import Sequence
 
-from streamer.errors import ConfigError, PortInUseError
+from streamer.errors import ConfigError, MissingExtraError, PortInUseError
+from streamer.extras import requires
 from streamer.outside import host_port, is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
-from streamer.server.interfaces import Context
+from streamer.server.context import Context
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen, reachable
 from streamer.server.ws import ClientGoneError, Close
@@ -150,6 +151,11 @@ class _Connection:
 
 async def announce(kind: str, host: str, port: int) -> None:
     """Announce a service, such as `_wyoming._tcp.local.`, by mDNS (RFC 6762, RFC 6763) until cancelled."""
+    try:
+        requires("zeroconf", extra="discovery", purpose="mDNS")
+    except MissingExtraError as error:
+        logger.warning("port %d is not announced: %s", port, error)
+        return
     # Late: it takes 10 MB, and is needed only if the port is open to a network.
     from zeroconf import Error
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from streamer.settings.registry import SECTIONS, SETTINGS
 from streamer.settings.setting import Setting
-from streamer.settings.table import SECTIONS, SETTINGS
 from streamer.settings.values import NONE
 
 # JSON Schema of the configuration file; editors read it. `make documents` writes it.

@@ -2,8 +2,8 @@
 
 import argparse
 
+from streamer.settings.registry import SETTINGS
 from streamer.settings.setting import Setting
-from streamer.settings.table import SETTINGS
 
 
 def option_groups() -> dict[str, list[Setting]]:

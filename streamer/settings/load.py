@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,35 +10,21 @@ import platformdirs
 import yaml
 
 from streamer.errors import ConfigError
-from streamer.outside import printable
+from streamer.outside import one_line, printable
+from streamer.settings.registry import BROKEN, SECTIONS, SETTINGS
 from streamer.settings.setting import ENVIRONMENT_PREFIX
-from streamer.settings.table import SECTIONS, SETTINGS, ServerSettings, Settings
+from streamer.settings.table import ServerSettings, Settings
 from streamer.settings.values import checked, described, from_text
 
 CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
 CACHE_VARIABLE = "STREAMER_CACHE_DIR"  # read by what compiles models; here only known, so that it is let through
 TOKEN_VARIABLE = "STREAMER_TOKEN"  # what `listen` and `chat` show a daemon; here only known  # noqa: S105
-MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
 
 # Of our environment variables those that are no setting.
 _OTHER_VARIABLES = (CONFIG_VARIABLE, CACHE_VARIABLE, TOKEN_VARIABLE)
-# What Kubernetes sets in the pods beside a service whose name begins with `streamer`, in the manner of Docker's links.
-# `STREAMER_PORT=8765` is none of these.
-_SERVICE_VARIABLE = re.compile(
-    rf"{ENVIRONMENT_PREFIX}([A-Z0-9_]+_)?("
-    r"SERVICE_HOST=[0-9a-f.:]+|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+"
-    r"|PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*|PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*)"
-)
-
-# Settings of earlier versions, and what to do without them.
-REMOVED = {
-    "correction.figures": "Whisper writes numbers as figures itself; leave it out",
-    "decoding.diarize": "--speakers (speakers.enabled) recognizes people by their voices; use that, or leave it out",
-}
 
 # Dotted name by environment variable.
 _VARIABLES = {setting.variable: name for name, setting in SETTINGS.items()}
-_REMOVED_VARIABLES = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): reason for name, reason in REMOVED.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,27 +89,17 @@ def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Given
 
 def _read(path: Path, named: str) -> str:
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
+        return path.read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(
             f"configuration file {path} does not exist{named}: expected a YAML file; correct the name, or leave it out"
             " to use the defaults"
         ) from None
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+    except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name with a NUL in it
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"configuration file {path} cannot be read{named} ({reason}): expected a YAML file that this user may read"
-        ) from None
-    if len(data) > MAX_FILE_BYTES:
-        raise ConfigError(
-            f"configuration file {path} is larger than {MAX_FILE_BYTES} bytes{named}: expected a few kilobytes of YAML"
-        )
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ConfigError(
-            f"configuration file {path} is not UTF-8 at byte {error.start}{named}: save it with the encoding UTF-8"
+            f"configuration file {path} cannot be read{named} ({reason}): expected a YAML file in UTF-8 that this user"
+            " may read"
         ) from None
 
 
@@ -132,26 +108,25 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
+    except (yaml.YAMLError, RecursionError) as error:
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         raise ConfigError(
-            f"{place}: this is not YAML ({error.problem}): expected sections such as `server:` with indented"
-            " `key: value` lines below"
+            f"{path}{f':{mark.line + 1}' if mark else ''}: this is not YAML ({problem or one_line(error)}): expected"
+            " sections such as `server:` with indented `key: value` lines below"
         ) from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: this is not YAML ({' '.join(str(error).split())}): expected plain text") from None
-    except RecursionError:
-        raise ConfigError(f"{path}: nested too deeply: expected sections with `key: value` lines below") from None
     values: dict[str, Given] = {}
     for section, section_line, block in _entries(path, loader, root, "sections such as `server:`"):
+        if section not in SECTIONS and section in BROKEN:
+            continue  # as a warning has said
         if section not in SECTIONS:
-            raise ConfigError(
-                f"{path}:{section_line}: there is no section {section!r:.80}: {_nearest_section(section)}"
-            )
+            nearest = _nearest(section, [*SECTIONS, *SETTINGS])
+            raise ConfigError(f"{path}:{section_line}: there is no section {section!r:.80}: {nearest}")
         for key, line, node in _entries(path, loader, block, f"`key: value` lines below `{section}:`"):
             name = f"{section}.{key}"
+            if name not in SETTINGS and section in BROKEN:
+                continue
             if name not in SETTINGS:
-                raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
+                raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest(name, SETTINGS)}")
             value = _value(loader, node)
             if (value is None or isinstance(value, bool)) and node.value in SETTINGS[name].choices:
                 value = node.value  # YAML 1.1 reads `on` and `off` as true and false, and an empty value as null
@@ -170,10 +145,7 @@ def _entries(
         raise ConfigError(f"{path}:{line}: found {described(_value(loader, node))}: expected {expected}")
     seen: dict[str, int] = {}
     for key_node, value in node.value:
-        line = key_node.start_mark.line + 1
-        if not isinstance(key_node, yaml.ScalarNode):
-            raise ConfigError(f"{path}:{line}: found a key that is not plain text: expected {expected}")
-        name = str(key_node.value)
+        line, name = key_node.start_mark.line + 1, str(key_node.value)
         if name in seen:
             raise ConfigError(f"{path}:{line}: {name!r:.80} is set in line {seen[name]} already: delete one of the two")
         seen[name] = line
@@ -202,12 +174,12 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     for variable, text in environ.items():
         if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
             continue
-        if _SERVICE_VARIABLE.fullmatch(f"{variable}={text}"):
+        section = variable.removeprefix(ENVIRONMENT_PREFIX).partition("_")[0].lower()
+        if variable not in _VARIABLES and section in BROKEN:
             continue
         if variable not in _VARIABLES:
-            raise ConfigError(
-                f"environment variable {printable(variable):.80} is no setting: {_nearest_variable(variable)}"
-            )
+            nearest = _nearest(variable, [*_VARIABLES, *_OTHER_VARIABLES])
+            raise ConfigError(f"environment variable {printable(variable):.80} is no setting: {nearest}")
         setting = SETTINGS[_VARIABLES[variable]]
         where = f"environment variable {variable}"
         values[setting.name] = Given(checked(setting, from_text(setting, text), where), where)
@@ -218,38 +190,18 @@ def _from_overrides(overrides: Mapping[str, object]) -> dict[str, Given]:
     values: dict[str, Given] = {}
     for name, value in overrides.items():
         if name not in SETTINGS:
-            raise ConfigError(f"command line: there is no setting {name!r:.80}: {_nearest_setting(name)}")
+            raise ConfigError(f"command line: there is no setting {name!r:.80}: {_nearest(name, SETTINGS)}")
         setting = SETTINGS[name]
         value = from_text(setting, value) if isinstance(value, str) else value
         values[name] = Given(checked(setting, value, setting.option), setting.option)
     return values
 
 
-def _nearest_section(section: str) -> str:
-    homes = [name for name in SETTINGS if name.partition(".")[2] == section]
-    if homes:
-        return f"expected {section!r} below `{homes[0].partition('.')[0]}:`"
-    nearest = difflib.get_close_matches(section, SECTIONS, 1)
-    return f"the nearest is {nearest[0]!r}" if nearest else f"expected one of {', '.join(SECTIONS)}"
-
-
-def _nearest_variable(variable: str) -> str:
-    if variable in _REMOVED_VARIABLES:
-        return _REMOVED_VARIABLES[variable]
-    nearest = difflib.get_close_matches(variable, [*_VARIABLES, *_OTHER_VARIABLES], 1, 0.0)
-    return f"the nearest is {nearest[0]}; correct or unset it"
-
-
-def _nearest_setting(name: str) -> str:
-    if name in REMOVED:
-        return REMOVED[name]
-    section, _, key = name.partition(".")
-    same_section = [other.partition(".")[2] for other in SETTINGS if other.startswith(f"{section}.")]
-    nearest = difflib.get_close_matches(key, same_section, 1)
-    if nearest:
-        return f"the nearest is '{section}.{nearest[0]}'"
-    same_key = [other for other in SETTINGS if other.partition(".")[2] == key]
-    anywhere = same_key or difflib.get_close_matches(name, SETTINGS, 1, 0.7)
-    if anywhere:
-        return f"the nearest is {anywhere[0]!r}"
-    return f"expected one of {', '.join(same_section or SECTIONS)}"
+def _nearest(name: str, names: Iterable[str]) -> str:
+    """Return the end of a message on an unknown name: the one that has the nearest key, in the same section if any."""
+    section, _, key = name.rpartition(".")
+    by_key = {
+        other.rpartition(".")[2]: other for other in sorted(names, key=lambda each: each.startswith(f"{section}."))
+    }
+    near = difflib.get_close_matches(key, by_key, 1)
+    return f"the nearest is {by_key[near[0]]}" if near else "`streamer config show` lists all there are"

@@ -39,6 +39,9 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     # Name of the option with which a client of `/v1/stream` chooses it for its session; empty: it cannot.
     client: str = ""
 
+    # Of plug-ins' settings: commands of the core that have its flag, too.
+    commands: tuple[str, ...] = ()
+
     # Of options of decoding and output: title of the group that begins with this option; program that has the option
     # with this name, meaning and default; whether live captions use it, too; for the schema: more on
     # what it does.
@@ -109,7 +112,8 @@ def section(cls: type[T]) -> type[T]:
     fields = [
         (key, known.type | None if known.may_be_none else known.type, known.default) for key, known in settings.items()
     ]
-    namespace = {"__doc__": cls.__doc__, "settings": settings}
+    methods = {name: value for name, value in vars(cls).items() if isinstance(value, types.FunctionType)}
+    namespace = {**methods, "__doc__": cls.__doc__, "settings": settings}
     made = msgspec.defstruct(
         cls.__name__, fields, module=cls.__module__, namespace=namespace, frozen=True, kw_only=True
     )

@@ -5,16 +5,18 @@ and its flag (`load`, `flags`), config.yaml, the JSON Schema and the tables of d
 a client may choose for its session (`client`, read by `protocols.native`). A new setting is one entry here, and the
 name of a section's class is the only other thing to know: some sections have many fields, as each is a block of the
 configuration file with a line for each setting. The table imports nothing of the program but `setting`, so that every
-part may read its sections.
+part may read its sections. `registry` adds what plug-ins declare.
 """
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from streamer.settings.setting import Setting, section, setting
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 # `model.name` of the model that is chosen for the machine.
 AUTO = "auto"
@@ -103,13 +105,11 @@ class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="NPU|GPU|CPU|AUTO",
     )
     encoder_device: str = _device("", "where the encoder computes, if elsewhere")
-    cross_kv_device: str = _device("", "where the decoder's keys and values are made, if elsewhere")
     decoder_device: str = _device("", "where text is written, a token at a time, if elsewhere")
     properties: tuple[str, ...] = _properties(
         "OpenVINO's, for all stages, such as [NPU_TURBO=YES]; NPU_..., GPU_... go to these only"
     )
-    encoder_properties: tuple[str, ...] = _properties("more for one stage, which win over those for all")
-    cross_kv_properties: tuple[str, ...] = _properties("the same for keys and values")
+    encoder_properties: tuple[str, ...] = _properties("more for the encoder, which win over those for all")
     decoder_properties: tuple[str, ...] = _properties("the same for the decoder")
     windows_s: tuple[int, ...] = setting(
         (),
@@ -553,18 +553,11 @@ class OutputsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     to: tuple[str, ...] = setting(
         (),
-        "finals go to: obs, zoom, youtube, webhook[:URL], hls:DIR, FILE.srt|.vtt|.txt|.jsonl",
+        "finals go to: FILE.srt|.vtt|.txt|.jsonl, obs, zoom, youtube, webhook[:URL], hls:DIR",
         metavar="KIND[:WHERE]",
         secret=True,
         repeated=True,
     )
-    obs_url: str = setting("ws://127.0.0.1:4455", "obs-websocket of OBS Studio", metavar="URL")
-    obs_password: str = setting("", "its password; empty: it asks for none", secret=True)
-    obs_text_source: str = setting("", "text source that shows the newest final; empty: stream captions only")
-    zoom_url: str = setting("", "the API token (an address) that Zoom shows for a meeting's captions", secret=True)
-    youtube_url: str = setting("", "captions ingestion URL of a YouTube live stream", secret=True)
-    webhook_url: str = setting("", "address that each final is posted to as JSON", secret=True)
-    webhook_secret: str = setting("", "what posts are signed with; empty: they are not", secret=True)
 
 
 @section
@@ -577,16 +570,6 @@ class CorrectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
     beam_size: int = setting(5, "beams of the second pass", within=(1, 32), flag="--second-pass-beams", metavar="N")
-    to: str = setting(
-        "",
-        "OpenAI-compatible endpoint of a language model that proposes corrections; empty: none",
-        flag="--correct-with",
-        metavar="URL",
-    )
-    to_model: str = setting("default", "name of the model there", flag="--correct-with-model", metavar="M")
-    api_key: str = setting(
-        "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
-    )
     deadline_s: float = setting(
         10.0, "time after a final beyond which its correction is given up", unit="s", within=(0.5, 600.0)
     )
@@ -598,43 +581,6 @@ class SpeakersSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: bool = setting(False, "label each word with who says it", flag="--speakers")
     enrolled: str = setting("", "folder of people's voices by name; empty: in the user's data directory", metavar="DIR")
-
-
-@section
-class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Many machines joined by NATS: gateways, workers, `transcribe --nats` (docs/cluster.md)."""
-
-    nats: tuple[str, ...] = setting(
-        (), "NATS servers with JetStream, such as nats://10.0.0.1:4222; empty: none", metavar="URL"
-    )
-    replicas: int = setting(0, "copies of each session's log in NATS; 0: as many as servers, at most 3", within=(0, 5))
-    name: str = setting("", "of this gateway or worker, unique; empty: made of the machine's", metavar="N")
-    nkey_file: str = setting("", "file with the seed of an NKey that NATS knows; empty: none", metavar="FILE")
-    credentials: str = setting("", "NATS credentials file (JWT and seed); empty: none", metavar="FILE")
-    ca: str = setting("", "PEM file of who signed the certificates; empty: whom this machine trusts", metavar="FILE")
-    certificate: str = setting("", "PEM file with a certificate to show to NATS; empty: none", metavar="FILE")
-    key: str = setting("", "PEM file with its private key; empty: it is in certificate", metavar="FILE")
-    keep_s: float = setting(
-        3600.0, "time for which a session's log is kept for clients that come back", unit="s", within=(60.0, 604_800.0)
-    )
-    max_recordings: int = setting(1, "recordings that a worker transcribes at once; 0: none", within=(0, 64))
-
-
-@section
-class ChatSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The chatbot that is asked what was said."""
-
-    url: str = setting("", "OpenAI-compatible endpoint, up to and including /v1", flag="--to", metavar="URL")
-    model: str = setting("default", "name of the model there", metavar="M")
-    system: str = setting("", "system prompt of the model; empty: none", metavar="S")
-    api_key: str = setting(
-        "", "sent as a Bearer token; better set in STREAMER_CHAT_API_KEY than written here", secret=True
-    )
-    pause_s: float = setting(1.5, "silence before half a sentence is asked, too", unit="s", within=(0.0, 60.0))
-    timeout_s: float = setting(
-        60.0, "silence from the endpoint after which a reply is given up", unit="s", within=(1.0, 3600.0)
-    )
-    history_turns: int = setting(20, "questions and answers that the model is reminded of", within=(0, 1000))
 
 
 @section
@@ -659,32 +605,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     outputs: OutputsSettings = OutputsSettings()
     correction: CorrectionSettings = CorrectionSettings()
     speakers: SpeakersSettings = SpeakersSettings()
-    cluster: ClusterSettings = ClusterSettings()
-    chat: ChatSettings = ChatSettings()
     log: LogSettings = LogSettings()
+
+    # What plug-ins have declared, as far as it is not the default.
+    plugins: tuple[Any, ...] = ()
+
+    def of(self, plugin: type[T]) -> T:
+        """Return what a plug-in has declared, by its struct."""
+        return next((part for part in self.plugins if isinstance(part, plugin)), plugin())
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401 - any type of setting
         """Return a value by its dotted name."""
         section, _, key = name.partition(".")
-        return getattr(getattr(self, section), key)
+        return getattr(self.of(OWNERS[name]) if name in OWNERS else getattr(self, section), key)
 
     def having(self, values: Mapping[str, Any]) -> "Settings":
         """Return the settings with other values for some, by their dotted names."""
-        changed: dict[str, dict[str, Any]] = {}
+        changed: dict[Any, dict[str, Any]] = {}
         for name, value in values.items():
             section, _, key = name.partition(".")
-            changed.setdefault(section, {})[key] = value
+            changed.setdefault(OWNERS.get(name, section), {})[key] = value
         replace = msgspec.structs.replace
-        return replace(self, **{name: replace(getattr(self, name), **keys) for name, keys in changed.items()})
+        plugins = {type(part): part for part in self.plugins}
+        sections = {}
+        for of, keys in changed.items():
+            if isinstance(of, str):
+                sections[of] = replace(getattr(self, of), **keys)
+            else:
+                plugins[of] = replace(self.of(of), **keys)
+        changed_plugins = tuple(part for part in plugins.values() if part != type(part)())
+        return replace(self, **sections, plugins=changed_plugins)
 
 
-# The class of each section, and every setting by its dotted name, in the order of the configuration file.
-SECTIONS: dict[str, Any] = {field.name: field.type for field in msgspec.structs.fields(Settings)}
+# The struct of each section, and every setting by its dotted name, in the order of the configuration file.
+SECTIONS: dict[str, Any] = {
+    field.name: field.type for field in msgspec.structs.fields(Settings) if field.name != "plugins"
+}
 SETTINGS: dict[str, Setting] = {
     f"{name}.{key}": msgspec.structs.replace(known, name=f"{name}.{key}")
     for name, cls in SECTIONS.items()
     for key, known in cls.settings.items()
 }
+
+# The structs of plug-ins by the dotted names of the settings in them, which `registry` puts here.
+OWNERS: dict[str, Any] = {}
 
 # Settings that a client may choose otherwise for its session, by the names of the options.
 CLIENT_OPTIONS = {known.client: known for known in SETTINGS.values() if known.client}

@@ -1,9 +1,7 @@
-"""One value of a setting: read from text, checked, or refused with what was found, what is expected, and a remedy."""
+"""One value of a setting: read from text, checked, or refused with what was found and what is expected."""
 
 import difflib
 import re
-import typing
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -56,31 +54,14 @@ def checked(setting: Setting, value: object, where: str) -> object:
     try:
         # msgspec takes no subclass of float, such as numpy.float64.
         return msgspec.convert(float(value) if isinstance(value, float) else value, setting.type)
-    except (msgspec.ValidationError, UnicodeEncodeError):  # the latter: a name with half a surrogate pair
-        pass
-    wrong = _wrong_items(setting, value) if isinstance(value, list | tuple) else []
-    found = f"a {type(value).__name__}" if setting.secret else described(wrong[0] if wrong else value)
+    except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the latter: a name with half a surrogate pair
+        item = re.search(r"`\$\[(\d+)\]", str(error))
+    verb = "is"
+    if item is not None and isinstance(value, list | tuple):
+        verb, value = "has", value[int(item[1])]
+    found = f"a {type(value).__name__}" if setting.secret else described(value)
     or_none = f", or {NONE}" if setting.may_be_none else ""
-    raise ConfigError(
-        f"{where} {'has' if wrong else 'is'} {found}: expected {expected(setting)}{or_none}{_remedy(setting, value)}"
-    )
-
-
-def _wrong_items(setting: Setting, items: Sequence[object]) -> list[object]:
-    """Return the items of a list that can be named in a message: of a list of text only text."""
-    if setting.kind in (bool, int, float, str):
-        return []
-    item_type, _ = typing.get_args(setting.type)
-    can_be_named = str if setting.kind == tuple[str, ...] else object
-    return [item for item in items if isinstance(item, can_be_named) and not _is_valid(item, item_type)]
-
-
-def _is_valid(value: object, type: Any) -> bool:  # noqa: ANN401 - any type
-    try:
-        msgspec.convert(value, type)
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        return False
-    return True
+    raise ConfigError(f"{where} {verb} {found}: expected {expected(setting)}{or_none}{_nearest(setting, value)}")
 
 
 def described(value: object) -> str:
@@ -89,18 +70,16 @@ def described(value: object) -> str:
         case None:
             return "empty"
         case bool():
-            return "true (yes or no)" if value else "false (yes or no)"
-        case str():
-            return f"{value!r:.60} (text)"
+            return "true" if value else "false"
         case int() if abs(value) >= 10**18:
             return "a huge number"  # more digits than fit a line, or than int -> str converts
-        case int() | float():
-            return f"{value} (a number)"
+        case str() | int() | float():
+            return f"{value!r:.60}"
         case list() | tuple():
-            return "a list" if all(isinstance(item, str) for item in value) else "a list with other things than text"
+            return "a list"
         case dict():
             return "a mapping"
-    return f"{value!s:.60} (a {type(value).__name__})"
+    return f"a {type(value).__name__}"
 
 
 def expected(setting: Setting) -> str:
@@ -115,18 +94,8 @@ def expected(setting: Setting) -> str:
     return what
 
 
-def _remedy(setting: Setting, value: object) -> str:
-    kind = setting.kind
-    if value is None:
-        return "; delete the line to use the default"
-    if setting.choices and isinstance(value, str):
-        folded = {choice.lower(): choice for choice in setting.choices}
-        nearest = difflib.get_close_matches(value.lower(), folded, 1)
-        return f"; the nearest is {folded[nearest[0]]}" if nearest else ""
-    if kind is str and isinstance(value, bool | int | float):
-        return "; put it in quotes"
-    if kind in (bool, int, float) and isinstance(value, str) and _is_valid(from_text(setting, value), setting.type):
-        return "; take the quotes away"
-    if _is_valid([value], setting.type):
-        return f"; write [{value!r:.60}]"
-    return ""
+def _nearest(setting: Setting, value: object) -> str:
+    """Return which choice text is nearest to, as the end of a message; empty if none is."""
+    folded = {choice.lower(): choice for choice in setting.choices}
+    found = difflib.get_close_matches(value.lower(), folded, 1) if isinstance(value, str) else []
+    return f"; the nearest is {folded[found[0]]}" if found else ""

@@ -21,7 +21,7 @@ from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, STAGES
+from streamer.whisper.graphs.ports import BLOCK_TOKENS
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
 
 
@@ -69,7 +69,7 @@ class Speed:
     @classmethod
     def measured(cls) -> "Speed":
         """Measure some layers with random weights of 8 bits. Raises InferenceError if OpenVINO fails."""
-        graphs = ModelGraphs.of(_random(_MEASURED), ((0, 0),), dict.fromkeys(STAGES, "int8"))
+        graphs = ModelGraphs.of(_random(_MEASURED), ((0, 0),), "int8")
         compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=(_WINDOW_S,))
         compilation.compile()
         runtime = Runtime(compilation, n_buffers=1)

@@ -9,7 +9,6 @@ from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import check_options_of_model
 from streamer.whisper.shipped import limits
@@ -64,8 +63,10 @@ def load_chosen(settings: Settings, *, live: bool = True, at_once: bool = False)
 def device_settings(settings: ModelSettings) -> DeviceSettings:
     return DeviceSettings(
         device=settings.device,
-        stage_devices={stage: getattr(settings, f"{stage}_device") for stage in STAGES},
+        encoder_device=settings.encoder_device,
+        decoder_device=settings.decoder_device,
         properties=settings.properties,
-        stage_properties={stage: getattr(settings, f"{stage}_properties") for stage in STAGES},
+        encoder_properties=settings.encoder_properties,
+        decoder_properties=settings.decoder_properties,
         npu_through_cpu=settings.npu_through_cpu,
     )

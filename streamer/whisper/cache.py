@@ -38,8 +38,8 @@ SPEED = "SPEED"
 # That of one that holds what the checks at load said of a device (see `device.verdicts`).
 VERDICT = "VERDICT"
 
-# Our entries: a device or a kind, and a digest. READ is of earlier versions.
-_NAME = re.compile(r"(NPU|GPU|CPU|READ|SPEED|VERDICT)[.\w]*-[0-9a-f]{16}")
+# Our entries: a device or a kind, and a digest.
+_NAME = re.compile(r"(NPU|GPU|CPU|SPEED|VERDICT)[.\w]*-[0-9a-f]{16}")
 
 
 def cache_base(setting: str) -> Path:

@@ -510,7 +510,6 @@ def verify_model(
     source = _read(name, options, on_download)
     source, _ = choose_weights(source.with_adapter(options.adapter), options.weights, plans)
     yield from source.checks
-    yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
     compilation = _compilation(source, plans, 1, window_lengths(source, plans, options.windows_s), cache, on_compiled)

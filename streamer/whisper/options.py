@@ -9,16 +9,17 @@ import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from streamer.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
+from streamer.extras import requires
 from streamer.languages import LANGUAGE_NAMES, nearest
 from streamer.settings.table import AUTO, DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
-from streamer.whisper.decode.grammar import Grammar, GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
 from streamer.whisper.decode.suppression import (
     check_suppress_regex,
@@ -31,6 +32,9 @@ from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.locate import is_published
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from streamer.whisper.decode.grammar import Grammar
 
 logger = logging.getLogger(__name__)
 
@@ -224,9 +228,19 @@ def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilte
         phrases = check_hotwords(decoding.hotwords)
         found.append(HotWords(model.tokenizer, phrases, decoding.hotwords_boost))
     if decoding.grammar:
-        grammar = Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
+        grammar = _read_grammar(decoding)
+        from streamer.whisper.decode.grammar import GrammarFilter
+
         found.append(GrammarFilter(grammar, model.tokenizer, decoding.grammar_penalty))
     return tuple(found)
+
+
+def _read_grammar(decoding: DecodingSettings) -> "Grammar":
+    """Return the grammar that the settings name. Raises ConfigError."""
+    requires("llguidance", extra="grammar", purpose="--grammar")
+    from streamer.whisper.decode.grammar import Grammar
+
+    return Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
 
 
 def check_decoding(settings: Settings, *, streaming: bool) -> None:
@@ -245,7 +259,7 @@ def check_decoding(settings: Settings, *, streaming: bool) -> None:
     parse_suppress_tokens(decoding.suppress_tokens)
     check_suppress_regex(decoding.suppress_regex)
     if decoding.grammar:
-        Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
+        _read_grammar(decoding)
     check_hotwords(decoding.hotwords)
     clip_seconds(decoding.clip_timestamps)
     if decoding.hallucination_silence_threshold is None:

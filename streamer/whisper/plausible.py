@@ -2,8 +2,6 @@
 
 import re
 
-from rapidfuzz import utils
-
 from streamer.constants import SAMPLE_RATE
 
 MOST_WORDS_PER_SECOND = 8.0  # that people speak, in a hurry; 2 to 5 are usual
@@ -24,8 +22,12 @@ def can_be_spoken(text: str, n_samples: int) -> bool:
 
 def repeats(text: str, before: str) -> bool:
     """Return whether a text of more than two words repeats part of the text before it, ignoring case and marks."""
-    said, known = (f" {' '.join(utils.default_process(each).split())} " for each in (text, before))
-    return _n_words(text) > _FEW_WORDS and said in known
+    return _n_words(text) > _FEW_WORDS and f" {without_marks(text)} " in f" {without_marks(before)} "
+
+
+def without_marks(text: str) -> str:
+    """Return a text's words in lower case, with a space between them."""
+    return " ".join(re.sub(r"\W", " ", text).lower().split())
 
 
 def _n_words(text: str) -> float:

@@ -1,6 +1,6 @@
 """Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json, readable
 from streamer.whisper.generation import GenerationConfig, read_generation
-from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.graphs import foreign
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.hub import vocabularies
@@ -56,9 +56,6 @@ class ModelSource:
     # The adapter for windows of less than 30 s.
     adapter: WindowAdapter | None = None
 
-    # More of them, which read all of the files.
-    slow_checks: Callable[[], list[Check]] = list
-
     # The decoder's file, if it is not known what its attention mask means.
     foreign_decoder: Path | None = None
 
@@ -91,8 +88,7 @@ class ModelSource:
 
     def _with_graphs(self, checkpoint: Checkpoint) -> "ModelSource":
         short = None if self.adapter is None else self.adapter.checkpoint
-        precisions = dict.fromkeys(STAGES, self.weights or "f32")
-        graphs = ModelGraphs.of(checkpoint, self.generation.alignment_heads, precisions, short)
+        graphs = ModelGraphs.of(checkpoint, self.generation.alignment_heads, self.weights or "f32", short)
         return replace(self, graphs=graphs)
 
 
@@ -113,12 +109,10 @@ def read_model(
     with readable(path, _EXPECTED):
         if lora_path is not None and holds_graphs(path):
             raise ModelError(
-                f"{path} holds graphs: expected a checkpoint, whose weights can take an adapter; convert the one that"
-                f" they were made from with `streamer models convert --lora {lora_path}`"
+                f"{path} holds graphs: expected a checkpoint, whose weights can take an adapter; use the one that they"
+                " were made from"
             )
-        if path.is_dir() and saved.is_saved(path):
-            source = _read_saved(path, name, tokenizer_path)
-        elif path.is_dir() and foreign.is_triple(path):
+        if holds_graphs(path):
             source = _read_triple(path, name, tokenizer_path)
         else:
             source = _read_checkpoint(path, name, tokenizer_path, lora_path)
@@ -126,9 +120,9 @@ def read_model(
 
 
 def holds_graphs(path: Path) -> bool:
-    """Return whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
+    """Return whether a path is a directory of graphs that others exported. Raises ModelError as `read_model`."""
     with readable(path, _EXPECTED):
-        return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
+        return path.is_dir() and foreign.is_triple(path)
 
 
 def is_model(path: Path) -> bool:
@@ -174,24 +168,6 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
         checks=tuple(_config_checks(folder / "config.json", config, tokenizer)) if config else (),
         checkpoint=checkpoint,
         lora=lora_path,
-    )
-
-
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    model = saved.load(path)
-    description = model.description
-    dims = description.dims
-    tokenizer = _load_tokenizer(tokenizer_path, path, dims)
-    generation = read_generation(path, dims, tokenizer)
-    return ModelSource(
-        path,
-        f"saved graphs ({', '.join(dict.fromkeys(description.precisions.values()))})",
-        name,
-        description.origin,
-        ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES}),
-        tokenizer.as_multilingual(generation.multilingual),
-        generation,
-        slow_checks=partial(_hash_checks, model),
     )
 
 
@@ -244,21 +220,6 @@ def _common_checks(source: ModelSource) -> list[Check]:
             tokenizer.n_vocab <= dims.n_vocab,
             f"{tokenizer.where} has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}: {_MIXED}",
         ),
-    ]
-
-
-def _hash_checks(model: saved.SavedModel) -> list[Check]:
-    changed = model.changed_files()
-    return [
-        Check(
-            f"file: {name}",
-            "changed" if name in changed else "as it was written",
-            "as it was written",
-            name not in changed,
-            f"{model.directory / name} is not the file that {saved.MANIFEST} was written with: it is damaged or of"
-            " another model; convert the model again",
-        )
-        for name in model.description.files
     ]
 
 

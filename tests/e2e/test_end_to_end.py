@@ -379,11 +379,11 @@ async def test_what_was_said_before_sigterm_is_final() -> None:
     assert outcome.exit_code == 0, outcome.stderr
     assert received.close_code == 1000
     check_promises(received.events)
-    (final,) = received.of(Final)
+    finals = received.of(Final)  # more than one if partials came late
     assert isinstance(received.events[-1], End)
     assert received.of(Speech)[-1].state == "end"
-    assert final.end >= spoken.end
-    assert words_of(final.text)[:3] == words_of(sample_text())[:3]
+    assert finals[-1].end >= spoken.end
+    assert words_of(finals[0].text)[:3] == words_of(sample_text())[:3]
 
 
 @pytest.mark.slow

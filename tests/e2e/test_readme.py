@@ -32,15 +32,15 @@ SENTENCE = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[1
 
 # Why a snippet is not run here, by how it begins.
 NOT_RUN = {
-    "pipx install .": "needs the network for what is installed",
+    "pipx install": "needs the network for what is installed",
     "make run": "needs the network for what is installed, and make; CI makes its environment by it",
     "python3 -m venv": "needs the network for what is installed",
     "py -m venv": "needs Windows, and the network for what is installed",
     "streamer run  ": "needs a sound server; tests/unit/audio/sources has these sources",
     "streamer devices": "needs a sound server; tests/unit/audio/sources/test_application.py has one",
-    "streamer run --to obs": "needs OBS and a microphone; tests/plugins/test_obs.py speaks with a stand-in",
+    "streamer run --to obs": "needs OBS and a microphone; tests/plugins/obs/test_sink.py speaks with a stand-in",
     "streamer transcribe talk.mp4": "needs a video; tests/e2e/test_app.py has such files",
-    "streamer models pull speakers": "needs the network for a model; the rest: tests/unit/sessions, tests/unit/correct",
+    "streamer models pull speakers": "needs the network for a model; the rest: tests/unit/after",
     "arecord": "needs a microphone; tests/e2e/test_end_to_end.py captions standard input",
 }
 

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from rich.console import Console
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
-from streamer.commands.convert import convert_model
 from streamer.commands.transcribe import transcribe_files
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.decoder import WhisperEncoder
@@ -231,23 +229,3 @@ def test_graphs_that_others_exported_stay_at_30_s(
     model = load_on_cpu(triple, cache_dir, windows_s=None)
     assert model.runtime.windows_s == (30,)
     assert not caplog.records
-
-
-@pytest.mark.parametrize("precision", ["f32", "int8"])
-def test_saved_graphs_can_be_shortened(
-    tmp_path: Path, cache_dir: Path, short_model: WhisperModel, short_mel: FloatArray, precision: str
-) -> None:
-    target = tmp_path / "saved"
-    convert_model(str(NANO), target, weights=precision, console=Console(quiet=True))
-    runtimes = [
-        load_on_cpu(target, cache_dir, windows_s=[SHORT_S]).runtime,
-        short_model.runtime,
-    ]
-    found = []
-    for runtime in runtimes:
-        runtime.decoder.use(runtime.encode(short_mel, 0))
-        found.append(logits_of(runtime.decoder))
-    if precision == "f32":
-        assert_close(*found)
-    else:
-        assert (found[0].argmax(-1) == found[1].argmax(-1)).mean() > 0.5

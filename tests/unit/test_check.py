@@ -5,7 +5,6 @@ import pytest
 from streamer.check import check_options
 from streamer.errors import ConfigError, UsageError
 from streamer.settings.load import load_settings
-from streamer.settings.table import CorrectionSettings, Settings
 
 
 @pytest.mark.parametrize(
@@ -27,4 +26,4 @@ def test_live_audio_waits_in_the_buffer(given: dict[str, float], words: list[str
 
 def test_an_address_that_is_none_is_refused_before_a_model_is_loaded() -> None:
     with pytest.raises(ConfigError, match="expected http://HOST:PORT/v1"):
-        check_options(Settings(correction=CorrectionSettings(to="localhost:11434")), streaming=True)
+        check_options(load_settings(None, {}, {"correction.to": "localhost:11434"}), streaming=True)

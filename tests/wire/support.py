@@ -8,20 +8,25 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from types import SimpleNamespace
+from typing import Any, TypeVar, cast
 
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from streamer.audio.sources.base import Source
+from streamer.daemon.own_input import OwnInput
 from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import SessionRunner
 from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services, StreamSession
 from streamer.server.tokens import TokenFile, new_token
-from streamer.settings.table import SECTIONS, ServerSettings
+from streamer.settings.registry import SECTIONS
+from streamer.settings.table import ServerSettings, Settings
 from tests import builders
 from tests.builders import ready as ready
 from tests.waiting import WAIT_S as WAIT_S
@@ -69,8 +74,8 @@ class RecordingStream:
 
     def __init__(self, start: StreamStart) -> None:
         self.start = start
-        self.outlives = False
         self.log = opened_log(SESSION)
+        self.session = SimpleNamespace(outlives=False, report=lambda error: self.report(error))
         self.options: SessionOptions = start
         self.complete = False
         self.audio = bytearray()
@@ -124,13 +129,6 @@ class RecordingStream:
     def go_on(self) -> int:
         return len(self.audio) // 2
 
-    def keep(self) -> None:
-        self.kept.set()
-
-    def abandon(self) -> None:
-        self.log.close()
-        self.abandoned.set()
-
 
 class RecordingInput:
     """The daemon's own input, which takes notes of what it is told to do."""
@@ -168,7 +166,7 @@ class RecordingStreams:
         # Called with each new stream.
         self.prepare: Callable[[RecordingStream], None] = lambda stream: None
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> StreamSession:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> RecordingStream:
         self.tenants.append(tenant)
         self.called.set()
         if self.refusal is not None:
@@ -179,13 +177,20 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> StreamSession:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> RecordingStream:
         self.tenants.append(tenant)
         self.called.set()
         for stream in self.opened:
             if stream.log.session == session and not stream.abandoned.is_set():
                 return stream
         raise UnknownSessionError("the session is not known: start another")
+
+    def keep(self, stream: RecordingStream) -> None:
+        stream.kept.set()
+
+    def abandon(self, stream: RecordingStream) -> None:
+        stream.log.close()
+        stream.abandoned.set()
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
         """Note nothing: these take no slot."""
@@ -243,13 +248,14 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     log = log if log is not None else opened_log()
     streams = RecordingStreams()
     own = RecordingInput()
+    input = OwnInput(Settings(), cast("Source", None), log)
+    input.session = cast("SessionRunner", own)
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
     names = set(SECTIONS["server"].settings)
     chosen = {name: value for name, value in settings.items() if name in names}
     arguments: dict[str, Any] = {
-        "feed": log,
-        "input_now": lambda: own,
+        "input": input,
         "streams": streams,
         "health": lambda: health,
         "history": settings.get("history_file"),

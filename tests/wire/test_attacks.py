@@ -40,5 +40,4 @@ async def test_an_attack_is_refused_and_leaves_nothing_behind(attack: Attack, ca
         assert final.type == "final"
 
         await until(lambda: not running.server.n_connections and len(asyncio.all_tasks()) <= n_tasks)
-    told = [record.getMessage() for record in caplog.records]
-    assert [line for line in told if "?session=" not in line] == []  # the old way to resume is warned of once
+    assert [record.getMessage() for record in caplog.records] == []

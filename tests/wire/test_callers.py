@@ -7,7 +7,6 @@ import logging
 import os
 import time
 from pathlib import Path
-from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,15 +14,12 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
-from streamer.daemon.clients import ClientStreams
-from streamer.engine.engine import Engine
 from streamer.errors import ConfigError
 from streamer.server import access, front, limits
 from streamer.server.connection import HttpProtocol
 from streamer.server.limits import MAX_WRONG
 from streamer.server.tokens import TokenFile
-from streamer.settings.table import ServerSettings, Settings
-from tests.unit.daemon.test_clients import MODEL
+from tests.unit.daemon.test_clients import streams_of
 from tests.unit.engine.simulation import Machine
 from tests.waiting import until
 from tests.wire.support import Running, added, closing, next_event, serving, within
@@ -134,8 +130,7 @@ async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_othe
     path = tmp_path / "tokens.json"
     tokens = [added(path, name) for name in ("gone", "stays")]
     machine = Machine()
-    streams = ClientStreams(Settings(server=ServerSettings(resume_s=3600.0)))
-    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    streams = streams_of(machine, resume_s=3600.0)
     async with serving(token_file=str(path), streams=streams) as running:
         sessions, sockets = [], []
         for token in tokens:

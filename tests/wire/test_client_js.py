@@ -120,7 +120,7 @@ async def test_what_a_stopping_daemon_has_heard_is_not_read_out_of_its_sentence(
 async def test_captions_are_followed_and_a_refusal_is_told() -> None:
     log = opened_log()
     log.append(Speech(state="start", time=0.5))
-    async with serving(log, feed=None) as running, browse(running.url) as page:
+    async with serving(log, input=None) as running, browse(running.url) as page:
         listen = """
         (async () => {
           const { listen, stream } = await import("./client.js");

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.waiting import WAIT_S
-from tests.wire.engine import SAMPLES_A_FINAL, FakeRunner, OneStream, open_stream
+from tests.wire.engine import SAMPLES_A_FINAL, ListeningSession, streams_to
 from tests.wire.support import Running, next_event, serving, within
 
 pytestmark = pytest.mark.slow
@@ -130,16 +130,15 @@ class Client:
 async def test_cuts_at_any_moment_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
     monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.5)  # of those that were left open
-    runner = FakeRunner(capacity_samples=2000, seed=SEED)
-    stream = open_stream(runner)
-    runner.start()
-    async with serving(streams=OneStream(stream), max_subscribers=N_CUTS) as running:
+    session = ListeningSession(capacity_samples=2000, seed=SEED)
+    session.start()
+    async with serving(streams=streams_to(session), max_subscribers=N_CUTS) as running:
         client = Client(running, SEED)
         await client.run()
     assert client.n_samples is not None
     assert client.n_samples > 80 * N_CUTS
-    assert np.array_equal(runner.heard(), audio(0, client.n_samples))
-    assert runner.commands == [("end", client.n_samples)]
+    assert np.array_equal(session.heard(), audio(0, client.n_samples))
+    assert session.commands == [("end", client.n_samples)]
 
     assert [event.seq for event in client.events] == list(range(1, len(client.events) + 1))
     first, *rest, last = [event for event in client.events if not isinstance(event, Error)]

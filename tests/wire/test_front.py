@@ -3,15 +3,17 @@ import json
 import re
 import socket
 from http.client import HTTPConnection, HTTPResponse
+from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry
 from websockets.exceptions import InvalidStatus
 
+from streamer.daemon.clients import ClientStreams
 from streamer.errors import ConfigError, PortInUseError
 from streamer.events import Error, Final
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.pages import PAGE_FILES
 from streamer.settings.table import ServerSettings
 from tests.waiting import WAIT_S
@@ -169,12 +171,15 @@ async def test_nobody_else_commands_the_input() -> None:
 
 
 async def test_an_input_that_is_not_there_cannot_be_commanded() -> None:
-    async with serving(feed=None) as running:
+    async with serving(input=None) as running:
         for path, method in (("/v1/input", "GET"), ("/v1/input/pause", "POST")):
             response, body = await get(running, path, method=method)
             assert response.status == 404
             assert "--input" in json.loads(body)["error"]
-    async with serving(input_now=lambda: None) as running:
+    async with serving() as running:
+        own = running.server._context.services.input
+        assert own is not None
+        own.session = None  # the model is being loaded
         response, body = await get(running, "/v1/input/pause", method="POST")
         assert response.status == 503
         assert "loaded" in json.loads(body)["error"]
@@ -182,7 +187,7 @@ async def test_an_input_that_is_not_there_cannot_be_commanded() -> None:
 
 
 async def test_a_daemon_without_input_has_no_captions() -> None:
-    async with serving(feed=None) as running:
+    async with serving(input=None) as running:
         assert await refusal(running, "/v1/captions") == 404
         _, body = await get(running, "/v1/captions")
         assert "/v1/stream" in json.loads(body)["error"]
@@ -271,7 +276,7 @@ async def test_another_web_site_cannot_listen_in() -> None:
 
 
 def make_server(host: str, port: int, token: str = "") -> Server:
-    services = Services(streams=RecordingStreams(), health=lambda: {"status": "ok"})
+    services = Services(streams=cast("ClientStreams", RecordingStreams()), health=lambda: {"status": "ok"})
     return Server(ServerSettings(host=host, port=port, token=token), services, CollectorRegistry())
 
 

@@ -619,7 +619,7 @@ async def test_what_was_cleared_is_shown_no_more() -> None:
 
 
 async def test_a_daemon_without_input_says_so() -> None:
-    async with serving(feed=None) as running, browse(running.url) as page:
+    async with serving(input=None) as running, browse(running.url) as page:
         await page.wait_for("document.querySelector('#status-text').textContent === 'No input'")
         assert "microphone" in await page.text("#empty")
         assert await page.evaluate("document.querySelector('#pause').hidden")

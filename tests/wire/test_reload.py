@@ -15,7 +15,9 @@ from websockets.exceptions import ConnectionClosed
 from streamer.app import RELOADABLE, Daemon
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.log import ACCESS_LOGGER
-from streamer.settings.table import SETTINGS, ServerSettings, Settings
+from streamer.protocols.native import StreamStart
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import ServerSettings, Settings
 from tests.wire.support import Running, added, next_event, serving, within
 from tests.wire.test_rest import NotedRecordings
 
@@ -78,7 +80,7 @@ async def silent(running: Running, daemon: Daemon) -> str:
 
 async def opening(running: Running, daemon: Daemon) -> str:
     with pytest.raises(BusyError) as caught:
-        daemon._streams._slots.spare()
+        await daemon._streams.open(StreamStart())
     return str(caught.value)
 
 

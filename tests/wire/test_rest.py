@@ -6,11 +6,13 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import httpx
 import pytest
 
+from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import RecordingQueue, Transcription
 from streamer.errors import AudioFileError, BusyError, InferenceError, StoppingError, UnknownModelError
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.server import front
@@ -35,21 +37,20 @@ class Awaited(asyncio.Event):
         return await super().wait()
 
 
-class Noted:
+class Noted(Transcription):
     """A recording that yields what it is told to."""
 
     def __init__(self, path: Path, options: RecordingOptions, items: Sequence[Item]) -> None:
-        self.model = MODEL.name
+        super().__init__(MODEL.name)
         self.options = options
         self.audio = path.read_bytes()
-        self.duration_s = 4.0
+        self.n_samples = 4 * SAMPLE_RATE
         self.language = "en"
-        self.work_s = 0.1
         self.closed = asyncio.Event()
-        self._items = items
+        self._script = items
 
     async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
-        for item in self._items:
+        for item in self._script:
             if isinstance(item, asyncio.Event):
                 await item.wait()
             elif isinstance(item, Exception):
@@ -60,14 +61,8 @@ class Noted:
     def close(self) -> None:
         self.closed.set()
 
-    def __enter__(self) -> Self:
-        return self
 
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-
-class NotedRecordings:
+class NotedRecordings(RecordingQueue):
     def __init__(self) -> None:
         # What the next recordings yield, raise, or wait for.
         self.items: Sequence[Item] = [segment(1, "Ask not"), segment(2, "what.", 1.0)]
@@ -90,6 +85,9 @@ class NotedRecordings:
         self.opened.append(job)
         self.arrived.set()
         return job
+
+    def stop(self) -> None:
+        """They end by themselves."""
 
 
 class Rest:

@@ -24,7 +24,8 @@ from streamer.client.connection import DaemonAddress, parse_address
 from streamer.commands.listen import daemon_address
 from streamer.errors import ConfigError, PeerError, PortInUseError
 from streamer.events import Final, Ready
-from streamer.server.tls import certificate_path, fingerprint_of
+from streamer.server.certificates import fingerprint_of
+from streamer.server.tls import certificate_path
 from streamer.settings.table import ServerSettings, Settings
 from tests.browser import browse, fake_microphone_flags
 from tests.wire.support import WAIT_S, Running, events_until, final, partial, serving, within

@@ -11,8 +11,8 @@ from websockets.exceptions import ConnectionClosed
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
 from streamer.protocols.native import StreamStart
-from streamer.protocols.stream import MAX_BAD_MESSAGES, warn_of_address
-from tests.wire.engine import FakeRunner, OneStream, open_stream
+from streamer.protocols.stream import MAX_BAD_MESSAGES
+from tests.wire.engine import ListeningSession, streams_to
 from tests.wire.support import (
     SESSION,
     RecordingStream,
@@ -336,21 +336,6 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
         assert len(running.streams.opened) == 1
 
 
-async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_that_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    warn_of_address.cache_clear()
-    async with serving() as running, running.streaming() as (client, stream):
-        for _ in range(2):
-            await vanish(client, stream)
-            client = await running.socket(f"/v1/stream?session={SESSION}&after=1")
-            assert await next_event(client) == Resumed(heard_samples=320, seq=1, session=SESSION)
-        await client.close()
-    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert "?session= in the address" in warning
-    assert SESSION not in warning
-
-
 async def test_the_last_words_can_be_fetched_after_finish() -> None:
     async with serving() as running, running.streaming() as (first, stream):
         stream.room.clear()
@@ -397,14 +382,12 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
 async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    fake = FakeRunner(capacity_samples=1000)
-    stream = open_stream(fake)
-
-    async with serving(streams=OneStream(stream)) as running:
+    session = ListeningSession(capacity_samples=1000)
+    async with serving(streams=streams_to(session)) as running:
         async with running.socket("/v1/stream") as old:
             await old.send(np.arange(3000, dtype="<i2").tobytes()[:-1])
-            await within(fake.first_write.wait())
-            async with running.resuming(None, stream.feed.session) as new:
+            await within(session.first_write.wait())
+            async with running.resuming(None, session.feed.session) as new:
                 resumed = await next_event(new)
                 assert isinstance(resumed, Resumed)
                 # What there was room for; else whoever is cut again and again would fill the memory.
@@ -412,9 +395,9 @@ async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch
                 assert 400 <= heard <= 1000
                 await new.send(np.arange(heard, 3100, dtype="<i2").tobytes())
                 await new.send('{"type":"finish"}')
-                fake.start()
+                session.start()
                 await events_until(new, "end")
-        assert np.array_equal(fake.heard(), np.arange(3100))
+        assert np.array_equal(session.heard(), np.arange(3100))
 
 
 async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -431,7 +414,7 @@ async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogC
 
 
 def outliving(stream: RecordingStream) -> None:
-    stream.outlives = True
+    stream.session.outlives = True
     stream.room.clear()
 
 
@@ -457,7 +440,6 @@ async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: 
     [
         ("/v1/stream", bytes(640)),
         ("/v1/stream", json.dumps({"type": "resume", "session": SESSION, "after": 0})),
-        (f"/v1/stream?session={SESSION}&after=0", bytes(640)),
         ("/v1/listen?encoding=linear16&sample_rate=16000", bytes(640)),
     ],
 )

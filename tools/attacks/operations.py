@@ -421,24 +421,6 @@ def unread_stderr(_: Daemon) -> str:
     return f"ended after {time.monotonic() - begin:.1f} s"
 
 
-@attack("the variables that Kubernetes sets for a service named streamer", "the daemon starts", kind="self")
-def kubernetes_variables(_: Daemon) -> str:
-    daemon = Daemon(
-        0,
-        settings={
-            "SERVICE_HOST": "10.0.0.1",
-            "SERVICE_PORT": "8765",
-            "PORT": "tcp://10.0.0.1:8765",
-            "PORT_8765_TCP_ADDR": "10.0.0.1",
-        },
-    )
-    try:
-        daemon.start()
-    finally:
-        daemon.stop()
-    return "starts"
-
-
 @attack("a file whose name steers the terminal, that is no audio", "one clean line", kind="self")
 def odd_file_name(_: Daemon) -> str:
     done = subprocess.run(

@@ -27,7 +27,7 @@ from streamer.events import Event, from_json
 from streamer.plugins.cluster.bus import Bus, Reply
 from streamer.plugins.cluster.log import SessionLog, log_subject
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, Record, WorkerAlive, decoded
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 from tools.benchmarks.processes import free_port
 
 READY_S = 90.0  # for a machine, or all of them, to be of use

@@ -33,7 +33,7 @@ from streamer.whisper.device.devices import StagePlan, properties_for
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.graphs.compress import PRECISIONS, parse_precisions
+from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.locate import find_model
 from streamer.whisper.source import read_model
@@ -143,7 +143,7 @@ def _random(size: str, weights: str) -> Compilation:
     n_head = width // 64
     dims = ModelDimensions(n_mels, 1500, width, n_head, n_audio_layer, n_vocab, 448, width, n_head, n_text_layer)
     heads = tuple((n_text_layer - 1, head) for head in range(6))
-    graphs = ModelGraphs.of(_random_checkpoint(dims), heads, parse_precisions(weights))
+    graphs = ModelGraphs.of(_random_checkpoint(dims), heads, weights)
     return Compilation(graphs, PLANS, n_beams=FILE_BEAMS, windows_s=DEFAULT_WINDOWS_S[-1:])
 
 

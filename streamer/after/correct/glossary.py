@@ -12,9 +12,6 @@ from streamer.errors import ConfigError
 from streamer.languages import LANGUAGE_NAMES, code_of
 from streamer.outside import printable
 
-# Ten thousand terms, each with some aliases, take less than a mebibyte.
-MAX_BYTES = 4 << 20
-MAX_SPELLINGS = 50_000
 MAX_LENGTH = 200  # characters of a spelling
 MAX_WORDS = 8  # of one
 
@@ -54,27 +51,19 @@ _KINDS = {"name": Form.NAME, "word": Form.WORD, "acronym": Form.EXACT}
 def read_terms(path: Path) -> list[Term]:
     """Read the terms of a file. Raises ConfigError, with the line, if it is missing or is no glossary."""
     terms: list[Term] = []
-    n_spellings = 0
     for node in _read_list(path):
         line = node.start_mark.line + 1
         try:
             terms.append(_term(_texts(node)))
         except (ValueError, ConfigError) as error:
             raise ConfigError(f"{path}:{line}: {error}") from None
-        n_spellings += len(terms[-1].spellings)
-        if n_spellings > MAX_SPELLINGS:
-            raise ConfigError(f"{path}:{line}: over {MAX_SPELLINGS} spellings: expected fewer; leave some out")
     return terms
 
 
 def _read_list(path: Path) -> list[yaml.Node]:
     """Return the nodes of a file's list. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
-        if len(data) > MAX_BYTES:
-            raise ConfigError(f"glossary {path} is larger than {MAX_BYTES} bytes: {_FILE}; shorten it")
-        text = unicodedata.normalize("NFC", data.decode("utf-8-sig"))
+        text = unicodedata.normalize("NFC", path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"glossary {path} cannot be read ({reason}): {_FILE}, in UTF-8") from None

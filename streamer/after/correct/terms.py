@@ -12,9 +12,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from doublemetaphone import doublemetaphone
-from rapidfuzz import process
-from rapidfuzz.distance import Levenshtein
 
 from streamer.after.correct.corrector import text_of
 from streamer.after.correct.glossary import MAX_WORDS, Form, Term
@@ -192,6 +189,8 @@ def sounds_of(letters: str) -> tuple[str, ...]:
     """Return how letters may sound (Double Metaphone); an empty code if there are no rules for them."""
     if not (letters.isascii() and letters.isalpha()):
         return ("",)
+    from doublemetaphone import doublemetaphone  # late, as the other: of the extra `glossary`
+
     return tuple(filter(None, dict.fromkeys(doublemetaphone(letters)))) or ("",)
 
 
@@ -216,6 +215,9 @@ def _core(text: str) -> tuple[str, str, str]:
 
 def _similar(text: str, others: Sequence[str]) -> Float32Array:
     """Return how near a text is to others, shape (n,), 0 to 1."""
+    from rapidfuzz import process
+    from rapidfuzz.distance import Levenshtein
+
     near: Float32Array = process.cdist([text], others, scorer=Levenshtein.normalized_similarity, dtype=np.float32)[0]
     return near
 

@@ -15,6 +15,7 @@ from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.container import FORMATS, AudioTrack
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
+from streamer.extras import requires
 from streamer.outside import one_line
 from streamer.version import __version__
 
@@ -46,6 +47,14 @@ def shown(url: str) -> str:
     return one_line(re.sub(r"//[^/]*@", "//", re.split(r"[?#]", url)[0]))[:200]
 
 
+def _trusted_file() -> str:
+    """Return the file of the certificates that are trusted: FFmpeg knows none of the system's."""
+    requires("certifi", extra="internet-audio", purpose="--input URL")
+    import certifi  # late, as PyAV
+
+    return certifi.where()
+
+
 class Address(ThreadedSource):
     """What an address sends, at the pace of speech; a lost connection is opened again.
 
@@ -68,7 +77,7 @@ class Address(ThreadedSource):
         self._items: queue.Queue[Float32Array | str | TruncatedAudioError | None] = queue.Queue(AHEAD_BLOCKS)
 
     def check(self) -> None:
-        """Raise AudioDeviceError if it has no audio."""
+        """Raise AudioDeviceError if it has no audio, MissingExtraError if certificates could not be verified."""
         try:
             self._connect().close()
         except ValueError as error:
@@ -80,14 +89,12 @@ class Address(ThreadedSource):
         threading.Thread(target=self._read, name="address reader", daemon=True).start()
 
     def _connect(self) -> AudioTrack:
-        import certifi  # late, as PyAV
-
         options = {
             "protocol_whitelist": _PROTOCOLS[self._scheme],
             "format_whitelist": f"{FORMATS},hls,webvtt,rtsp,rtp,sdp",
             "user_agent": f"streamer/{__version__}",
             "tls_verify": "1",
-            "ca_file": os.environ.get("SSL_CERT_FILE") or certifi.where(),
+            "ca_file": os.environ.get("SSL_CERT_FILE") or _trusted_file(),
             "rtsp_flags": "prefer_tcp",
             "allowed_media_types": "audio",
         }

@@ -17,6 +17,7 @@ import numpy as np
 from streamer.audio.sources.base import STOP_TIMEOUT_S
 from streamer.audio.sources.microphone import CaptureStream, Microphone, MicrophoneInfo
 from streamer.errors import AudioDeviceError
+from streamer.extras import requires
 from streamer.outside import one_line
 
 SAMPLE_RATE = 48_000
@@ -51,7 +52,7 @@ class SystemSound(Microphone):
         self.name = "system sound"
 
     def check(self) -> None:
-        """Raise AudioDeviceError if it cannot be captured; else `name` says which output is captured."""
+        """Raise StreamerError if it cannot be captured; else `name` says which output is captured."""
         self._open()
         self._close()
 
@@ -62,6 +63,7 @@ class SystemSound(Microphone):
                 " (https://existential.audio/blackhole); install it, play to it, and use --input mic --microphone"
                 " BlackHole"
             )
+        requires("soundcard", extra="system-audio", purpose="--input system")
         info = MicrophoneInfo(0, self.name, "", CHANNELS, SAMPLE_RATE, is_default=True)
         try:
             recording = _Recording()

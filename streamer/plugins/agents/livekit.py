@@ -7,17 +7,20 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Unpack
 
-from livekit import rtc
-from livekit.agents import NOT_GIVEN, APIConnectionError, APIConnectOptions, APIError, LanguageCode, NotGivenOr, stt
-from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
-from livekit.agents.utils import AudioBuffer, is_given, shortuuid
-
 from streamer.client.connection import STREAM_PATH, parse_address
 from streamer.client.options import Options
-from streamer.errors import StreamerError
+from streamer.errors import MissingExtraError, StreamerError
 from streamer.events import Error, Event, Final, Partial, Ready, Speech
 from streamer.outside import one_line
 from streamer.plugins.agents.live import LiveStream
+
+try:
+    from livekit import rtc
+    from livekit.agents import NOT_GIVEN, APIConnectionError, APIConnectOptions, APIError, LanguageCode, NotGivenOr, stt
+    from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
+    from livekit.agents.utils import AudioBuffer, is_given, shortuuid
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "livekit", "livekit", "streamer.plugins.agents.livekit") from error
 
 Kind = stt.SpeechEventType
 

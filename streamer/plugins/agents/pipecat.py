@@ -6,21 +6,24 @@ import math
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from pipecat.frames import frames
-from pipecat.processors.frame_processor import FrameDirection
-from pipecat.services.settings import STTSettings
-from pipecat.services.stt_latency import DEFAULT_TTFS_P99
-from pipecat.services.stt_service import STTService
-from pipecat.transcriptions.language import Language
-from pipecat.turns.user_turn_strategies import ExternalUserTurnStrategies
-from pipecat.utils.time import time_now_iso8601
-from pipecat.utils.tracing.service_decorators import traced_stt
-
 from streamer.client.connection import STREAM_PATH, parse_address
-from streamer.errors import StreamerError
+from streamer.errors import MissingExtraError, StreamerError
 from streamer.events import Error, Event, Final, Partial, Ready, Speech
 from streamer.outside import one_line
 from streamer.plugins.agents.live import LiveStream
+
+try:
+    from pipecat.frames import frames
+    from pipecat.processors.frame_processor import FrameDirection
+    from pipecat.services.settings import STTSettings
+    from pipecat.services.stt_latency import DEFAULT_TTFS_P99
+    from pipecat.services.stt_service import STTService
+    from pipecat.transcriptions.language import Language
+    from pipecat.turns.user_turn_strategies import ExternalUserTurnStrategies
+    from pipecat.utils.time import time_now_iso8601
+    from pipecat.utils.tracing.service_decorators import traced_stt
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "pipecat", "pipecat", "streamer.plugins.agents.pipecat") from error
 
 STOP_S = 1.0  # for a pipeline to end a turn
 FINISH_S = 10.0  # for the text of the last words at the end of a pipeline

@@ -10,9 +10,9 @@ from typing import Protocol
 from streamer.errors import PeerError, RefusalError
 from streamer.events import Event
 from streamer.outside import printable
+from streamer.plugins.chat.settings import ChatSettings
 from streamer.plugins.chat.turn import SpokenQuestion
 from streamer.plugins.completions import ChatEndpoint, Names, WordlessError
-from streamer.settings.table import ChatSettings
 
 logger = logging.getLogger(__name__)
 

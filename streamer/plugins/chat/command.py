@@ -11,7 +11,8 @@ from streamer.commands.listen import daemon_address, follow, shown_token
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import StreamerError, UsageError
 from streamer.plugins.chat.chatbot import Chatbot, Conversation
-from streamer.settings.table import ChatSettings, Settings
+from streamer.plugins.chat.settings import ChatSettings
+from streamer.settings.table import Settings
 
 
 def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: str) -> int:
@@ -23,12 +24,12 @@ def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: s
 
     Raises UsageError if no chatbot is named, PeerError if there is no daemon or it refuses.
     """
-    if not settings.chat.url:
+    if not settings.of(ChatSettings).url:
         raise UsageError(
             "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
         )
     address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-    asyncio.run(_converse(address, settings.chat))
+    asyncio.run(_converse(address, settings.of(ChatSettings)))
     return 0
 
 

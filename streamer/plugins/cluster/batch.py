@@ -19,6 +19,7 @@ from streamer.plugins.cluster.job_messages import JobSettings, RecordingJob
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.plugins.cluster.placement import Workers
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.table import Settings
 from streamer.setup.progress import OnProgress
@@ -30,55 +31,68 @@ WAIT_S = 10.0
 MAX_WAITING = 1000
 
 
-def check_elsewhere(settings: Settings, paths: Sequence[Path], *, streaming: bool) -> None:
-    """Raise UsageError for what only this machine could do."""
-    if streaming:
-        raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
-    if STANDARD_INPUT in paths:
-        raise UsageError(
-            "standard input comes once, and workers may read a recording again: expected files with --nats"
-        )
-    for wanted, flag in (
-        (settings.speakers.enabled, "--speakers"),
-        (settings.correction.glossary, "--glossary"),
-        (settings.decoding.grammar, "--grammar"),
-        (settings.model.lora, "--lora"),
-        (settings.model.tokenizer, "--tokenizer"),
-    ):
-        if wanted:
-            raise UsageError(f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats")
+class OnWorkers:
+    """Transcribes files on the workers of a cluster (see `commands.transcribe.Elsewhere`)."""
 
+    def __init__(self, settings: Settings, model: str) -> None:
+        """Prepare; `model` is what workers must have, empty: what most of them have."""
+        self._settings = settings
+        self._model = model
 
-async def transcribe_elsewhere(settings: Settings, files: Files, model: str) -> list[int]:
-    """Transcribe files on the workers of a cluster; return the exit code of each.
+    def check(self, paths: Sequence[Path], *, streaming: bool) -> None:
+        """Raise UsageError for what only this machine could do."""
+        if streaming:
+            raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
+        if STANDARD_INPUT in paths:
+            raise UsageError(
+                "standard input comes once, and workers may read a recording again: expected files with --nats"
+            )
+        for wanted, flag in (
+            (self._settings.speakers.enabled, "--speakers"),
+            (self._settings.correction.glossary, "--glossary"),
+            (self._settings.decoding.grammar, "--grammar"),
+            (self._settings.model.lora, "--lora"),
+            (self._settings.model.tokenizer, "--tokenizer"),
+        ):
+            if wanted:
+                raise UsageError(
+                    f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats"
+                )
 
-    model : that workers must have; empty: what most of them have
+    async def transcribe(self, files: Files) -> list[int]:
+        """Transcribe files; return the exit code of each.
 
-    Raises ClusterError without NATS or a worker, and what else ends all of them.
-    """
-    workers = Workers()
+        Raises ClusterError without NATS or a worker, and what else ends all of them.
+        """
+        workers = Workers()
 
-    async def note_worker(data: bytes, reply: Reply) -> None:
-        workers.take(decoded(data, WorkerAlive), time.monotonic())
+        async def note_worker(data: bytes, reply: Reply) -> None:
+            workers.take(decoded(data, WorkerAlive), time.monotonic())
 
-    async with contextlib.AsyncExitStack() as stack:
-        bus = await Bus.connect(settings.cluster, f"transcribe-{os.urandom(6).hex()}")
-        stack.push_async_callback(bus.close)
-        await bus.subscribe(f"{ALIVE_WORKERS}.*", note_worker)
-        jobs = Jobs(bus, lambda: workers.alive(time.monotonic()))
-        stack.push_async_callback(jobs.close)
-        await jobs.start()
-        batch = _Batch(settings, files, jobs, await _wait_for_worker(jobs, model), stack.enter_context(files.shown()))
-        in_order = next(iter(files.plan.values()))[0].target is None
-        tasks: list[asyncio.Task[int]] = []
-        try:
-            async with asyncio.TaskGroup() as group:
-                for path in files.lengths:
-                    before = tasks[-1:] if in_order else []
-                    tasks.append(group.create_task(batch.transcribe(path, before)))
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None  # the first: the others were cancelled
-        return [task.result() for task in tasks]
+        async with contextlib.AsyncExitStack() as stack:
+            bus = await Bus.connect(self._settings.of(ClusterSettings), f"transcribe-{os.urandom(6).hex()}")
+            stack.push_async_callback(bus.close)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", note_worker)
+            jobs = Jobs(bus, lambda: workers.alive(time.monotonic()))
+            stack.push_async_callback(jobs.close)
+            await jobs.start()
+            batch = _Batch(
+                self._settings,
+                files,
+                jobs,
+                await _wait_for_worker(jobs, self._model),
+                stack.enter_context(files.shown()),
+            )
+            in_order = next(iter(files.plan.values()))[0].target is None
+            tasks: list[asyncio.Task[int]] = []
+            try:
+                async with asyncio.TaskGroup() as group:
+                    for path in files.lengths:
+                        before = tasks[-1:] if in_order else []
+                        tasks.append(group.create_task(batch.transcribe(path, before)))
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # the first: the others were cancelled
+            return [task.result() for task in tasks]
 
 
 async def _wait_for_worker(jobs: Jobs, model: str) -> str:

@@ -23,7 +23,7 @@ from streamer.errors import ClusterError, ConfigError
 from streamer.outside import one_line
 from streamer.plugins.cluster.login import Login
 from streamer.plugins.cluster.messages import EVENTS, Message, decoded, encoded
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 
 # Behind `login`, which says how to install it.
 # isort: split

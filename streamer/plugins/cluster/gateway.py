@@ -4,17 +4,14 @@ import asyncio
 import contextlib
 import logging
 import math
-import secrets
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Mapping
-from functools import partial
-from weakref import WeakValueDictionary
+from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
 from streamer import signals
-from streamer.audio.pcm import PcmDecoder
-from streamer.daemon.streams import SESSION_NAME_BYTES, ClientStream, StreamOwner, StreamSlots
+from streamer.daemon.backend import Backend
+from streamer.daemon.clients import ClientStreams
 from streamer.engine.eventlog import EventLog
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
 from streamer.languages import LANGUAGE_NAMES
@@ -23,7 +20,7 @@ from streamer.plugins.cluster.bus import Bus, Reply, machine_name
 from streamer.plugins.cluster.gateway_session import GatewaySession
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.local import local_nats, usual_port
-from streamer.plugins.cluster.log import SessionLog
+from streamer.plugins.cluster.log import SessionLog, Stored
 from streamer.plugins.cluster.messages import (
     ALIVE_GATEWAYS,
     BEAT_S,
@@ -37,11 +34,13 @@ from streamer.plugins.cluster.messages import (
 )
 from streamer.plugins.cluster.metrics import register_cluster
 from streamer.plugins.cluster.neighbours import WATCH_S, Neighbours
+from streamer.plugins.cluster.outbox import Outbox
 from streamer.plugins.cluster.recordings import ClusterRecordings
 from streamer.plugins.cluster.replay import first_frame
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
 from streamer.session.state import SessionState
 from streamer.settings.load import default_token_path
@@ -66,34 +65,35 @@ async def run_gateway(settings: Settings) -> int:
     stop = asyncio.Event()
     with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
-            if not settings.cluster.nats:
+            if not settings.of(ClusterSettings).nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
                 settings = settings.having({"cluster.nats": (url,)})
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
-            name = machine_name(settings.cluster)
-            bus = await Bus.connect(settings.cluster, name)
+            name = machine_name(settings.of(ClusterSettings))
+            bus = await Bus.connect(settings.of(ClusterSettings), name)
             stack.push_async_callback(bus.close)
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             registry = CollectorRegistry()
             register_process(registry)
-            streams = ClusterStreams(settings, bus, log, name)
-            streams.on_stall = register_cluster(registry, streams.neighbours)
-            jobs = Jobs(bus, streams.neighbours.workers)
+            backend = ClusterBackend(settings, bus, log, name)
+            backend.on_stall = register_cluster(registry, backend.neighbours)
+            jobs = Jobs(bus, backend.neighbours.workers)
             recordings = ClusterRecordings(jobs)
-            services = Services(streams=streams, health=streams.health, recordings=recordings)
+            streams = ClientStreams(settings.server, backend)
+            services = Services(streams=streams, health=backend.health, recordings=recordings)
             server = Server(settings.server, services, registry, default_token_path())
-            await streams.start()
-            stack.push_async_callback(streams.close)
+            await backend.start()
+            stack.push_async_callback(backend.close)
             await jobs.start()
             stack.push_async_callback(jobs.close)
             url = await server.start()
             stack.push_async_callback(server.stop)
             logger.info("gateway %s listens on %s", name, url)
-            describing = asyncio.create_task(_describe(server, streams.neighbours))
+            describing = asyncio.create_task(_describe(server, backend.neighbours))
             await stop.wait()
             describing.cancel()
-            streams.draining = True
+            backend.draining = True
             recordings.stop()
     return 0
 
@@ -105,8 +105,8 @@ async def _describe(server: Server, neighbours: Neighbours) -> None:
     await server.serve_model(workers[0].model.partition(" ")[0], tuple(LANGUAGE_NAMES))
 
 
-class ClusterStreams:
-    """Opens clients' sessions at workers (see `server.interfaces.Streams`), and moves them if they must.
+class ClusterBackend(Backend):
+    """Opens clients' sessions at workers, and moves them if they must.
 
     All of it runs on the server's loop.
     """
@@ -127,14 +127,11 @@ class ClusterStreams:
         )
         # Called with the reason and the seconds of each stall.
         self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
-        self._slots = StreamSlots(settings.server)
         # Sessions that are open or being opened, by name.
         self._sessions: dict[str, GatewaySession] = {}
         # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
         self._left: OrderedDict[str, float] = OrderedDict()
         self._counters: Counter[str] = Counter()
-        # One client at a time resumes a session.
-        self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: list[asyncio.Task[None]] = []
         self.draining = False
 
@@ -154,7 +151,7 @@ class ClusterStreams:
         for session in tuple(self._sessions.values()):
             session.close()
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Outbox:
         """Open a session at a worker.
 
         Raises BusyError if there is no worker, or none has room; ConfigError for a history, and what a worker answers
@@ -163,119 +160,76 @@ class ClusterStreams:
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
         await self.neighbours.settle()
-        pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
-        feed = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), self._settings.server.history_events)
         checkpoint = SessionCheckpoint(model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState())
-        return self._serve(await self._admit(feed, checkpoint, GatewaySession.open), pcm)
+        session = self._session(name, checkpoint)
+        await self._begin(session, session.open())
+        return session.outbox
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of a session, which another gateway may have had.
-
-        Raises UnknownSessionError if it is unknown, or was opened with the token of another name; BusyError if no
-        worker goes on with it for now.
-        """
-        async with self._resuming.setdefault(session, asyncio.Lock()):
-            known = self._sessions.get(session)
-            if known is not None and self._bus.connected and await known.is_elsewhere():
-                known.lose()
-            stream = self._slots.come_back(session, tenant)
-            return stream if stream is not None else await self._take_over(session, after, tenant)
-
-    def abandon_unreachable(self, tenants: Collection[str]) -> None:
-        self._slots.abandon_unreachable(tenants)
-
-    async def _take_over(self, name: str, after: int, tenant: str) -> ClientStream:
-        """Resume a session of another gateway, from its log and its worker's state."""
-        begin_s = self._context.now_s()
-        unknown = UnknownSessionError(
-            f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its connection"
-            f" broke (server.resume_s), its log for {self._settings.cluster.keep_s:g} s (cluster.keep_s); start another"
-        )
+    async def knows(self, name: str, *, tenant: str) -> bool:
         await self.neighbours.settle()
-        try:
-            last = await self._log.last(name)
-        except ClusterMessageError:
-            raise unknown from None
-        except ClusterError as error:
-            raise BusyError(f"the session's log cannot be read for now: {error}") from None
-        if last is None or last.record.checkpoint.tenant != tenant:
-            raise unknown
-        worker = last.record.worker
+        last = await self._last(name)
+        return last is not None and last.record.checkpoint.tenant == tenant
 
-        async def fetch(session: GatewaySession) -> None:
-            seq = after if after <= session.checkpoint.seq + MAX_UNSTORED else 0
-            while not await session.read_log(seq):
-                await asyncio.sleep(BEAT_S)
-            feed = session.feed
-            if feed.closed:
-                return
-            known = max(feed.last_seq, session.checkpoint.seq)
-            feed.skip_to(after if known < after <= known + MAX_UNSTORED else known)
-            is_lost = self.neighbours.known.is_lost(worker, self._context.now_s())
-            await session.take_over("" if is_lost else worker, begin_s, RESUME_S)
-            if session.closed:
-                raise BusyError("another client has come back to the session: try again in a moment")
-
-        feed = EventLog(name, self._settings.server.history_events)
+    async def resume(self, name: str, *, after: int) -> Outbox:
+        """Continue a session of another gateway, from its log and its worker's state."""
+        begin_s = self._context.now_s()
+        last = await self._last(name)
+        if last is None:
+            raise UnknownSessionError("the session's log is no longer kept (cluster.keep_s): start another")
+        session = self._session(name, last.record.checkpoint, last.record.epoch)
         # A client that is refused tries again: for that long a worker keeps the session that it has taken too late.
         keep_s = self._settings.server.resume_s
-        session = await self._admit(feed, last.record.checkpoint, fetch, epoch=last.record.epoch, keep_s=keep_s)
-        start, needed_from = session.checkpoint.start, session.outbox.ring.first
-        pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
-        pcm.frames_decoded, position = first_frame(needed_from, start)
-        session.outbox.warm_up(needed_from - position)
-        return self._serve(session, pcm)
+        await self._begin(session, self._fetch(session, last.record.worker, after, begin_s), keep_s)
+        outbox = session.outbox
+        outbox.n_frames, position = first_frame(outbox.ring.first, session.checkpoint.start)
+        outbox.warm_up(outbox.ring.first - position)
+        return outbox
 
-    async def _admit(
-        self,
-        feed: EventLog,
-        checkpoint: SessionCheckpoint,
-        begin: Callable[[GatewaySession], Awaitable[None]],
-        *,
-        epoch: int = 0,
-        keep_s: float = 0.0,
-    ) -> GatewaySession:
-        """Begin a session in a free slot. If that fails, or its client leaves meanwhile, it ends after `keep_s`."""
-        spare = self._slots.spare(n_opening=len(self._sessions) - len(self._slots.streams))
-        session = GatewaySession(self._context, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(session))
-        self._sessions[feed.session] = session
-        self._left.pop(feed.session, None)
+    async def _last(self, name: str) -> Stored | None:
+        """Return the newest record of a session, None if there is none. Raises BusyError."""
         try:
-            await begin(session)
+            return await self._log.last(name)
+        except ClusterMessageError:
+            return None
+        except ClusterError as error:
+            raise BusyError(f"the session's log cannot be read for now: {error}") from None
+
+    async def _fetch(self, session: GatewaySession, worker: str, after: int, begin_s: float) -> None:
+        """Have a session that `worker` has for another gateway continued for this one."""
+        seq = after if after <= session.checkpoint.seq + MAX_UNSTORED else 0
+        while not await session.read_log(seq):
+            await asyncio.sleep(BEAT_S)
+        feed = session.feed
+        if feed.closed:
+            return
+        known = max(feed.last_seq, session.checkpoint.seq)
+        feed.skip_to(after if known < after <= known + MAX_UNSTORED else known)
+        is_lost = self.neighbours.known.is_lost(worker, self._context.now_s())
+        await session.take_over("" if is_lost else worker, begin_s, RESUME_S)
+        if session.closed:
+            raise BusyError("another client has come back to the session: try again in a moment")
+
+    def _session(self, name: str, checkpoint: SessionCheckpoint, epoch: int = 0) -> GatewaySession:
+        feed = EventLog(name, self._settings.server.history_events)
+        return GatewaySession(self._context, feed, checkpoint, epoch=epoch, on_gone=self._forget)
+
+    async def _begin(self, session: GatewaySession, begin: Awaitable[None], keep_s: float = 0.0) -> None:
+        """Begin a session. If that fails, or its client leaves meanwhile, it ends after `keep_s`."""
+        self._sessions[session.feed.session] = session
+        self._left.pop(session.feed.session, None)
+        try:
+            await begin
         except BaseException:
             session.close()
             self._forget(session, keep_s)
             raise
-        if spare is not None:
-            self._slots.give_up(spare)
-        return session
-
-    def _serve(self, session: GatewaySession, pcm: PcmDecoder) -> ClientStream:
-        name = session.feed.session
-
-        def leave() -> None:
-            session.close()
-            self._forget(session)
-
-        owner = StreamOwner(
-            choose=lambda options: partial(session.outbox.change, options),
-            report=session.outbox.report,
-            keep=lambda: self._slots.keep(name),
-            leave=leave,
-            tenant=session.checkpoint.tenant,
-            outlives=True,
-        )
-        stream = ClientStream(session.outbox, session.feed, pcm, session.checkpoint.start, owner)
-        session.on_options = partial(setattr, stream, "options")
-        self._slots.add(name, stream)
-        return stream
+        session.outbox.options = session.checkpoint.start
 
     def _forget(self, session: GatewaySession, keep_s: float = 0.0) -> None:
         name = session.feed.session
         if self._sessions.get(name) is not session:
             return
         del self._sessions[name]
-        self._slots.remove(name)
         self._left[name] = self._context.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)

@@ -21,7 +21,6 @@ from streamer.plugins.cluster.messages import WORKERS, Leave, Opened, OpenSessio
 from streamer.plugins.cluster.metrics import REASONS
 from streamer.plugins.cluster.outbox import Outbox
 from streamer.plugins.cluster.progress import WAIT_S, WorkerProgress
-from streamer.protocols.native import SessionOptions
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +53,12 @@ class GatewaySession:
         checkpoint: SessionCheckpoint,
         *,
         epoch: int = 0,
-        on_lost: Callable[[], None],
+        on_gone: Callable[["GatewaySession"], None],
     ) -> None:
         """Make a session without a worker; its events are put into `feed`.
 
         epoch : of its newest record, if it is not new
-        on_lost : called when another gateway takes it
+        on_gone : called when its client has left, or another gateway takes it
         """
         self._context = context
         self.feed = feed
@@ -70,10 +69,8 @@ class GatewaySession:
         self.epoch = epoch
         self._sequence = 0
         # What the client sends.
-        self.outbox = Outbox(context.bus, feed.session, checkpoint)
-        # Called with the client's options as its worker applies them, unless newer ones are on their way.
-        self.on_options: Callable[[SessionOptions], object] = lambda options: None
-        self._on_lost = on_lost
+        self.outbox = Outbox(context.bus, feed, checkpoint, self.abandon, self.is_here)
+        self._on_gone = on_gone
         self._updates: deque[SessionUpdate] = deque(maxlen=MAX_UPDATES)
         self._progress = WorkerProgress(context.now_s())
         # Why it is to move; empty if it is not.
@@ -117,26 +114,27 @@ class GatewaySession:
                 self._keep(record.checkpoint)
         return True
 
-    async def is_elsewhere(self) -> bool:
-        """Whether another gateway has taken it: the worker that wrote its newest record names its gateway there."""
+    async def is_here(self) -> bool:
+        """Whether this gateway has it; leave it if another has: the worker that wrote its newest record names that."""
         try:
-            last = await self._context.log.last(self.feed.session)
+            last = await self._context.log.last(self.feed.session) if self._context.bus.connected else None
         except ClusterError:
-            return False
-        if last is None or last.record.epoch <= self.epoch:
-            return False
-        if last.record.gateway != self._context.gateway:
-            return True
-        self.epoch = last.record.epoch  # a worker opened it for us after we had stopped waiting
-        return False
+            last = None
+        if last is not None and last.record.epoch > self.epoch:
+            if last.record.gateway == self._context.gateway:
+                self.epoch = last.record.epoch  # a worker opened it for us after we had stopped waiting
+            else:
+                self.abandon()
+                text = "the session goes on at another gateway, where a client came with its name: begin another"
+                self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
+                self.feed.close()
+                self.outbox.on_lost()
+        return not self.closed
 
-    def lose(self) -> None:
-        """Leave it to another gateway, and inform the client that is still here."""
+    def abandon(self) -> None:
+        """Leave it: its client has left, or is at another gateway."""
         self.close()
-        text = "the session goes on at another gateway, where a client came with its name: begin another"
-        self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
-        self.feed.close()
-        self._on_lost()
+        self._on_gone(self)
 
     def close(self) -> None:
         """Stop serving it. Its worker keeps it."""
@@ -222,7 +220,7 @@ class GatewaySession:
         self.checkpoint = checkpoint
         self.outbox.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
         if checkpoint.command >= self.outbox.newest_set:
-            self.on_options(checkpoint.start)
+            self.outbox.options = checkpoint.start  # as its worker applies them, and no newer ones are on their way
 
     def _must_move(self, why: str) -> None:
         """Have another worker take it over, unless one is being asked already."""
@@ -242,8 +240,7 @@ class GatewaySession:
             return
         self.state = GatewayState.MOVING
         try:
-            if await self.is_elsewhere():
-                self.lose()
+            if not await self.is_here():
                 return
             if why == "silent" and self._progress.fault(self.outbox.ring.head, context.now_s()) != why:
                 return  # NATS was silent, not the worker
@@ -277,8 +274,7 @@ class GatewaySession:
                 logged = str(reason)
                 self.logger.warning("the session waits for a worker: %s", logged)
             await asyncio.sleep(RETRY_S)
-            if await self.is_elsewhere():
-                self.lose()
+            await self.is_here()
 
     async def _ask(self, workers: Sequence[str], *, must: bool) -> StreamerError | None:
         """Ask some workers to own it, one after the other; return why none does, None if one does."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from streamer.errors import ClusterError
+from streamer.errors import ClusterError, MissingExtraError
 from streamer.outside import one_line
 
 USUAL_PORT = 4222
@@ -21,13 +21,11 @@ STOP_S = 5.0
 
 
 def find_nats_server() -> Path:
-    """Return the server's program: beside Python's, where pip puts it, or on PATH. Raises ClusterError."""
+    """Return the server's program: beside Python's, where pip puts it, or on PATH. Raises MissingExtraError."""
     beside = shutil.which("nats-server", path=str(Path(sys.executable).parent))
     found = beside or shutil.which("nats-server")
     if found is None:
-        raise ClusterError(
-            "nats-server is not here: pip install 'streamer-captions[cluster]', or give a server that runs with --nats"
-        )
+        raise MissingExtraError("nats-server", "cluster", "a gateway without --nats URL")
     return Path(found)
 
 

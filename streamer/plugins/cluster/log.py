@@ -15,7 +15,7 @@ from streamer.errors import ClusterError, ClusterMessageError, FencedError, Unkn
 from streamer.outside import one_line
 from streamer.plugins.cluster.bus import API_TIMEOUT_S, Bus, cancellable
 from streamer.plugins.cluster.messages import EVENTS, VERSION, Record, decoded, encoded
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 
 logger = logging.getLogger(__name__)
 

@@ -5,18 +5,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from streamer.errors import ClusterError, ConfigError
+from streamer.errors import ConfigError, MissingExtraError
 from streamer.outside import host_port, one_line
-from streamer.settings.table import ClusterSettings
+from streamer.plugins.cluster.settings import ClusterSettings
 
 try:
     import nkeys
     from nats import errors
     from nats.aio.client import Client, RawCredentials
-except ImportError as error:
-    raise ClusterError(
-        f"{one_line(error)}: machines are joined by NATS; pip install 'streamer-captions[cluster]'"
-    ) from error
+except ModuleNotFoundError as error:
+    raise MissingExtraError(error.name or "nats", "cluster", "machines that are joined by NATS") from error
 
 # Older servers, in a cluster, let several writers succeed that expect the same last sequence: none would be fenced.
 OLDEST_SERVER = (2, 12)

@@ -1,24 +1,42 @@
 """A client's audio and commands on their way to the worker that owns its session."""
 
 import asyncio
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import Session
+from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.messages import WORKERS, SessionCheckpoint, SessionCommand
 from streamer.plugins.cluster.replay import ReplayBuffer
-from streamer.protocols.native import SessionOptions
+from streamer.protocols.native import Command, StreamStart
 
 
-class Outbox:
-    """Keeps and sends a client's audio and commands: a `daemon.streams.RunningSession`. Only `run` waits."""
+class Outbox(Session):
+    """Keeps and sends a client's audio and commands: the client's side of a session at a worker. Only `run` waits."""
 
-    def __init__(self, bus: Bus, session: str, checkpoint: SessionCheckpoint) -> None:
+    outlives = True
+
+    def __init__(
+        self,
+        bus: Bus,
+        feed: EventLog,
+        checkpoint: SessionCheckpoint,
+        leave: Callable[[], None],
+        is_here: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """
+        feed : the session's events
+        leave : called when the client has left
+        is_here : see `Session.is_here`
+        """
+        super().__init__(feed, checkpoint.start)
         self._bus = bus
-        self._session = session
+        self._leave, self._is_here = leave, is_here
         # The worker that it is sent to, empty while no worker owns the session, and that owner's epoch.
         self.worker, self._epoch = "", 0
         # Number of the newest `set`.
@@ -34,7 +52,9 @@ class Outbox:
         start = checkpoint.start
         exact = (start.format, start.sample_rate, start.channels) == ("s16le", SAMPLE_RATE, 1)
         position = checkpoint.state.needed_from
-        self.ring = ReplayBuffer(self._session, wide=not exact, position=position, command=checkpoint.command)
+        self.ring = ReplayBuffer(self.feed.session, wide=not exact, position=position, command=checkpoint.command)
+        self.ring.on_room = lambda: self.on_room()
+        self.options = start
         # Audio before this was processed before: the client's commands there have taken effect.
         self._processed_before = checkpoint.state.received
 
@@ -45,29 +65,33 @@ class Outbox:
         self.ring.write(samples[n_warming:])
         self._wake.set()
 
-    def flush(self) -> None:
-        self._put("flush")
+    @property
+    def free(self) -> int:
+        return self.ring.free
 
-    def pause(self) -> None:
-        self._put("pause")
-
-    def resume(self) -> None:
-        self._put("resume")
-
-    def clear(self) -> None:
-        self._put("clear")
+    def command(self, command: Command) -> None:
+        self._put(command)
 
     def end(self) -> None:
         # A worker waits for all audio that was processed before: what the client does not send again is silence.
         self.ring.write(np.zeros(max(0, self._processed_before - self.ring.head), np.float32))
         self._put("end")
 
-    def change(self, options: SessionOptions) -> None:
+    def check(self, options: StreamStart) -> None:
+        """Nothing is raised: the worker reports what its model cannot follow."""
+
+    def change(self, options: StreamStart) -> None:
         self._put("set", options=options)
         self.newest_set = self.ring.command
 
     def report(self, error: Error) -> None:
         self._put("report", code=error.code, message=error.message, fatal=error.fatal)
+
+    def abandon(self) -> None:
+        self._leave()
+
+    async def is_here(self) -> bool:
+        return await self._is_here()
 
     def warm_up(self, n_samples: int) -> None:
         """Drop the first samples to come: they only warm the resampler."""
@@ -93,6 +117,6 @@ class Outbox:
     def _put(self, what: str, **more: object) -> None:
         if what != "report" and self.ring.head < self._processed_before:
             return  # it took effect before the session came here
-        command = SessionCommand(session=self._session, epoch=0, position=0, command=0, what=what, **more)  # type: ignore[arg-type]
+        command = SessionCommand(session=self.feed.session, epoch=0, position=0, command=0, what=what, **more)  # type: ignore[arg-type]
         self.ring.put(command)
         self._wake.set()

@@ -1,4 +1,4 @@
-"""Recordings that are uploaded to a gateway, transcribed by workers, as `server.interfaces.Recordings` wants it."""
+"""Recordings that are uploaded to a gateway, transcribed by workers."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -6,6 +6,7 @@ from pathlib import Path
 
 from streamer.arrays import Float32Array
 from streamer.audio.sources.file import read_upload
+from streamer.daemon.backend import RecordingQueue
 from streamer.errors import BusyError, ClusterError, StoppingError
 from streamer.plugins.cluster.job_messages import RecordingJob, shown
 from streamer.plugins.cluster.jobs import Jobs
@@ -16,15 +17,14 @@ from streamer.protocols.text import OPENAI_MODELS, note_model
 logger = logging.getLogger(__name__)
 
 
-class ClusterRecordings:
-    """See `server.interfaces.Recordings`: the models are those of the workers that are alive."""
+class ClusterRecordings(RecordingQueue):
+    """Has workers transcribe recordings: the models are those of the workers that are alive."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
         self._stopping = False
 
     def stop(self) -> None:
-        """End all of them with StoppingError."""
         self._stopping = True
         self._jobs.fail(_stopping())
 

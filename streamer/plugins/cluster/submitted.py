@@ -3,13 +3,12 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Self
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.constants import SAMPLE_RATE
+from streamer.daemon.backend import Transcription
 from streamer.errors import (
     AudioFileError,
     ClusterError,
@@ -36,8 +35,8 @@ LOST_RUN_S = 10.0  # without a report, a run counts as lost
 NOTHING: Float32Array = np.empty(0, dtype=np.float32)
 
 
-class Submitted:
-    """A submitted recording, until it is closed: a `server.interfaces.Transcription`."""
+class Submitted(Transcription):
+    """A submitted recording, until it is closed."""
 
     def __init__(
         self,
@@ -48,13 +47,11 @@ class Submitted:
         on_progress: Callable[[int, int], None],
     ) -> None:
         """See `Jobs.submit`; `identity` is the model's, as WorkerAlive has it."""
+        super().__init__(shown(identity))
         self.name = name
         self.identity = identity
         self.job = job
-        # As the worker reported last.
-        self.n_samples = 0
-        self.language = ""
-        self.work_s = 0.0
+        self.work_s = 0.0  # as the worker reported last
         # Called when it is closed.
         self.on_closed: Callable[[], object] = lambda: None
         self._read = read
@@ -65,18 +62,8 @@ class Submitted:
         # Workers that have tried, each with the error that it reported.
         self._tries: list[tuple[str, str]] = []
         self._result: asyncio.Future[tuple[Ready, list[RecordedSegment]]] = asyncio.get_running_loop().create_future()
-        # Segments to iterate over, None at the end; the run of the last one, and where it ends.
-        self._found: asyncio.Queue[RecordedSegment | None] = asyncio.Queue()
-        self._found_last: tuple[_Run | None, float] = None, 0.0
-
-    @property
-    def model(self) -> str:
-        return shown(self.identity)
-
-    @property
-    def duration_s(self) -> float:
-        """Length of the audio, as far as it was read."""
-        return self.n_samples / SAMPLE_RATE
+        # The run of the last segment that was passed on, and where it ends.
+        self._passed: tuple[_Run | None, float] = None, 0.0
 
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the run that was complete.
@@ -86,30 +73,18 @@ class Submitted:
         """
         return await asyncio.shield(self._result)
 
-    async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
-        """Yield segments as they become final. Raises as `result` does."""
-        while (segment := await self._found.get()) is not None:
-            yield segment
-        await self.result()
-
     def fail(self, error: StreamerError) -> None:
         """Give it up."""
         if not self._result.done():
             self._result.set_exception(error)
             self._result.exception()  # `result` may not have been awaited
-            self._found.put_nowait(None)
+            self.put(error)
         self.close()
 
     def close(self) -> None:
         """Drop it, unread and unfinished as it may be; harmless the second time."""
         self._run = None
         self.on_closed()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     @property
     def waits(self) -> bool:
@@ -169,10 +144,10 @@ class Submitted:
         self.n_samples, self.language, self.work_s = report.n_samples, report.language[:20], report.work_s
         for segment in run.segments[n_known:]:
             # Another run may find others: those before the end of the last are not passed on again.
-            last, until_s = self._found_last
+            last, until_s = self._passed
             if run is last or segment.final.start >= until_s:
-                self._found_last = run, segment.final.end
-                self._found.put_nowait(segment)
+                self._passed = run, segment.final.end
+                self.put(segment)
         self._on_progress(report.done, report.n_samples)
 
     def _finish(self, run: "_Run", end: JobEnd) -> JobAnswer:
@@ -191,7 +166,7 @@ class Submitted:
             self._run, self._busy_until_s = None, time.monotonic() + RETRY_S
         else:
             self._result.set_result((end.ready, run.segments))
-            self._found.put_nowait(None)
+            self.put(None)
             self.close()
             return UNWANTED
         return JobAnswer(wanted=True)

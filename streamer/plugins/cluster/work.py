@@ -18,6 +18,7 @@ from streamer.engine.yielding import YieldToLive
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
 from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.plugins.cluster.messages import unpack_samples
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
@@ -47,7 +48,7 @@ async def serve_jobs(place: WorkerContext, counts: JobCounts) -> None:
 
     What is at work when it is cancelled goes to another worker at once.
     """
-    most = place.settings.cluster.max_recordings
+    most = place.settings.of(ClusterSettings).max_recordings
     executor = ThreadPoolExecutor(max(1, most), thread_name_prefix="recordings")
     try:
         await asyncio.gather(*(_serve(place, counts, executor) for _ in range(most)))

@@ -53,6 +53,7 @@ from streamer.plugins.cluster.messages import (
 )
 from streamer.plugins.cluster.neighbours import Neighbours
 from streamer.plugins.cluster.placement import wants_to_give
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.plugins.cluster.worker_session import WorkerContext, WorkerSession, WorkerState, newest
 from streamer.settings.table import Settings
@@ -85,10 +86,10 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
     begin_s = loop.time()
     with signals.handled(loop, stop.set):
-        name = machine_name(settings.cluster)
-        bus = await Bus.connect(settings.cluster, name)
+        name = machine_name(settings.of(ClusterSettings))
+        bus = await Bus.connect(settings.of(ClusterSettings), name)
         try:
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             model = await unless_stopped(load, stop)
             if model is None:
@@ -195,7 +196,7 @@ class ClusterWorker:
             draining=self.draining,
             failing=self._failing(),
             recordings=self._recordings.running,
-            max_recordings=self._context.settings.cluster.max_recordings,
+            max_recordings=self._context.settings.of(ClusterSettings).max_recordings,
             counters={
                 **self.counters,
                 "audio_s": context.engine.stats.audio_s["client"],

@@ -33,6 +33,7 @@ from streamer.plugins.cluster.messages import (
     SessionCommand,
     SessionUpdate,
 )
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.session.state import SessionState
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -216,7 +217,7 @@ class WorkerSession:
 
     def _must_renew(self) -> bool:
         """Whether to store a record without events: the log would expire, or another machine may own the session."""
-        now_s, within_s = self._loop.time(), self._context.settings.cluster.keep_s / 4
+        now_s, within_s = self._loop.time(), self._context.settings.of(ClusterSettings).keep_s / 4
         return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self.intake.came_s) > RENEW_S
 
     async def _store(self, events: tuple[str, ...], checkpoint: SessionCheckpoint) -> None:

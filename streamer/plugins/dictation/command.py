@@ -5,13 +5,13 @@ import contextlib
 import hmac
 import secrets
 import socket
+import sqlite3
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import platformdirs
-from filelock import FileLock, Timeout
 
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DaemonAddress
@@ -59,7 +59,7 @@ def type_text(
     folder = platformdirs.user_cache_path("streamer", appauthor=False) / "type"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with FileLock(folder / "lock").acquire(blocking=False):
+        with _locked(folder / "lock"):
             address = daemon_address(url, shown_token(token_file), fingerprint, settings)
             name = desktop()
             typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
@@ -67,13 +67,33 @@ def type_text(
                 asyncio.run(_dictate(address, typist, folder / "port", finals=finals, key=key))
             finally:
                 typist.end_line()
-    except Timeout:
+    except _LockedError:
         if not toggle:
             raise UsageError(
                 "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
             ) from None
         notice(f"typing {_toggled(folder / 'port')}")
     return 0
+
+
+class _LockedError(Exception):
+    """Another process holds the lock."""
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock in a block: on an empty database, since SQLite locks files on all systems, until the process ends.
+
+    Raises _LockedError if another process holds it.
+    """
+    with contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
+                raise
+            raise _LockedError from None
+        yield
 
 
 class _Switch:

@@ -18,8 +18,6 @@ from streamer.whisper.tokens.tokenizer import Tokenizer
 # What whisper.cpp takes off the logits of text that does not fit: as good as never if any other text is possible.
 GRAMMAR_PENALTY = 100.0
 
-MAX_BYTES = 1 << 16
-
 # A grammar or regular expression that takes more than about a second and 100 MB, to build or for a step, is refused.
 LIMITS = llguidance.LLParserLimits(
     max_items_in_row=2000,
@@ -56,11 +54,7 @@ class Grammar:
     def read(cls, path: Path, root: str = "root") -> "Grammar":
         """Read a file in GBNF. Raises ConfigError if it cannot be read, or is not a usable grammar."""
         try:
-            with path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-            if len(data) > MAX_BYTES:
-                raise ConfigError(f"{path} is longer than {MAX_BYTES} bytes: expected a small grammar; shorten it")
-            text = data.decode("utf-8-sig")
+            text = path.read_text(encoding="utf-8-sig")
         except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a zero byte in the name
             problem = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(

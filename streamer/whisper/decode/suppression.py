@@ -2,11 +2,13 @@
 
 import contextlib
 from collections.abc import Sequence
-
-import llguidance
+from typing import TYPE_CHECKING
 
 from streamer.errors import ConfigError
-from streamer.whisper.decode.grammar import LIMITS, reason
+from streamer.extras import requires
+
+if TYPE_CHECKING:
+    import llguidance
 
 MODEL_TOKENS = -1  # in a list: what the model's settings suppress
 
@@ -42,8 +44,9 @@ def suppressed_tokens(wanted: Sequence[int], of_model: Sequence[int], n_vocab: i
 
 
 def check_suppress_regex(pattern: str) -> None:
-    """Raise ConfigError for a pattern that is not a regular expression."""
-    _regex_matcher(pattern)
+    """Raise ConfigError for a pattern that is not a regular expression; an empty one is none."""
+    if pattern:
+        _regex_matcher(pattern)
 
 
 def matching_tokens(pattern: str, spelled: Sequence[bytes]) -> tuple[int, ...]:
@@ -69,8 +72,13 @@ def matching_tokens(pattern: str, spelled: Sequence[bytes]) -> tuple[int, ...]:
     return tuple(matching)
 
 
-def _regex_matcher(pattern: str) -> llguidance.LLMatcher:
+def _regex_matcher(pattern: str) -> "llguidance.LLMatcher":
     """Return what matches text byte by byte. Raises ConfigError."""
+    requires("llguidance", extra="grammar", purpose="--suppress-regex")
+    import llguidance
+
+    from streamer.whisper.decode.grammar import LIMITS, reason
+
     try:
         grammar = llguidance.LLMatcher.grammar_from_regex(pattern)
     except UnicodeEncodeError:  # bytes of the command line that are not UTF-8

@@ -59,6 +59,6 @@ def compile_apart(path: Path, device: str, properties: Mapping[str, object]) -> 
         reason = first_line(RuntimeError(done.stderr.decode("utf-8", "replace")))
         problem = reason if done.returncode == 1 else f"its compiler ends the process, code {done.returncode}"
         raise InferenceError(
-            f"{device} cannot compile weights of 4 bits ({problem}): update its driver, or convert the model with"
-            " --weights int8-sym"
+            f"{device} cannot compile weights of 4 bits ({problem}): update its driver, or use the original"
+            " checkpoint with --weights int8-sym"
         )

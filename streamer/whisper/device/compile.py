@@ -262,9 +262,9 @@ class Compilation:
             calls.append((BLOCK_TOKENS, beam_slots(dims, self.n_beams)))
         found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
         fixed = {sizes: self._fixed(sizes, whole) for sizes in found}
-        lookup = lookup_of(whole) if on_npu else None
-        if lookup is None:
+        if not on_npu:
             return fixed
+        lookup = lookup_of(whole)
         # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
         mark_half_weights(lookup)
         self.lookup = self._core.compile_model(lookup, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})

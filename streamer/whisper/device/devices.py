@@ -4,7 +4,7 @@ Names of devices and properties are OpenVINO's: https://docs.openvino.ai, "Infer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import openvino as ov
 from openvino import opset13
@@ -37,6 +37,9 @@ _NPU_MESSAGES = {
     ),
 }
 
+# Whose settings a stage follows: keys and values are made of what the encoder computes.
+SETTINGS_OF = {"encoder": "encoder", "cross_kv": "encoder", "decoder": "decoder"}
+
 # What `the_core` has made, the newest last.
 _cores: list[ov.Core] = []
 
@@ -62,12 +65,14 @@ class DeviceSettings:
     # AUTO, NPU, GPU, CPU or a device's full name.
     device: str = "AUTO"
 
-    # The same by stage; missing or empty: as `device`.
-    stage_devices: Mapping[str, str] = field(default_factory=dict)
+    # The same of the encoder with its keys and values, and of the decoder; empty: as `device`.
+    encoder_device: str = ""
+    decoder_device: str = ""
 
-    # OpenVINO properties of all stages, and more by stage, which win.
+    # OpenVINO properties of all stages, and more of these two, which win.
     properties: Sequence[str] = ()
-    stage_properties: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    encoder_properties: Sequence[str] = ()
+    decoder_properties: Sequence[str] = ()
 
     # Everything goes through the NPU plugin, which has the CPU compute.
     npu_through_cpu: bool = False
@@ -172,7 +177,7 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
     found = [name for kind in kinds for name in available if kind_of(name) == kind]
     if found:
         return found
-    purpose, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
+    purpose, setting = (f" for the {stage}", f"model.{SETTINGS_OF[stage]}_device") if stage else ("", "--device")
     raise ConfigError(
         f"device {wanted}{purpose} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
         f" doctor` says of its driver, or choose another with {setting} (AUTO takes the best there is)"
@@ -181,14 +186,18 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
 
 def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str, StagePlan]:
     """Return which devices each stage tries. Raises ConfigError for one that is not there, or no KEY=VALUE."""
+    own_settings = {
+        "encoder": (settings.encoder_device, settings.encoder_properties),
+        "decoder": (settings.decoder_device, settings.decoder_properties),
+    }
     plans: dict[str, StagePlan] = {}
     for stage in STAGES:
-        own = settings.stage_devices.get(stage, "")
+        own, own_properties = own_settings[SETTINGS_OF[stage]]
         wanted = own or settings.device
         candidates = ["NPU"] if settings.npu_through_cpu else choose_devices(wanted, available, stage if own else "")
         properties = {
             **_parsed(settings.properties, "model.properties"),
-            **_parsed(settings.stage_properties.get(stage, ()), f"model.{stage}_properties"),
+            **_parsed(own_properties, f"model.{SETTINGS_OF[stage]}_properties"),
         }
         plans[stage] = StagePlan(stage, tuple(candidates), properties, wanted, settings.npu_through_cpu)
     return plans
@@ -277,7 +286,8 @@ def check_properties(core: ov.Core, device: str, plan: StagePlan) -> None:
         if refusal is not None and _refusal(core, device, ours) is None:
             raise ConfigError(
                 f"{device} does not take {key:.60}={value!r:.60} for the {plan.stage} ({first_line(refusal)}): expected"
-                f" a property of this device; correct it in model.properties or model.{plan.stage}_properties"
+                f" a property of this device; correct it in model.properties or"
+                f" model.{SETTINGS_OF[plan.stage]}_properties"
             )
 
 

@@ -83,7 +83,7 @@ def _check_accelerator(
     """Check for a kind of device; on Linux also why it is not found, or of no use although it is found."""
     names = [device.name for device in devices if kind_of(device.name) == kind]
     found = "; ".join(device.about for device in devices if device.name in names)
-    needed = any(kind_of(name) == kind for name in (settings.device, *settings.stage_devices.values()))
+    needed = any(kind_of(name) == kind for name in (settings.device, settings.encoder_device, settings.decoder_device))
     system = platform.system()
     if system != "Linux":
         hint = f"; {_ON_WINDOWS[kind]}" if system == "Windows" else ""

@@ -46,7 +46,7 @@ class Stage:
         if name not in self._ports:
             raise ModelError(
                 f"the {self.sizes} graph has no port {name}, it has {', '.join(sorted(self._ports))!r:.300}: expected a"
-                " Whisper graph as `streamer docs design` says; convert the model again with `streamer models convert`"
+                " Whisper graph as `streamer docs design` says; use the original checkpoint"
             )
         return self._ports[name]
 

@@ -16,10 +16,9 @@ import openvino as ov
 import openvino.opset13 as ops
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import constant
-from streamer.whisper.graphs.ports import EMBEDDED, LOOKED_UP, STAGES, Ports, Shape, dtype_of, ports
+from streamer.whisper.graphs.ports import EMBEDDED, LOOKED_UP, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
@@ -53,24 +52,23 @@ class ModelGraphs:
         cls,
         checkpoint: Checkpoint,
         alignment_heads: Heads,
-        precisions: Mapping[str, str] | None = None,
+        precision: str = "f32",
         short: Checkpoint | None = None,
     ) -> "ModelGraphs":
-        """Return the graphs of a checkpoint, with weights in the precision of each stage (see `compress`).
+        """Return the graphs of a checkpoint, with weights in a precision (see `compress`).
 
         short : the checkpoint whose encoder is for windows of less than 30 s, if it is another
         """
         dims, tensors = checkpoint.dims, checkpoint.tensors
-        to = dict.fromkeys(STAGES, "f32") | dict(precisions or {})
         return cls(
             dims,
             alignment_heads,
             {
-                "encoder": lambda: build_encoder(dims, tensors, to["encoder"]),
-                "cross_kv": lambda: build_cross_kv(dims, tensors, to["cross_kv"]),
-                "decoder": lambda: build_decoder(dims, tensors, alignment_heads, to["decoder"]),
+                "encoder": lambda: build_encoder(dims, tensors, precision),
+                "cross_kv": lambda: build_cross_kv(dims, tensors, precision),
+                "decoder": lambda: build_decoder(dims, tensors, alignment_heads, precision),
             },
-            None if short is None else lambda: build_encoder(dims, short.tensors, to["encoder"]),
+            None if short is None else lambda: build_encoder(dims, short.tensors, precision),
         )
 
 
@@ -168,22 +166,14 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
 def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
     """Return a copy of a graph whose inputs have these shapes; of several, also all between them.
 
-    The weights are not copied: all graphs that are made of one look at the same memory. Raises ModelError if the
-    graph cannot take the shapes, as those of others cannot.
+    The weights are not copied: all graphs that are made of one look at the same memory.
     """
     fixed = graph.clone()
     shapes = {
         name: [ov.Dimension(min(sizes), max(sizes)) for sizes in zip(*(shapes[name] for shapes in inputs), strict=True)]
         for name in inputs[0]
     }
-    try:
-        fixed.reshape({name: ov.PartialShape(shape) for name, shape in shapes.items()})
-    except RuntimeError:
-        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in list(inputs[0].items())[:3])
-        raise ModelError(
-            f"the graph {graph.get_friendly_name()!r:.80} cannot take {sizes:.200}: it was made for other sizes alone;"
-            " leave model.windows_s out, or convert the original checkpoint again with `streamer models convert`"
-        ) from None
+    fixed.reshape({name: ov.PartialShape(shape) for name, shape in shapes.items()})
     # The NPU's plugin, where the CPU computes for it, mixes up what it would have to find out from a shape.
     for node in fixed.get_ops():
         if node.get_type_name() == "ShapeOf" and node.get_input_partial_shape(0).is_static:
@@ -193,25 +183,18 @@ def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
     return fixed
 
 
-def lookup_of(decoder: ov.Model) -> ov.Model | None:
-    """Return the part of a decoder that makes vectors of tokens and positions, for any number of them.
-
-    None if the decoder does not say which that is, as those of others and those that earlier versions saved.
-    """
+def lookup_of(decoder: ov.Model) -> ov.Model:
+    """Return the part of our decoder that makes vectors of tokens and positions, for any number of them."""
     copy = decoder.clone()
-    vectors = _embedded(copy)
-    if vectors is None:
-        return None
-    result = ops.result(vectors)
+    result = ops.result(_embedded(copy))
     result.output(0).set_names({EMBEDDED})
     return ov.Model([result], [copy.input(name).get_node() for name in LOOKED_UP], "whisper_lookup")
 
 
 def without_lookup(decoder: ov.Model) -> ov.Model:
-    """Return a decoder of fixed sizes, of which there is a lookup, as one that takes the vectors."""
+    """Return our decoder, of fixed sizes, as one that takes the vectors of `lookup_of`."""
     copy = decoder.clone()
     vectors = _embedded(copy)
-    assert vectors is not None, "the decoder has no lookup"
     taken = ops.parameter(vectors.get_shape(), vectors.get_element_type(), EMBEDDED)
     taken.output(0).set_names({EMBEDDED})
     for target in vectors.get_target_inputs():
@@ -220,9 +203,9 @@ def without_lookup(decoder: ov.Model) -> ov.Model:
     return ov.Model(copy.get_results(), [taken, *others], decoder.get_friendly_name())
 
 
-def _embedded(decoder: ov.Model) -> ov.Output | None:
-    """Return what a decoder makes of tokens and positions."""
-    return next((node.output(0) for node in decoder.get_ops() if node.get_friendly_name() == EMBEDDED), None)
+def _embedded(decoder: ov.Model) -> ov.Output:
+    """Return what our decoder makes of tokens and positions."""
+    return next(node.output(0) for node in decoder.get_ops() if node.get_friendly_name() == EMBEDDED)
 
 
 class _Builder:

@@ -6,16 +6,12 @@ converted to float16, less a zero point, times a scale, converted to float32.
 Scales from the extremes: Jacob et al. (2018), section 2.1.
 """
 
-import difflib
-
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array, FloatArray
-from streamer.errors import ConfigError
-from streamer.whisper.graphs.ports import STAGES
 
 # The second has no zero points, which compilers of NPUs do not take.
 _INTEGERS = ("int8", "int8-sym")
@@ -23,37 +19,9 @@ _INTEGERS = ("int8", "int8-sym")
 # From the largest to the smallest. f32 leaves the weights as the checkpoint has them, which may be f16.
 PRECISIONS = ("f32", "f16", *_INTEGERS)
 
-DEFAULT_PRECISION = "f16"  # of a stage that is not named
-
 _PIECE = 1 << 20  # weights that are worked on at once, so that their copies in float32 stay small
 
 _F16 = np.finfo(np.float16)
-
-
-def parse_precisions(text: str) -> dict[str, str]:
-    """Return the precision of each stage, from one for all (`int8`) or from some by name (`encoder=f16,decoder=int8`).
-
-    A stage that is not named gets f16. Raises ConfigError for what is neither, naming the nearest that is.
-    """
-    if "=" not in text:
-        return dict.fromkeys(STAGES, _known(text, PRECISIONS, "precision"))
-    found: dict[str, str] = {}
-    for part in text.split(","):
-        stage, equals, precision = (piece.strip() for piece in part.partition("="))
-        if not equals:
-            raise ConfigError(f"weights {text!r:.60} name a precision for {stage!r:.20}: expected STAGE=PRECISION,...")
-        if _known(stage, STAGES, "stage") in found:
-            raise ConfigError(f"weights {text!r:.60} name {stage} twice: give it one precision")
-        found[stage] = _known(precision, PRECISIONS, "precision")
-    return dict.fromkeys(STAGES, DEFAULT_PRECISION) | found
-
-
-def _known(name: str, known: tuple[str, ...], what: str) -> str:
-    if name in known:
-        return name
-    nearest = difflib.get_close_matches(name.lower(), known, n=1)
-    meant = f"did you mean {nearest[0]}?" if nearest else f"use one of {', '.join(known)}"
-    raise ConfigError(f"there is no {what} {name!r:.60}: {meant}")
 
 
 def constant(array: FloatArray, precision: str) -> ov.Node:

@@ -28,9 +28,6 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
 
     there = sorted(name for name in names if _PLAIN_NAME.fullmatch(name))
     companions = [name for name in there if name in _COMPANIONS or name.endswith(".tiktoken")]
-    graphs = [name for name in there if name.endswith((".xml", ".bin"))]
-    if "streamer.json" in there:  # made by `streamer models convert`
-        return [*companions, "streamer.json", *graphs]
     if "config.json" not in there:  # LoRA, which a model takes in
         for adapter in ("adapter_model.safetensors", "adapter_model.bin"):
             if {"adapter_config.json", adapter} <= set(there):
@@ -42,7 +39,7 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
         if all(found):
             return list(dict.fromkeys([*companions, *(name for names in found for name in names)]))
     if any(name.endswith("_encoder_decoder_cross_kv.xml") for name in there):  # a pre-exported OpenVINO triple
-        return [*companions, *graphs]
+        return [*companions, *(name for name in there if name.endswith((".xml", ".bin")))]
     raise ModelError(
         f"{repository} has no weights that are read here: expected"
         f" {', '.join(dict.fromkeys(patterns[0] for patterns in sets))}, it has {some_of(there)}; choose the repository"

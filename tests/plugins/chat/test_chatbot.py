@@ -13,8 +13,8 @@ from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Speech
 from streamer.languages import LANGUAGE_NAMES
 from streamer.plugins.chat.chatbot import Chatbot, Conversation
+from streamer.plugins.chat.settings import ChatSettings
 from streamer.plugins.completions import MAX_MESSAGE_BYTES, MAX_REPLY_CHARS
-from streamer.settings.table import ChatSettings
 from tests import builders
 from tests.builders import partial
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying

@@ -16,10 +16,11 @@ from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import Record, SessionCheckpoint
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
-from streamer.settings.table import ClusterSettings, Settings
+from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from tests.daemon import free_port
 from tests.waiting import WAIT_S
@@ -211,7 +212,7 @@ class Line:
 def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
     """Return that of a worker without sessions."""
     engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
-    log = SessionLog(bus, settings.cluster)
+    log = SessionLog(bus, settings.of(ClusterSettings))
     return WorkerContext(
         worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine
     )

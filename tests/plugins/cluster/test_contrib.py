@@ -14,6 +14,7 @@ from prometheus_client import CollectorRegistry
 from streamer.cli import make_parser
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.metrics import register_cluster
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker import DRAIN_S
 from streamer.settings.load import load_settings
 from tests.daemon import REPOSITORY
@@ -65,9 +66,15 @@ def test_commands_and_settings_are_those_that_there_are(command: list[str], envi
     assert command[0] == "streamer"
     assert make_parser().parse_args(command[1:])
     settings = load_settings(None, environment, {})
-    hosts = {urlsplit(url).hostname for url in settings.cluster.nats}
+    hosts = {urlsplit(url).hostname for url in settings.of(ClusterSettings).nats}
     assert hosts == {"nats-1", "nats-2", "nats-3"}
-    assert {urlsplit(url).port for url in settings.cluster.nats} == {CLIENT_PORT}
+    assert {urlsplit(url).port for url in settings.of(ClusterSettings).nats} == {CLIENT_PORT}
+
+
+def test_kubernetes_sets_no_variables_that_are_no_settings() -> None:
+    """Beside a service named `streamer` it would set STREAMER_PORT and others."""
+    links = {name: pod["spec"].get("enableServiceLinks") for name, pod in pods().items() if name.startswith("streamer")}
+    assert links == {"streamer-gateway": False, "streamer-worker": False}
 
 
 def test_gateways_and_workers_are_in_both() -> None:

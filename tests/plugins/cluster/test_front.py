@@ -16,21 +16,20 @@ from websockets.asyncio.client import connect
 from streamer.arrays import Float32Array
 from streamer.client.stream import stream
 from streamer.events import Event
-from streamer.plugins.cluster.gateway import ClusterStreams
+from streamer.server.context import Services
 from streamer.server.front import Server
-from streamer.server.interfaces import Services
 from streamer.settings.table import ServerSettings
 from tests.daemon import free_port
 from tests.plugins.cluster.fake_worker import texts_of
-from tests.plugins.cluster.test_gateway import Places, finals, places, speech
+from tests.plugins.cluster.test_gateway import Gateway, Places, finals, places, speech
 from tests.waiting import WAIT_S, until
 
 __all__ = ["places"]  # a fixture
 
 
 @contextlib.asynccontextmanager
-async def front(streams: ClusterStreams, port: int) -> AsyncIterator[Server]:
-    services = Services(streams=streams, health=streams.health)
+async def front(streams: Gateway, port: int) -> AsyncIterator[Server]:
+    services = Services(streams=streams, health=streams.backend.health)
     server = Server(ServerSettings(port=port), services, CollectorRegistry())
     await server.start()
     try:
@@ -65,7 +64,7 @@ async def test_a_client_goes_on_where_its_gateway_is_no_more(places: Places, end
         if end == "dies":
             for connection in server._state.connections:
                 connection.transport.abort()
-    await streams.close()
+    await streams.backend.close()
     streams = await places.gateway("g2")
     second_half.set()
     async with front(streams, port):

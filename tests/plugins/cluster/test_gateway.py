@@ -11,11 +11,12 @@ import pytest
 
 from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
+from streamer.daemon.clients import ClientStreams
 from streamer.daemon.streams import ClientStream
 from streamer.errors import BusyError, ClusterError, ConfigError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Ready
 from streamer.plugins.cluster.bus import Bus
-from streamer.plugins.cluster.gateway import ClusterStreams
+from streamer.plugins.cluster.gateway import ClusterBackend
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
     ALIVE_WORKERS,
@@ -28,9 +29,10 @@ from streamer.plugins.cluster.messages import (
     SessionUpdate,
 )
 from streamer.plugins.cluster.replay import WAITING_SAMPLES
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
-from streamer.settings.table import ClusterSettings, ServerSettings, Settings
+from streamer.settings.table import ServerSettings, Settings
 from tests.plugins.cluster.fake_worker import FakeWorker, texts_of
 from tests.plugins.cluster.support import NatsServer
 from tests.waiting import until
@@ -52,9 +54,9 @@ class Lossy(Bus):
 class Client:
     """A client's stream: its audio, and the events that it has received."""
 
-    def __init__(self, streams: ClusterStreams, stream: ClientStream, n_samples: int, said: int = 0) -> None:
+    def __init__(self, streams: "Gateway", stream: ClientStream, n_samples: int, said: int = 0) -> None:
         self.stream = stream
-        self.session = streams._sessions[stream.feed.session]
+        self.session = streams.backend._sessions[stream.feed.session]
         self.name = stream.feed.session
         self.data, self.samples = speech(n_samples)
         self.said = said
@@ -81,6 +83,14 @@ class Client:
         assert isinstance(self.events[-1], End)
 
 
+class Gateway(ClientStreams):
+    """The streams of a gateway, and what runs their sessions."""
+
+    def __init__(self, settings: ServerSettings, backend: ClusterBackend) -> None:
+        super().__init__(settings, backend)
+        self.backend = backend
+
+
 class Places:
     """Gateways and workers of one NATS server."""
 
@@ -102,15 +112,15 @@ class Places:
         self._stack.push_async_callback(worker.close)
         return worker
 
-    async def gateway(self, name: str = "g1", **server: Any) -> ClusterStreams:  # noqa: ANN401 - settings
-        settings = Settings(cluster=self.settings, server=ServerSettings(**server))
-        streams = ClusterStreams(settings, *await self.bus(name), name)
-        streams.on_stall = lambda why, stall_s: self.stalls.append(why)
-        await streams.start()
-        self._stack.push_async_callback(streams.close)
-        return streams
+    async def gateway(self, name: str = "g1", **server: Any) -> Gateway:  # noqa: ANN401 - settings
+        settings = Settings(plugins=(self.settings,), server=ServerSettings(**server))
+        backend = ClusterBackend(settings, *await self.bus(name), name)
+        backend.on_stall = lambda why, stall_s: self.stalls.append(why)
+        await backend.start()
+        self._stack.push_async_callback(backend.close)
+        return Gateway(settings.server, backend)
 
-    async def client(self, n_samples: int, streams: ClusterStreams | None = None) -> Client:
+    async def client(self, n_samples: int, streams: Gateway | None = None) -> Client:
         """Open a stream, by default at a gateway of its own."""
         streams = streams or await self.gateway()
         return Client(streams, await streams.open(StreamStart()), n_samples)
@@ -165,17 +175,17 @@ async def test_without_a_worker_no_client_is_admitted(places: Places) -> None:
     streams = await places.gateway()
     with pytest.raises(BusyError, match="start one with `streamer worker"):
         await streams.open(StreamStart())
-    assert streams.health()["status"] == "failing"
+    assert streams.backend.health()["status"] == "failing"
 
 
 async def test_if_one_worker_refuses_the_next_is_asked_and_the_last_refusal_raised(places: Places) -> None:
     full, free = await places.worker("full"), await places.worker("free")
     full.refusal = "busy"
     streams = await places.gateway()
-    await until(lambda: len(streams.neighbours.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     for _ in range(4):
         await streams.open(StreamStart())
-    assert (len(full.sessions), len(free.sessions), streams.alive.sessions) == (0, 4, 4)
+    assert (len(full.sessions), len(free.sessions), streams.backend.alive.sessions) == (0, 4, 4)
     free.refusal = "busy"
     with pytest.raises(BusyError, match="does not want to"):
         await streams.open(StreamStart())
@@ -184,7 +194,7 @@ async def test_if_one_worker_refuses_the_next_is_asked_and_the_last_refusal_rais
         await streams.open(StreamStart())
     with pytest.raises(ConfigError, match="keeps no history"):
         await streams.open(StreamStart(keep=True))
-    assert streams.alive.sessions == 4
+    assert streams.backend.alive.sessions == 4
 
 
 async def test_nothing_is_lost_with_a_worker(places: Places) -> None:
@@ -199,7 +209,7 @@ async def test_nothing_is_lost_with_a_worker(places: Places) -> None:
     await client.finish()
     assert sum(isinstance(event, Flushed) for event in client.events) == 1
     assert places.stalls == ["lost"]
-    assert streams.alive.counters == {"moves_lost": 1.0}
+    assert streams.backend.alive.counters == {"moves_lost": 1.0}
 
 
 async def test_a_worker_that_was_stopped_and_comes_back_doubles_nothing(places: Places) -> None:
@@ -222,7 +232,7 @@ async def test_a_worker_that_was_asked_before_it_stopped_takes_nothing_when_it_c
     client = await places.client(16_000, streams)
     await client.speak(4000)
     second = await places.worker("w2")
-    await until(lambda: len(streams.neighbours.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     second.stopped = True
     await first.ask_to_move(client.name, "load")
     await until(lambda: bool(second._waiting))
@@ -239,7 +249,7 @@ async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: st
     await places.worker("w1")
     await places.worker("w2")
     streams = await places.gateway()
-    await until(lambda: len(streams.neighbours.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     client = await places.client(16_000, streams)
     first = await places.owner(client)
     await client.speak(8050)
@@ -305,7 +315,7 @@ async def test_a_worker_that_forgot_a_session_is_given_it_again(
 async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) -> None:
     worker = await places.worker()
     streams = await places.gateway()
-    bus = streams._bus if kind is AudioBlock else worker.bus
+    bus = streams.backend._bus if kind is AudioBlock else worker.bus
     chance = np.random.default_rng(3)
     bus.lose = lambda message: isinstance(message, kind) and chance.random() < 0.3  # type: ignore[attr-defined]
     client = await places.client(16_000, streams)
@@ -323,7 +333,7 @@ async def test_a_client_is_held_back_while_too_much_waits(places: Places) -> Non
     client = await places.client(WAITING_SAMPLES + 16_000)
     worker.idle = True
     speaking = asyncio.create_task(client.speak())
-    await until(lambda: client.session.outbox.ring.free < 8000)
+    await until(lambda: client.stream.session.free < 8000)
     await asyncio.sleep(0.1)
     assert not speaking.done()
     worker.idle = False
@@ -335,19 +345,19 @@ async def test_a_session_whose_client_has_left_ends(places: Places) -> None:
     worker = await places.worker()
     streams = await places.gateway()
     client = await places.client(0, streams)
-    client.stream.abandon()
+    streams.abandon(client.stream)
     await until(lambda: worker.left == [client.name])
-    assert streams.alive.sessions == 0
+    assert streams.backend.alive.sessions == 0
 
 
 async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_owner(places: Places) -> None:
     worker = await places.worker()
     streams = await places.gateway()
-    await until(lambda: len(streams.neighbours.workers()) == 1)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 1)
     worker.stopped = True
     opening = asyncio.create_task(streams.open(StreamStart()))
     await until(lambda: bool(worker._waiting))
-    (name,) = streams._sessions
+    (name,) = streams.backend._sessions
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
@@ -368,16 +378,16 @@ async def test_a_session_is_resumed_with_the_token_that_began_it_and_with_no_oth
     client = Client(g1, await g1.open(StreamStart(), tenant="anna"), 8000)
     await client.speak()
     await client.processed()
-    client.stream.keep()
+    g1.keep(client.stream)
     for gateway in (g1, g2):
         for tenant in ("berta", ""):
             with pytest.raises(UnknownSessionError):
                 await gateway.resume(client.name, tenant=tenant)
     assert await g1.resume(client.name, after=3, tenant="anna") is client.stream
     assert client.stream.go_on() == 8000
-    await g1.close()
+    await g1.backend.close()
     again = await g2.resume(client.name, after=client.stream.feed.last_seq, tenant="anna")
-    assert g2.alive.sessions == 1
+    assert g2.backend.alive.sessions == 1
     await again.finish()
 
 
@@ -395,12 +405,12 @@ async def test_a_client_continues_at_another_gateway(places: Places, lost: str) 
     await client.speak(17_500)
     await client.processed()
     before, seen = tuple(client.events), client.stream.feed.last_seq
-    await g1.close()
+    await g1.backend.close()
     if lost != "gateway":
         first.kill()
 
     stream = await g2.resume(client.name, after=seen, tenant="anna")
-    assert g2.alive.sessions == 1
+    assert g2.backend.alive.sessions == 1
     assert stream.feed.last_seq >= seen
     assert stream.options == client.stream.options
     position = stream.go_on()
@@ -420,7 +430,7 @@ async def test_a_command_that_took_effect_is_not_repeated_with_its_audio(places:
     await client.stream.command("flush")
     await client.speak()
     await client.processed()
-    await g1.close()
+    await g1.backend.close()
     stream = await g2.resume(client.name, after=client.stream.feed.last_seq)
     assert stream.go_on() == 1600
     again = Client(g2, stream, 3000, said=1600)
@@ -437,7 +447,7 @@ async def test_a_client_that_does_not_send_audio_again_comes_to_an_end(places: P
     client = await places.client(3000, g1)
     await client.speak()
     await client.processed()
-    await g1.close()
+    await g1.backend.close()
     stream = await g2.resume(client.name, after=client.stream.feed.last_seq)
     assert stream.go_on() == 1600
     await stream.finish()
@@ -456,7 +466,7 @@ async def test_a_session_that_went_elsewhere_is_lost_here(places: Places, monkey
     lost = client.events[-2]
     assert isinstance(lost, Error)
     assert (lost.code, lost.fatal) == (UnknownSessionError.code, True)
-    assert g1.alive.sessions == 0
+    assert g1.backend.alive.sessions == 0
     await Client(g2, stream, 8000, said=stream.go_on()).finish()
 
 
@@ -465,7 +475,7 @@ async def test_a_client_that_comes_back_for_the_last_words_gets_them(places: Pla
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
     client = await places.client(4000, g1)
     await client.finish()
-    await g1.close()
+    await g1.backend.close()
     stream = await g2.resume(client.name, after=0)
     assert stream.complete
     await Client(g2, stream, 4000, said=4000).finish()
@@ -493,17 +503,17 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     frame_bytes = channels * (4 if format == "f32le" else 2)
     expected = PcmDecoder(format, rate, channels).decode(data)
 
-    def at(streams: ClusterStreams, position: int) -> bool:
-        (session,) = streams._sessions.values()
+    def at(streams: Gateway, position: int) -> bool:
+        (session,) = streams.backend._sessions.values()
         return session.checkpoint.state.received >= position
 
     stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     await stream.write(data[: 2 * rate * frame_bytes])
     await until(lambda: at(g1, 30_000))
-    await g1.close()
+    await g1.backend.close()
     again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
     frame = again.go_on()
-    needed_from = g2._sessions[again.feed.session].outbox.ring.first
+    needed_from = again.session.ring.first  # type: ignore[attr-defined]
     assert 0 < frame * 16_000 / rate <= needed_from
     worker.received.clear()
     await again.write(data[frame * frame_bytes :])
@@ -518,13 +528,13 @@ async def test_other_rates_sound_the_same_at_another_gateway(
 async def test_slots_are_those_of_one_gateway_and_taken_while_sessions_are_opened(places: Places) -> None:
     await places.worker()
     streams = await places.gateway(max_streams=2, resume_s=30.0)
-    await until(lambda: len(streams.neighbours.workers()) == 1)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 1)
     opened = await asyncio.gather(*(streams.open(StreamStart()) for _ in range(5)), return_exceptions=True)
     refused = [each for each in opened if isinstance(each, BusyError)]
     assert len(refused) == 3
     assert "all 2 places" in str(refused[0])
     first = next(each for each in opened if isinstance(each, ClientStream))
-    first.keep()
+    streams.keep(first)
     await streams.open(StreamStart())
     assert first.feed.closed
 
@@ -557,14 +567,14 @@ async def test_no_session_moves_while_this_gateway_is_cut_off_and_all_continue_w
     owner = await places.owner(client)
     await client.speak(8000)
     nats_server.kill()
-    await until(lambda: not streams._bus.connected)
-    assert streams.health()["status"] == "failing"
+    await until(lambda: not streams.backend._bus.connected)
+    assert streams.backend.health()["status"] == "failing"
     await client.speak(12_000)
     await asyncio.sleep(2.5)
     nats_server.start()
-    await until(lambda: streams._bus.connected and len(streams.neighbours.workers()) == 2)
+    await until(lambda: streams.backend._bus.connected and len(streams.backend.neighbours.workers()) == 2)
     await client.finish()
-    assert streams.alive.counters == {}
+    assert streams.backend.alive.counters == {}
     assert owner.done[-1].what == "end"
 
 
@@ -599,13 +609,13 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
     await client.speak(30_000)
     await until(lambda: len(finals(client.events)) == 18)
     read: list[int | None] = []
-    get = streams._log._get
+    get = streams.backend._log._get
 
     async def counted(session: str, sequence: int | None = None) -> Any:  # noqa: ANN401 - passed on
         read.append(sequence)
         return await get(session, sequence)
 
-    monkeypatch.setattr(streams._log, "_get", counted)
+    monkeypatch.setattr(streams.backend._log, "_get", counted)
     lost: list[Message] = []
 
     def lose(message: Message) -> bool:
@@ -614,9 +624,7 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
 
     worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(
-        lambda: any(isinstance(message, SessionUpdate) and message.previous < message.sequence for message in lost)
-    )
+    await until(lambda: any(isinstance(each, SessionUpdate) and each.previous < each.sequence for each in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10
@@ -631,7 +639,7 @@ async def test_a_client_that_is_refused_finds_its_session_when_it_tries_again(
     client = await places.client(8000, g1)
     await client.speak()
     await client.processed()
-    await g1.close()
+    await g1.backend.close()
     open_there = worker._open
 
     async def late(request: OpenSession) -> Message:

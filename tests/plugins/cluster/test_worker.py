@@ -27,9 +27,10 @@ from streamer.plugins.cluster.messages import (
     WorkerAlive,
     decoded,
 )
+from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker import identity_of, run_worker
 from streamer.protocols.native import StreamStart
-from streamer.settings.table import ClusterSettings, ServerSettings, Settings, SpeakersSettings
+from streamer.settings.table import ServerSettings, Settings, SpeakersSettings
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, load_model
 from tests.daemon import SAMPLE, Outcome, sample_text
@@ -322,7 +323,7 @@ def test_a_worker_that_cannot_start_says_why(
 
 async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model: "WhisperModel", nats: str) -> None:
     audio, _ = soundfile.read(SAMPLE, dtype="float32", stop=AUDIO_S * SAMPLE_RATE)
-    settings = Settings(cluster=ClusterSettings(nats=(nats,), name="w2"))
+    settings = Settings(plugins=(ClusterSettings(nats=(nats,), name="w2"),))
     engine = make_engine(model, settings.decoding)
     engine.start()
     # Of its own: a twin has the one buffer that recordings need, and live windows take two.
@@ -331,7 +332,7 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
     )
     try:
         async with bus_on(nats, name="g1") as bus, bus_on(nats, name="w1") as bus_of_first:
-            log = SessionLog(bus, settings.cluster)
+            log = SessionLog(bus, settings.of(ClusterSettings))
             await log.prepare()
             place = dataclasses.replace(
                 workplace(LocalBus(), LocalLog(), engine),

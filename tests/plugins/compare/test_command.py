@@ -1,22 +1,21 @@
 """What `streamer compare` prints and writes, and what it says of slips."""
 
 import json
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 import soundfile
 
-from streamer.bench.compare import Run, Runs
+from streamer.commands.figures import Run
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import PeerError
 from streamer.plugins.compare import command
-from streamer.plugins.compare.command import Measurement, measure, measure_apart
-from streamer.settings.table import ModelSettings, Settings
-from streamer.setup import loading
-from streamer.whisper.model import WhisperModel
-from tests.daemon import SAMPLE, Outcome, recording
+from streamer.plugins.compare.runs import Runs
+from streamer.settings.load import load_settings
+from tests.daemon import SAMPLE, Outcome, recording, started
 
 pytestmark = pytest.mark.slow
 
@@ -33,16 +32,17 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def measured(monkeypatch: pytest.MonkeyPatch) -> list[Measurement]:
-    """Jobs that were not measured in earnest."""
-    jobs: list[Measurement] = []
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
+    """Environments of processes that would have measured."""
+    environments: list[Mapping[str, str]] = []
 
-    def pretend(job: Measurement) -> Runs:
-        jobs.append(job)
-        return Runs(name=job.name, runs=[Run(segments=[(0.0, "the commission")], audio_s=3.0) for _ in job.paths])
+    def pretend(paths: Sequence[Path], environ: Mapping[str, str]) -> Runs:
+        environments.append(environ)
+        run = Run(segments=[(0.0, "the commission")], language="en", audio_s=3.0, wall_s=1.0, cpu_s=1.0)
+        return Runs(recordings=[run] * len(paths))
 
-    monkeypatch.setattr(command, "measure_apart", pretend)
-    return jobs
+    monkeypatch.setattr(command, "transcribed", pretend)
+    return environments
 
 
 def test_models_are_measured_apart_and_one_that_fails_spoils_nothing(run_here: Cli, clip: Path, tmp_path: Path) -> None:
@@ -59,37 +59,36 @@ def test_models_are_measured_apart_and_one_that_fails_spoils_nothing(run_here: C
     assert min(good["cpu_per_audio"], good["real_time_factor"], good["load_s"]) > 0
     assert good["peak_rss_mb"] > 50
     assert "broken" in bad["error"]
+    assert "streamer: error" not in outcome.stderr
     assert bad["wer"] is None
     assert told["recordings"][0]["texts"] == ["reference", "nano.en"]
 
 
-def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "load", lambda *_, **__: model)
-    told: list[Runs] = []
-    settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
-    measure(Measurement("nano.en", settings, [str(clip)], streaming=True), told.append)
-    (found,) = told
-    assert found.runs[0].segments
-    assert found.runs[0].error == ""
-    assert found.runs[0].delays_s["stable"]
+def test_live_captions_have_delays(run_here: Cli, clip: Path) -> None:
+    outcome = run_here("compare", clip, "--models", "nano.en", "--device", "CPU", "--stream", "--format", "json")
+    assert outcome.exit_code == 0, outcome.stderr
+    (found,) = json.loads(outcome.stdout)["models"]
+    assert found["words"] > 0
+    assert min(found["real_time_factor"], found["load_s"], found["peak_rss_mb"]) > 0
+    assert found["stable_p50_s"] is not None
 
 
-def test_a_process_that_dies_is_told(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "apart", lambda _: [sys.executable, "-c", "import os; os._exit(9)"])
-    settings = Settings(model=ModelSettings(name="nano.en"))
-    found = measure_apart(Measurement("m", settings, [str(clip), str(clip)], streaming=False))
-    assert [run.error.partition(":")[0] for run in found.runs] == ["its process ended with exit code 9"] * 2
-
-
-def test_each_model_has_its_settings_and_those_of_all(run_here: Cli, clip: Path, measured: list[Measurement]) -> None:
+def test_each_model_has_its_settings_and_those_of_all(
+    run_here: Cli, clip: Path, measured: list[Mapping[str, str]], tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("decoding:\n  language: en\n", encoding="utf-8")
     models = ("--models", "nano.en,nano.en@decoding.beam_size=5", "--models", "nano.en@decoding.temperature=0.5")
-    assert run_here("compare", clip, *models, "--initial-prompt", "Hm.").exit_code == 0
-    assert [job.settings.decoding.beam_size for job in measured] == [None, 5, None]
-    assert {job.settings.decoding.initial_prompt for job in measured} == {"Hm."}
+    flags = ("--initial-prompt", "Hm.", "--no-vad-filter", "--config", config)
+    assert run_here("compare", clip, *models, *flags).exit_code == 0
+    settings = [load_settings(None, environ, {}).decoding for environ in measured]
+    assert [decoding.beam_size for decoding in settings] == [None, 5, None]
+    assert [decoding.temperature for decoding in settings] == [0.0, 0.0, 0.5]
+    assert {(each.initial_prompt, each.vad_filter, each.language) for each in settings} == {("Hm.", False, "en")}
 
 
 def test_table_and_json_are_written_where_they_are_wanted(
-    run_here: Cli, clip: Path, measured: list[Measurement], tmp_path: Path
+    run_here: Cli, clip: Path, measured: list[Mapping[str, str]], tmp_path: Path
 ) -> None:
     flags = ("--models", "nano.en", "--reference", clip.with_suffix(".txt"))
     outcome = run_here("compare", clip, *flags)
@@ -103,7 +102,7 @@ def test_table_and_json_are_written_where_they_are_wanted(
 
 
 def test_a_model_that_cannot_be_fetched_has_a_row(
-    run_here: Cli, clip: Path, measured: list[Measurement], monkeypatch: pytest.MonkeyPatch
+    run_here: Cli, clip: Path, measured: list[Mapping[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fetch(name: str, on_progress: object) -> Path:
         if name == "base.en":
@@ -114,7 +113,7 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
     outcome = run_here("compare", clip, "--models", "nano.en,base.en")
     assert outcome.exit_code == 1
     assert "base.en: the Hub is away" in outcome.stdout
-    assert [job.name for job in measured] == ["nano.en"]
+    assert [environ["STREAMER_MODEL_NAME"] for environ in measured] == ["nano.en"]
 
 
 @pytest.mark.parametrize(
@@ -131,16 +130,32 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
         (("missing.wav", "--models", "nano.en"), "missing.wav"),
         (("CLIP", "--models", "nano.en", "--reference", "missing.txt"), "missing.txt cannot be read"),
         (("CLIP", "--models", "nano.en", "--reference", "EMPTY"), "has no words"),
-        (("CLIP", "CLIP", "--models", "nano.en", "--reference", "EMPTY"), "1 references for 2 recordings"),
+        (("CLIP", SAMPLE, "--models", "nano.en", "--reference", "EMPTY"), "1 references for 2 recordings"),
+        (("CLIP", "CLIP", "--models", "nano.en"), "is named twice"),
         (("CLIP", "--models", "nano.en", "-o", "."), "choose another place with --output"),
     ],
 )
 def test_slips_are_told_before_anything_is_measured(
-    run_here: Cli, clip: Path, measured: list[Measurement], tmp_path: Path, arguments: tuple[str, ...], message: str
+    run_here: Cli,
+    clip: Path,
+    measured: list[Mapping[str, str]],
+    tmp_path: Path,
+    arguments: tuple[str | Path, ...],
+    message: str,
 ) -> None:
     (tmp_path / "empty.txt").write_text(" ...\n", encoding="utf-8")
     names = {"CLIP": clip, "EMPTY": tmp_path / "empty.txt"}
-    outcome = run_here("compare", *(names.get(argument, argument) for argument in arguments))
+    outcome = run_here("compare", *(names.get(str(argument), argument) for argument in arguments))
     assert outcome.exit_code == 2
     assert message in outcome.error()
     assert not measured
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
+def test_an_interruption_ends_it_in_one_line() -> None:
+    with started("compare", "--stream", "--models", "nano.en", SAMPLE, "--device", "CPU") as process:
+        process.wait_said("is played at real-time pace")
+        process.process.send_signal(signal.SIGINT)
+        outcome = process.wait()
+    assert (outcome.exit_code, outcome.error()) == (1, "streamer: error: interrupted")
+    assert outcome.stderr.endswith("interrupted\n")

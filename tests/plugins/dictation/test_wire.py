@@ -15,7 +15,8 @@ from streamer.errors import PeerError
 from streamer.events import Flushed
 from streamer.plugins.dictation import command as module
 from streamer.plugins.dictation.dictation import Dictation
-from streamer.server.tls import certificate_path, fingerprint_of
+from streamer.server.certificates import fingerprint_of
+from streamer.server.tls import certificate_path
 from streamer.settings.table import ServerSettings
 from tests.daemon import Outcome, environment
 from tests.stand_ins import StandIns

@@ -69,8 +69,8 @@ def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
 def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:
     path = tmp_path / "terms.yaml"
     path.write_text("- Quorbix", encoding="utf-8")
-    wanted = CorrectionSettings(glossary=str(path), to="http://127.0.0.1:1/v1")
-    processing = PostProcessing(Settings(correction=wanted), MagicMock(), MagicMock())
+    wanted = Settings().having({"correction.glossary": str(path), "correction.to": "http://127.0.0.1:1/v1"})
+    processing = PostProcessing(wanted, MagicMock(), MagicMock())
     path.write_text("- Grafana", encoding="utf-8")
     processing.reread()()
     assert processing.corrections is not None

@@ -10,7 +10,8 @@ import yaml
 from streamer.cli import main
 from streamer.settings.documents import SCHEMA_PATH
 from streamer.settings.load import load_settings
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 
 
 @pytest.fixture(autouse=True)

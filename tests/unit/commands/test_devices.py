@@ -51,9 +51,9 @@ def test_the_settings_are_those_of_the_stages() -> None:
     model = ModelSettings(device="NPU", decoder_device="CPU", properties=("A=1",), encoder_properties=("B=2",))
     assert device_settings(model) == DeviceSettings(
         device="NPU",
-        stage_devices={"encoder": "", "cross_kv": "", "decoder": "CPU"},
+        decoder_device="CPU",
         properties=("A=1",),
-        stage_properties={"encoder": ("B=2",), "cross_kv": (), "decoder": ()},
+        encoder_properties=("B=2",),
     )
     assert device_settings(ModelSettings(npu_through_cpu=True)).npu_through_cpu
 
@@ -66,11 +66,13 @@ def test_devices_are_told_with_name_and_driver(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_each_stage_is_told_with_its_device_why_and_what_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = ModelSettings(decoder_device="CPU", cross_kv_device="GPU", properties=("NPU_TURBO=YES",))
+    model = ModelSettings(decoder_device="CPU", properties=("NPU_TURBO=YES",))
     text = shown(monkeypatch, model=model, found=[CPU, GPU, NPU])
-    assert row(text, "encoder") == ["encoder", "NPU", "AUTO: the first choice; GPU.0, CPU if it fails", "NPU_TURBO=YES"]
-    assert row(text, "cross_kv") == ["cross_kv", "GPU.0", "model.cross_kv_device is GPU", "none"]
+    for stage in ("encoder", "cross_kv"):
+        assert row(text, stage) == [stage, "NPU", "AUTO: the first choice; GPU.0, CPU if it fails", "NPU_TURBO=YES"]
     assert row(text, "decoder") == ["decoder", "CPU", "model.decoder_device is CPU", "none"]
+    text = shown(monkeypatch, model=ModelSettings(encoder_device="GPU"), found=[CPU, GPU])
+    assert row(text, "cross_kv") == ["cross_kv", "GPU.0", "model.encoder_device is GPU", "none"]
     text = shown(monkeypatch, model=ModelSettings(device="CPU"))
     assert row(text, "encoder") == ["encoder", "CPU", "model.device is CPU", "none"]
     assert row(shown(monkeypatch), "encoder")[2] == "AUTO: no NPU here, no GPU here"

@@ -22,7 +22,7 @@ from tests.waiting import WAIT_S
 
 def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = WAIT_S) -> Finding:
     """Return the only finding of a check whose process runs `code`."""
-    monkeypatch.setattr(doctor, "apart", lambda function: [sys.executable, "-c", code])
+    monkeypatch.setattr(doctor, "ANSWER", code)
     (found,) = check_apart("OpenVINO", Settings(), timeout_s).values()
     return found
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-import dataclasses
+import threading
 import tracemalloc
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,9 +12,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamer.daemon.clients import ClientStreams
+from streamer.daemon.backend import Backend
+from streamer.daemon.clients import SPARE_S, ClientStreams
+from streamer.daemon.local import LocalBackend
 from streamer.daemon.sessions import session_settings
-from streamer.daemon.streams import SPARE_S, ClientStream
+from streamer.daemon.streams import ClientStream
 from streamer.engine.engine import Engine
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
 from streamer.events import Error, Event
@@ -24,8 +26,8 @@ from streamer.protocols.native import StreamStart
 from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.unit.engine.simulation import Machine
-from tests.waiting import until
-from tests.wire.engine import FakeRunner, open_stream
+from tests.waiting import WAIT_S, until
+from tests.wire.engine import ListeningSession, stream_to
 from tests.wire.support import wait_published, within
 
 # What a session asks of its model.
@@ -54,28 +56,28 @@ def machine() -> Machine:
     return Machine(encode_s=0.1, decode_s=0.3)
 
 
-def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0, idle_s: float = 300.0) -> ClientStreams:
-    settings = ServerSettings(max_streams=max_streams, resume_s=resume_s, idle_s=idle_s)
-    streams = ClientStreams(Settings(server=settings))
-    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
-    return streams
+def streams_of(machine: Machine, history: History | None = None, /, **server: Any) -> ClientStreams:  # noqa: ANN401
+    """Return the streams of a daemon whose engine is simulated."""
+    settings = ServerSettings(**server)
+    backend = LocalBackend(Settings(server=settings), history)
+    backend.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    return ClientStreams(settings, backend)
 
 
 async def test_nobody_is_let_in_before_the_model_is_there() -> None:
     with pytest.raises(BusyError, match="still being loaded"):
-        await ClientStreams(Settings()).open(StreamStart())
+        await ClientStreams(ServerSettings(), LocalBackend(Settings())).open(StreamStart())
 
 
 async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
     with contextlib.closing(History(tmp_path / "history.db").start()) as history:
-        streams = ClientStreams(Settings(), history)
-        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+        streams = streams_of(machine, history)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
-        await asyncio.to_thread(wait_published, kept.feed)
+        await until(lambda: bool(history.sessions(9)))  # where the disk is slow, `ready` is published first
         (session,) = history.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
-        kept.abandon()
+        streams.abandon(kept)
         await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.sessions(9)
         assert session.ended is not None
@@ -87,13 +89,12 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
 async def test_a_clients_audio_is_kept_if_the_operator_and_the_client_want_that(
     machine: Machine, tmp_path: Path, whose: Literal["none", "own", "all"], keep: bool | None, kept: bool
 ) -> None:
-    server = ServerSettings(history=str(tmp_path / "history.db"), history_audio=whose)
-    with open_history(server) as history:
-        streams = ClientStreams(Settings(server=server), history)
-        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    server: dict[str, Any] = {"history": str(tmp_path / "history.db"), "history_audio": whose}
+    with open_history(ServerSettings(**server)) as history:
+        streams = streams_of(machine, history, **server)
         stream = await streams.open(StreamStart(keep=keep))
         await stream.write(bytes(2 * 16_000))
-        stream.abandon()
+        streams.abandon(stream)
     assert history is not None
     assert find_spans(history, stream.feed.session) == ([(0, 16_000)] if kept else [])
 
@@ -113,7 +114,7 @@ async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_ano
     assert str(refusal.value) == (
         "this machine keeps 4 sessions in real time, and they are taken: try again later, or raise stream.max_pace_s"
     )
-    clients[0].abandon()
+    streams.abandon(clients[0])
     await streams.open(StreamStart())
 
 
@@ -135,13 +136,13 @@ async def test_names_of_sessions_cannot_be_guessed(machine: Machine) -> None:
 async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -> None:
     streams = streams_of(machine, resume_s=0.01)
     stream = await streams.open(StreamStart())
-    stream.keep()
+    streams.keep(stream)
     assert await streams.resume(stream.feed.session) is stream
     await asyncio.sleep(0.03)  # its connection is back: there is no time that could be over
     assert await streams.resume(stream.feed.session) is stream
     given_up = asyncio.Event()
     stream.feed.subscribe(lambda event: given_up.set())
-    stream.keep()
+    streams.keep(stream)
     await within(given_up.wait())
     with pytest.raises(UnknownSessionError, match=r"0\.01 s .*server\.resume_s"):
         await streams.resume(stream.feed.session)
@@ -151,7 +152,7 @@ async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -
 async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_other(machine: Machine) -> None:
     streams = streams_of(machine)
     stream = await streams.open(StreamStart(), tenant="anna")
-    stream.keep()
+    streams.keep(stream)
     for tenant in ("berta", ""):
         with pytest.raises(UnknownSessionError) as refused:
             await streams.resume(stream.feed.session, tenant=tenant)
@@ -164,7 +165,7 @@ async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_othe
 async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
     streams = streams_of(machine, resume_s=0.0)
     stream = await streams.open(StreamStart())
-    stream.keep()
+    streams.keep(stream)
     assert machine.engine.n_sessions == 0
     with pytest.raises(UnknownSessionError):
         await streams.resume(stream.feed.session)
@@ -173,10 +174,10 @@ async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> N
 async def test_a_newcomer_takes_the_place_that_was_kept_longest(machine: Machine) -> None:
     streams = streams_of(machine, max_streams=3)
     first, second, third = [await streams.open(StreamStart()) for _ in range(3)]
-    first.keep()
-    second.keep()
+    streams.keep(first)
+    streams.keep(second)
     await streams.resume(first.feed.session)
-    first.keep()  # now it is the newer of the two
+    streams.keep(first)  # now it is the newer of the two
     with pytest.raises(ProtocolError):
         await streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
     await streams.open(StreamStart())
@@ -217,58 +218,55 @@ def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:
 
 async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    runner = FakeRunner(capacity_samples=1000)
-    stream = open_stream(runner)
+    session = ListeningSession(capacity_samples=1000)
+    stream = stream_to(session)
     writing = asyncio.create_task(stream.write(np.zeros(3000, dtype="<i2").tobytes()))
     await asyncio.sleep(0)
     writing.cancel()  # its connection broke; the audio is there all the same
     flushing = asyncio.create_task(stream.command("flush"))
     await asyncio.sleep(0)
-    assert runner.commands == []
-    runner.start()
+    assert session.commands == []
+    session.start()
     await within(flushing)
     await within(stream.command("pause"))
     await within(stream.write(bytes(20)))
     await within(stream.command("resume"))
     await within(stream.command("clear"))
     await within(stream.finish())
-    assert runner.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
-    assert len(runner.heard()) == 3010
+    assert session.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
+    assert len(session.heard()) == 3010
 
 
 async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None:
-    runner = FakeRunner()
-    stream = open_stream(runner, StreamStart(channels=2))
+    session = ListeningSession(options=StreamStart(channels=2))
+    stream = stream_to(session)
     await stream.write(np.array([16, 16, 32, 32, 48], dtype="<i2").tobytes())
     assert stream.go_on() == 2
     await stream.write(np.array([48, 48, 64, 64], dtype="<i2").tobytes())
     assert stream.go_on() == 4
-    runner.start()
+    session.start()
     await within(stream.finish())
-    assert runner.heard().tolist() == [16, 32, 48, 64]
+    assert session.heard().tolist() == [16, 32, 48, 64]
 
 
 async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
-    runner = FakeRunner()
-    stream = open_stream(runner)
+    session = ListeningSession()
+    stream = stream_to(session)
     await stream.write(bytes(200))
     await stream.change(StreamStart(pace_s=2.0))
-    assert (runner.commands, runner.settings) == ([("set", 100)], [StreamStart(pace_s=2.0)])
+    assert (session.commands, session.settings) == ([("set", 100)], [StreamStart(pace_s=2.0)])
     assert stream.options == StreamStart(pace_s=2.0)
 
-    def refuse(options: object) -> Any:  # noqa: ANN401 - never returns
-        raise ConfigError("the model does not know the language")
-
-    stream._owner = dataclasses.replace(stream._owner, choose=refuse)
+    session.refusal = ConfigError("the model does not know the language")
     with pytest.raises(ConfigError):
         await stream.change(StreamStart(language="xx"))
     assert stream.options == StreamStart(pace_s=2.0)
-    assert len(runner.commands) == 1
+    assert len(session.commands) == 1
 
 
 async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    stream = open_stream(FakeRunner(capacity_samples=1000))
+    stream = stream_to(ListeningSession(capacity_samples=1000))
     writing = asyncio.create_task(stream.write(bytes(6000)))
     await asyncio.sleep(0)
     stream.feed.close()
@@ -309,13 +307,13 @@ async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none
 
 async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    runner = FakeRunner(capacity_samples=1000)
-    stream = open_stream(runner)
+    session = ListeningSession(capacity_samples=1000)
+    stream = stream_to(session)
     writing = asyncio.create_task(stream.write(bytes(6000)))
     await asyncio.sleep(0)
     be_silent(stream, 100.0)
     assert stream.idle_s == 0.0
-    runner.start()
+    session.start()
     await within(writing)
     assert stream.idle_s < 50.0
     finishing = asyncio.create_task(stream.finish())
@@ -328,7 +326,7 @@ async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> 
 async def test_a_kept_stream_is_not_ended_for_being_idle(machine: Machine) -> None:
     streams = streams_of(machine, idle_s=0.2)
     stream = await streams.open(StreamStart())
-    stream.keep()
+    streams.keep(stream)
     be_silent(stream, 100.0)
     await asyncio.sleep(0.2)
     assert not stream.complete
@@ -351,14 +349,151 @@ async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machi
     with pytest.raises(BusyError):
         await streams.open(StreamStart())
     # Its connection broke before it had been told: it takes no place, and has none to give.
-    second.keep()
+    streams.keep(second)
     with pytest.raises(BusyError):
         await streams.open(StreamStart())
-    third.keep()
+    streams.keep(third)
     await streams.open(StreamStart())
     with pytest.raises(UnknownSessionError):
         await streams.resume(third.feed.session)
     assert await streams.resume(second.feed.session) is second
+
+
+class SlowBackend(Backend):
+    """Opens sessions that only listen, when it is told to; one of another machine's can be resumed."""
+
+    def __init__(self) -> None:
+        self.go_on = asyncio.Event()
+        # Names and tenants of those that are being opened.
+        self.asked: list[tuple[str, str]] = []
+        # What runs elsewhere, and whose; and what was asked of it.
+        self.elsewhere: dict[str, str] = {}
+        self.resumed: list[int] = []
+
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ListeningSession:
+        self.asked.append((name, tenant))
+        await self.go_on.wait()
+        if start.language == "de":
+            raise ConfigError("the model does not know the language")
+        return ListeningSession(options=start, name=name)
+
+    async def knows(self, name: str, *, tenant: str) -> bool:
+        return self.elsewhere.get(name) == tenant
+
+    async def resume(self, name: str, *, after: int) -> ListeningSession:
+        self.resumed.append(after)
+        await self.go_on.wait()
+        session = ListeningSession(name=name)
+        session.n_frames = 1000
+        if name == "over":
+            session.feed.close()
+        return session
+
+
+async def asked(backend: SlowBackend, n_sessions: int) -> None:
+    await until(lambda: len(backend.asked) == n_sessions)
+
+
+async def test_a_slot_is_taken_while_a_session_is_being_opened() -> None:
+    backend = SlowBackend()
+    streams = ClientStreams(ServerSettings(max_streams=2), backend)
+    opening = [asyncio.create_task(streams.open(StreamStart(), tenant=tenant)) for tenant in ("anna", "berta")]
+    await asked(backend, 2)
+    with pytest.raises(BusyError, match="all 2 places"):
+        await streams.open(StreamStart())
+    opening.pop().cancel()
+    await asyncio.sleep(0)
+    opening.append(asyncio.create_task(streams.open(StreamStart(language="de"))))
+    await asked(backend, 3)
+    backend.go_on.set()
+    stream = await opening[0]
+    assert (stream.feed.session, stream.tenant) == backend.asked[0] == (stream.feed.session, "anna")
+    with pytest.raises(ConfigError):
+        await opening[1]
+    await streams.open(StreamStart())
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+
+
+async def test_a_stream_ends_for_one_newcomer_only_and_if_that_is_let_in() -> None:
+    backend = SlowBackend()
+    backend.go_on.set()
+    streams = ClientStreams(ServerSettings(max_streams=2), backend)
+    kept, other = [await streams.open(StreamStart()) for _ in range(2)]
+    streams.keep(kept)
+    backend.go_on.clear()
+    refused = asyncio.create_task(streams.open(StreamStart(language="de")))
+    await asked(backend, 3)
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+    backend.go_on.set()
+    with pytest.raises(ConfigError):
+        await refused
+    assert not kept.feed.closed
+    await streams.open(StreamStart())
+    assert (kept.feed.closed, other.feed.closed) == (True, False)
+
+
+async def test_a_session_of_another_machine_is_resumed_once_and_by_its_tenant() -> None:
+    backend = SlowBackend()
+    backend.elsewhere = {"moved": "anna"}
+    streams = ClientStreams(ServerSettings(), backend)
+    for name, tenant in (("moved", "berta"), ("unknown", "anna")):
+        with pytest.raises(UnknownSessionError):
+            await streams.resume(name, tenant=tenant)
+    resuming = [asyncio.create_task(streams.resume("moved", after=7, tenant="anna")) for _ in range(2)]
+    await until(lambda: backend.resumed == [7])
+    backend.go_on.set()
+    stream, same = await asyncio.gather(*resuming)
+    assert stream is same
+    assert backend.resumed == [7]
+    assert (stream.tenant, stream.go_on()) == ("anna", 1000)
+
+
+async def test_who_comes_back_for_the_last_events_of_a_session_need_not_wait_for_its_end() -> None:
+    backend = SlowBackend()
+    backend.elsewhere = {"over": ""}
+    backend.go_on.set()
+    stream = await ClientStreams(ServerSettings(), backend).resume("over")
+    await within(stream.write(bytes(2)))
+    await within(stream.finish())
+    assert stream.go_on() == 1000
+
+
+async def test_a_session_that_goes_on_elsewhere_frees_its_slot() -> None:
+    backend = SlowBackend()
+    backend.go_on.set()
+    streams = ClientStreams(ServerSettings(max_streams=1), backend)
+    lost = await streams.open(StreamStart())
+    name = lost.feed.session
+    lost.session.on_lost()
+    assert lost.feed.closed
+    await streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        await streams.resume(name)
+    streams.keep(lost)  # its connection breaks only now
+    with pytest.raises(BusyError):
+        await streams.open(StreamStart())
+
+
+async def test_who_starts_a_daemon_by_connecting_waits_for_its_model(machine: Machine) -> None:
+    ready = asyncio.Event()
+    backend = LocalBackend(Settings(), ready=ready)
+    opening = asyncio.create_task(ClientStreams(ServerSettings(), backend).open(StreamStart()))
+    await asyncio.sleep(0.01)
+    assert not opening.done()
+    backend.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    ready.set()
+    assert not (await opening).complete
+
+
+async def test_a_model_that_left_memory_is_loaded_when_a_session_is_opened(machine: Machine) -> None:
+    waking = threading.Event()
+    asleep = SimpleNamespace(**{**vars(MODEL), "loaded": False, "wake": waking.set})
+    backend = LocalBackend(Settings())
+    backend.serve_with(cast("Engine[Any]", machine.engine), cast("WhisperModel", asleep))
+    await ClientStreams(ServerSettings(), backend).open(StreamStart())
+    assert await asyncio.to_thread(waking.wait, WAIT_S)
 
 
 @pytest.mark.parametrize(
@@ -373,8 +508,8 @@ async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machi
     ],
 )
 async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamStart) -> None:
-    runner = FakeRunner(capacity_samples=20_000)
-    stream = open_stream(runner, start)
+    session = ListeningSession(20_000, start)
+    stream = stream_to(session)
     await stream.write(bytes(stream._pcm.frame_bytes * 1000))  # the resampler is there
     data = bytes(2**20)
     tracemalloc.start()
@@ -385,17 +520,17 @@ async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamSt
     finally:
         tracemalloc.stop()
     assert peak_bytes < 2**19
-    runner.start()
+    session.start()
     await within(writing)
     await within(stream.finish())
     n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
     assert stream.go_on() == n_frames
-    assert len(runner.heard()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
+    assert len(session.heard()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
 
 
 async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    stream = open_stream(FakeRunner(capacity_samples=1000))
+    stream = stream_to(ListeningSession(capacity_samples=1000))
     heard = 0
     for _ in range(5):
         writing = asyncio.create_task(stream.write(bytes(6000)))
@@ -404,3 +539,7 @@ async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytes
         heard = stream.go_on()
     assert heard == 800
     assert not any(isinstance(item, memoryview) for item in stream._waiting)
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    stream.go_on()
+    await within(writing)  # nobody waits for what is forgotten

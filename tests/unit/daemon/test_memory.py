@@ -12,8 +12,8 @@ from websockets.asyncio.client import ClientConnection
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.daemon.clients import ClientStreams
+from streamer.daemon.local import LocalBackend, LocalSession
 from streamer.engine.engine import Engine
-from streamer.engine.runner import SessionRunner
 from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
 from tests.unit.daemon.test_clients import MODEL
 from tests.unit.engine.simulation import Machine
@@ -55,20 +55,22 @@ async def talk(running: Running) -> ClientConnection:
 @pytest.mark.parametrize("leave", ["cut", "close", "finish"])
 async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool, tmp_path: Path) -> None:
     machine = Machine()
-    streams = ClientStreams(Settings(server=ServerSettings(resume_s=0.01)))
+    backend = LocalBackend(Settings())
+    streams = ClientStreams(ServerSettings(resume_s=0.01), backend)
     engine = cast("Engine[Any]", machine.engine)
     glossary = tmp_path / "glossary"
     glossary.write_text("- Streamer\n", encoding="utf-8")
     corrected = Settings(correction=CorrectionSettings(model="", glossary=str(glossary)))
-    streams.serve_with(engine, MODEL, PostProcessing(corrected, MODEL, engine))
+    backend.serve_with(engine, MODEL, PostProcessing(corrected, MODEL, engine))
     at_work = working(machine) if hear or leave == "finish" else contextlib.nullcontext()
     with no_garbage_collected(), at_work:
         async with serving(streams=streams) as running:
             client = await talk(running)
-            (stream,) = streams._slots.streams.values()
-            runner = cast(SessionRunner, stream._session)
-            left = [weakref.ref(part) for part in (stream, runner, runner.ring, runner.mel, stream.feed)]
-            del stream, runner
+            (stream,) = streams._streams.values()
+            session = cast(LocalSession, stream.session)
+            runner = session._runner
+            left = [weakref.ref(part) for part in (stream, session, runner, runner.ring, runner.mel, stream.feed)]
+            del stream, session, runner
             match leave:
                 case "cut":
                     client.transport.abort()

@@ -263,7 +263,7 @@ def test_a_file_that_another_program_locks_holds_up_the_end_once(
         raise HistoryError("locked")
 
     closing_down = threading.Event()
-    monkeypatch.setattr(history, "change", fail)
+    monkeypatch.setattr(history.audio, "_change", fail)
     speaker = Speaker(history)
     for i in range(20):
         speaker.sing(0.5).log.append(final(2 + i, "more"))

@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation, Turn
+from streamer.history import file
 from streamer.history import history as module
 from streamer.history.history import MARKS, History, KeptSession, history_path, open_history, utc
 from streamer.server.metrics import register_history
@@ -46,14 +47,20 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
     """All connections to files of histories; the first is the one that writes."""
     opened: list[sqlite3.Connection] = []
-    connect = module._connect
+    connect = file.connect
 
     def recording(path: Path) -> sqlite3.Connection:
         opened.append(connect(path))
         return opened[-1]
 
-    monkeypatch.setattr(module, "_connect", recording)
+    for each in (module, file):
+        monkeypatch.setattr(each, "connect", recording)
     return opened
+
+
+def wait_for_locks(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
+    for each in (module, file):
+        monkeypatch.setattr(each, "LOCK_TIMEOUT_S", timeout_s)
 
 
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
@@ -202,7 +209,7 @@ def test_another_daemon_on_the_same_file_is_refused_in_one_line(history: History
 def test_a_program_that_looks_whether_a_daemon_writes_keeps_none_from_starting(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "READERS_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(file, "READERS_TIMEOUT_S", WAIT_S)
     History(path).start().close()
     with closing(sqlite3.connect(path.with_name("history.db-lock"), check_same_thread=False)) as looking:
         looking.execute("BEGIN")
@@ -235,7 +242,7 @@ def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_event(path: 
 def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    wait_for_locks(monkeypatch, 0.05)
     with closing(History(path).start()) as history:
         log, published = followed_log(history)
         with locked(path):
@@ -256,7 +263,7 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
 async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
+    wait_for_locks(monkeypatch, 10 * WAIT_S)  # for which an attempt to write stands still
     with closing(History(path).start()) as history:
         log, published = followed_log(history)
         with locked(path):
@@ -316,7 +323,7 @@ def test_a_session_that_begins_while_too_much_waits_is_kept(path: Path, monkeypa
 def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    wait_for_locks(monkeypatch, 0.05)
     with closing(History(path).start()) as history:
         log, _ = followed_log(history)
         with locked(path):
@@ -358,7 +365,7 @@ def test_a_file_that_is_damaged_while_it_is_written_is_one_line_and_captions_go_
 
 
 def test_what_still_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
+    wait_for_locks(monkeypatch, 0.05)
     with closing(History(path).start()) as history:
         monkeypatch.setattr(module, "RETRY_S", 100.0)
         log, _ = followed_log(history)
@@ -468,6 +475,7 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
 WRITER = """
 import sys, threading
 from pathlib import Path
+from streamer.history import file
 from streamer.history import history as module
 from streamer.history.history import History
 module.PUBLISH_TIMEOUT_S = 60.0

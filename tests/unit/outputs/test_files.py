@@ -15,7 +15,7 @@ from streamer.outputs import files
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import SubtitleOptions
-from streamer.settings.table import OutputsSettings
+from streamer.settings.table import Settings
 from tests.builders import ready
 from tests.unit.outputs.finals import final, revision, spaced, written
 
@@ -64,7 +64,7 @@ def test_only_finals_are_written(tmp_path: Path) -> None:
 
 def test_the_files_options_are_those_of_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
-    outputs = Outputs(OutputsSettings(to=(str(path),)), SubtitleOptions(subtitle_style="whisper"))
+    outputs = Outputs(Settings().having({"outputs.to": (str(path),), "output.subtitle_style": "whisper"}))
     event = final((" Yes.", 1.0, 1.06))
     outputs.handle(event)
     outputs.close()

@@ -8,14 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import End, Event, Final, Gap, Speech
 from streamer.outputs import outputs as module
-from streamer.outputs.outputs import Output, Outputs, parse_target, read_secret
-from streamer.plugins.obs import Obs
-from streamer.plugins.web import Webhook, YouTube, Zoom
+from streamer.outputs.outputs import MAX_WAITING, MAX_WAITING_LIVE, Output, Outputs, parse_target
+from streamer.outputs.target import read_secret
+from streamer.plugins.obs.sink import Obs
+from streamer.plugins.web.sinks import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
-from streamer.settings.table import OutputsSettings
+from streamer.settings.table import Settings
+from tests.builders import final as said
 from tests.builders import partial, ready
 from tests.unit.outputs.stand_ins import final, warnings
 from tests.waiting import WAIT_S
@@ -83,7 +86,7 @@ def test_a_target_is_a_kind_and_where(text: str, target: tuple[str, str]) -> Non
     "text", ["", "twitch", "captions.doc", "https://wmcc.example/closedcaption?signature=SECRET.txt"]
 )
 def test_an_unknown_output_is_refused_without_its_address(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"is not an output: expected obs, zoom, .* \.jsonl") as refused:
+    with pytest.raises(ConfigError, match=r"is not an output: expected hls, obs, .* \.jsonl") as refused:
         parse_target(text)
     assert "SECRET" not in str(refused.value)
 
@@ -213,7 +216,7 @@ def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monk
     now_s = [1000.0]
     monkeypatch.setattr(module.Outputs, "_make_sink", make)
     monkeypatch.setattr("streamer.outputs.outputs.time.time", lambda: now_s[0])
-    made = Outputs(OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt")))
+    made = Outputs(Settings().having({"outputs.to": ("webhook:http://a", "webhook:http://b", "talk/a.srt")}))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
     made.handle(ready())
     now_s[0] = 1004.0  # the audio began at 1000.2, and a partial of its second 3 came first
@@ -224,6 +227,40 @@ def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monk
     assert made.said_at(3.0) == pytest.approx(1003.2)
     made.close()
     assert [[event.type for event in peer.taken] for peer in peers] == [["ready", "final", "speech"]] * 3
+
+
+def test_a_slow_terminal_is_shown_the_newest_partial_only() -> None:
+    peer, log, made = Peer(), EventLog("s", 100), Outputs(Settings())
+    peer.open.clear()
+    made.draw(peer, limit=100)
+    log.subscribe(made.handle)
+    log.append(partial("a", segment=1))
+    peer.wait_for(lambda: peer.n_calls == 1)  # it holds the first one up
+    for _ in range(1000):
+        log.append(partial("a", segment=1))
+    log.append(said(segment=1))
+    log.append(partial("a", segment=2))
+    peer.open.set()
+    made.close()
+    assert [event.seq for event in peer.taken] == [1, 1002, 1003]
+    assert peer.closed
+
+
+def test_a_terminal_that_stood_still_misses_no_final() -> None:
+    peer, log, made = Peer(), EventLog("s", 100), Outputs(Settings())
+    peer.open.clear()
+    made.draw(peer, limit=100)
+    log.subscribe(made.handle)
+    log.append(said(segment=1))
+    peer.wait_for(lambda: peer.n_calls == 1)
+    for segment in range(2, 100):
+        log.append(partial("a", segment=segment))
+        log.append(said(segment=segment))
+    log.close()
+    peer.open.set()
+    made.close()
+    assert [event.seq for event in peer.taken] == [1, *range(3, 199, 2), 198]
+    assert made.all[0].n_dropped == 0
 
 
 def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes(
@@ -249,13 +286,10 @@ def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes(
 
 
 def test_settings_make_each_kind() -> None:
-    made = Outputs(
-        OutputsSettings(
-            to=("obs", "zoom", "youtube:http://127.0.0.1:1/closedcaption?cid=x", "webhook:http://127.0.0.1:1/"),
-            zoom_url="https://127.0.0.1:1/closedcaption",
-        )
-    )
+    to = ("obs", "zoom", "youtube:http://127.0.0.1:1/closedcaption?cid=x", "webhook:http://127.0.0.1:1/")
+    made = Outputs(Settings().having({"outputs.to": to, "outputs.zoom_url": "https://127.0.0.1:1/closedcaption"}))
     assert [type(output._sink) for output in made.all] == [Obs, Zoom, YouTube, Webhook]
+    assert [output._limit for output in made.all] == [*[MAX_WAITING_LIVE] * 3, MAX_WAITING]
     made.close()
     with pytest.raises(ConfigError, match=r"outputs\.zoom_url is empty"):
-        Outputs(OutputsSettings(to=("zoom",)))
+        Outputs(Settings().having({"outputs.to": ("zoom",)}))

@@ -1,5 +1,5 @@
 from streamer.outputs.pieces import pieces
-from streamer.plugins.obs import MAX_CAPTION_BYTES
+from streamer.plugins.obs.sink import MAX_CAPTION_BYTES
 from tests.unit.outputs.stand_ins import final, spoken
 
 

@@ -10,7 +10,7 @@ from streamer.events import Event, Final, Speakers
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
-from streamer.plugins.web import Webhook
+from streamer.plugins.web.sinks import Webhook
 from tests.builders import ready
 from tests.unit.outputs.finals import final, labelled, revision, spaced, written
 from tests.unit.outputs.test_terminal import show

@@ -1,6 +1,7 @@
 """The terminal sink, drawn by rich on a terminal of a known size, and piped."""
 
 import io
+import logging
 import random
 import re
 import sys
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from streamer.events import End, Error, Event, Gap, Revision, Speakers, Speech, Translation
 from streamer.outputs.screen import MAX_LINE_CHARS
-from streamer.outputs.terminal import TerminalSink
+from streamer.outputs.terminal import DaemonTerminal, TerminalSink
 from tests.builders import final, partial, ready
 
 
@@ -250,6 +251,29 @@ def test_what_is_logged_stands_above_the_sentence_that_is_being_spoken(monkeypat
     print("last", file=sys.stderr)
     assert screen.lines()[-1] == "INFO fourth"
     assert stderr.getvalue() == "last\n"
+
+
+@pytest.mark.parametrize("error", [OSError("it hung up"), ValueError("I/O operation on closed file")])
+def test_a_daemons_terminal_that_is_gone_is_written_to_no_further(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    caplog.set_level(logging.INFO)
+    screen, stderr = Screen(), Screen()
+    monkeypatch.setattr(stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    sink = DaemonTerminal(screen.console)
+    sink.handle(final("one").stamped(1, "s"))
+    assert sys.stderr is not stderr
+
+    def write(text: str) -> int:
+        raise error
+
+    monkeypatch.setattr(screen, "write", write)
+    sink.handle(final("two").stamped(2, "s"))
+    assert sys.stderr is stderr
+    sink.handle(final("three").stamped(3, "s"))
+    sink.close()
+    assert caplog.messages == [f"captions are no longer drawn ({error})"]
 
 
 def test_what_is_typed_is_not_left_in_the_text() -> None:

@@ -32,8 +32,8 @@ STARTED, STOPPED, COMMITTED = "speech_started", "speech_stopped", "committed"
 class Talk:
     """An adapter, what it said, and what it wanted done."""
 
-    def __init__(self, query: str = "intent=transcription", headers: Mapping[str, str] | None = None) -> None:
-        self.adapter = make(QueryParams(query), Headers(headers or {}))
+    def __init__(self, query: str = "intent=transcription") -> None:
+        self.adapter = make(QueryParams(query), Headers({}))
         self.said: list[dict[str, Any]] = []
         self.done: list[Action] = []
         self._take(self.adapter.begin())
@@ -589,44 +589,6 @@ def test_a_model_that_is_not_here_is_not_found() -> None:
     assert said["error"]["code"] == "model_not_found"
     assert names(talk.update()) == ["updated", "error"]
     assert names(talk.update(transcription={"model": "nano.en"})) == ["updated"]
-
-
-OLDER: list[dict[str, Any]] = [
-    {"headers": {"OpenAI-Beta": "realtime=v1"}},
-    {"headers": {"Sec-WebSocket-Protocol": "realtime, openai-insecure-api-key.k, openai-beta.realtime-v1"}},
-    {"query": "intent=transcription&openai-beta=realtime%3Dv1"},
-]
-
-
-@pytest.mark.parametrize("how", OLDER)
-def test_older_clients_get_the_older_shapes(how: dict[str, Any]) -> None:
-    talk = Talk(**how)
-    assert talk.said[0]["type"] == "transcription_session.created"
-    flat = {
-        "input_audio_format": "g711_ulaw",
-        "input_audio_transcription": {"model": "whisper-1", "language": "en"},
-        "turn_detection": {"type": "server_vad", "threshold": 0.4},
-        "input_audio_noise_reduction": {"type": "near_field"},
-        "include": [LOGPROBS],
-    }
-    (updated,) = talk.send(type="transcription_session.update", session=flat)
-    assert updated["type"] == "transcription_session.updated"
-    shown = updated["session"]
-    assert shown.pop("turn_detection")["threshold"] == 0.4
-    assert {key: shown[key] for key in flat if key in shown} == {k: v for k, v in flat.items() if k != "turn_detection"}
-    talk.append(0.1)
-    assert isinstance(talk.done[0], Open)
-    assert (talk.done[0].start.sample_rate, talk.done[0].start.language) == (8_000, "en")
-    said = talk.on(start(1), stop(2), final(1, "one", 1, 2))
-    assert names(said) == [STARTED, STOPPED, COMMITTED, "created", "delta", "completed"]
-
-
-def test_an_older_update_is_enough_to_be_an_older_client() -> None:
-    talk = Talk()
-    (error,) = talk.send(type="transcription_session.update", session={"input_audio_format": ["pcm16"]})
-    assert error["error"]["param"] == "session.audio.input.format.type"
-    (updated,) = talk.send(type="transcription_session.update", session={"input_audio_format": "pcm16"})
-    assert updated["type"] == "transcription_session.updated"
 
 
 def test_an_address_that_wants_a_conversation_is_refused() -> None:

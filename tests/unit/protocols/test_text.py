@@ -17,7 +17,7 @@ from streamer.protocols.stream import Stream
 from streamer.protocols.text import MAX_PROMPT_CHARS
 from streamer.protocols.whisperlive import WhisperLive
 from streamer.protocols.wyoming import Wyoming
-from streamer.settings.table import SETTINGS
+from streamer.settings.registry import SETTINGS
 from streamer.settings.values import checked
 
 
@@ -62,7 +62,7 @@ def live(**fields: object) -> SessionOptions:
 def native(**fields: object) -> SessionOptions:
     if "prompt" in fields:
         fields["initial_prompt"] = fields.pop("prompt")
-    return opened(Stream(query()), {"type": "start", **fields})
+    return opened(Stream(), {"type": "start", **fields})
 
 
 def whisperlive(**fields: object) -> SessionOptions:

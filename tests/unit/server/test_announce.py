@@ -1,4 +1,5 @@
 import asyncio
+import sys
 
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
@@ -35,3 +36,15 @@ def test_a_wildcard_stands_for_the_addresses_that_others_reach() -> None:
         assert all(
             mark in address and not address.startswith("127.") and address != "::1" for address in reachable(host)
         )
+
+
+async def test_without_the_package_a_line_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "zeroconf", None)
+    await announce(KIND, "127.0.0.1", 10_300)
+    (record,) = caplog.records
+    assert record.message == (
+        "port 10300 is not announced: zeroconf is not installed: expected for mDNS; pip install"
+        ' "streamer-captions[discovery]"'
+    )

@@ -20,7 +20,7 @@ from streamer.server.metrics import (
     register_process,
 )
 from streamer.server.outbox import Outbox
-from streamer.settings.table import OutputsSettings
+from streamer.settings.table import OutputsSettings, Settings
 from streamer.version import __version__
 from tests.daemon import REPOSITORY
 from tests.fakes import FakeDecoder, FakeEncoder
@@ -83,7 +83,7 @@ def test_the_process_and_the_build_are_told() -> None:
 
 
 def test_what_outputs_took_is_told() -> None:
-    registry, outputs = CollectorRegistry(), Outputs(OutputsSettings(to=("obs",)))
+    registry, outputs = CollectorRegistry(), Outputs(Settings(outputs=OutputsSettings(to=("obs",))))
     register_outputs(registry, outputs)
     outputs.all[0].n_sent, outputs.all[0].n_dropped, outputs.all[0].n_failures = 3, 2, 1
     told = [
@@ -100,7 +100,7 @@ def names_of_all() -> set[str]:
     ServerMetrics(registry)
     register_process(registry)
     register_history(registry, SimpleNamespace(n_failures=0, n_lost=0))  # type: ignore[arg-type]
-    register_outputs(registry, Outputs(OutputsSettings()))
+    register_outputs(registry, Outputs(Settings(outputs=OutputsSettings())))
     register_engine(registry, Engine(encoder, FakeDecoder(encoder, [])))
     register_model(registry, lambda: True)
     ends = {"counter": "_total", "info": "_info"}

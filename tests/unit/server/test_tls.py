@@ -15,12 +15,14 @@ from pathlib import Path
 import psutil
 import pytest
 from cryptography import x509
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from streamer.errors import ConfigError
-from streamer.server import tls
-from streamer.server.tls import Tls, certificate_path, fingerprint_of, make_tls, network_urls, renew_self_signed
+from streamer.server import self_signed, tls
+from streamer.server.certificates import fingerprint_of, validity
+from streamer.server.self_signed import renew_self_signed
+from streamer.server.tls import Tls, certificate_path, make_tls, network_urls
 from streamer.settings.table import ServerSettings
 
 
@@ -128,9 +130,9 @@ def test_a_certificate_is_kept_as_long_as_it_holds(tmp_path: Path, monkeypatch: 
 
     # It ends soon, and what lies there is no certificate.
     assert not renew_self_signed(path)
-    monkeypatch.setattr(tls, "RENEWAL_DAYS", tls.VALID_DAYS)
+    monkeypatch.setattr(self_signed, "RENEWAL_DAYS", self_signed.VALID_DAYS)
     assert renew_self_signed(path)
-    monkeypatch.setattr(tls, "RENEWAL_DAYS", 30)
+    monkeypatch.setattr(self_signed, "RENEWAL_DAYS", 30)
     path.write_bytes(b"broken")
     assert renew_self_signed(path)
     end = x509.load_pem_x509_certificate(path.read_bytes()).not_valid_after_utc
@@ -249,11 +251,22 @@ def test_what_the_settings_switch_on(tmp_path: Path) -> None:
 def test_an_outdated_certificate_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(tls, "VALID_DAYS", 0.5)
+    monkeypatch.setattr(self_signed, "VALID_DAYS", 0.5)
     path = tmp_path / "x.pem"
     made(path)
     Tls(path, path)
     assert "clients will refuse it now" in caplog.text
+
+
+@pytest.mark.parametrize(("begin", "end"), [(1999, 2049), (2026, 2050), (2051, 9999)])
+def test_dates_are_read_as_cryptography_reads_them(begin: int, end: int) -> None:
+    key, subject = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    dates = tuple(datetime.datetime(year, 12, 31, 23, 59, 58, tzinfo=datetime.UTC) for year in (begin, end))
+    builder = x509.CertificateBuilder(issuer_name=subject, subject_name=subject, public_key=key.public_key())
+    builder = builder.serial_number(1).not_valid_before(dates[0]).not_valid_after(dates[1])
+    assert validity(builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.DER)) == dates
+    assert validity(b"0\x1e\x17\x0d991399000000Z\x17\x0d991399000000Z") is None
+    assert validity(b"no certificate") is None
 
 
 def test_the_addresses_for_a_phone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ import yaml
 from streamer.errors import ConfigError
 from streamer.settings.documents import config_yaml, json_schema, settings_yaml
 from streamer.settings.load import load_settings
-from streamer.settings.table import SETTINGS, Settings
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import Settings
 from tools.documents import REPOSITORY, options_markdown
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from streamer.settings.flags import add_decoding_flags, add_flags, option_groups
 from streamer.settings.load import load_settings
-from streamer.settings.table import OPENAI, SETTINGS
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import OPENAI
 
 OPTIONS = [option for options in option_groups().values() for option in options]
 

@@ -1,6 +1,7 @@
 """Adapters of short windows: whose they are, and that they change these windows and no others."""
 
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -8,22 +9,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from rich.console import Console
 from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
-from streamer.commands.convert import convert_model
 from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.daemon.sessions import session_settings
 from streamer.errors import ConfigError, ModelError
 from streamer.settings.table import Settings
 from streamer.whisper import adapters
+from streamer.whisper.device.masks import OURS
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+from tests.unit.whisper.triple import write_triple
 
 SHORT_S = 5
 RANK = 2
@@ -142,10 +143,13 @@ def test_a_named_one_that_is_none_is_refused(checkpoint: Checkpoint, tmp_path: P
         adapters.find(checkpoint, str(tmp_path))
 
 
-def test_a_model_of_graphs_has_none(tmp_path: Path, adapter: Path, ship: Callable[..., None]) -> None:
+def test_a_model_of_graphs_has_none(
+    tmp_path: Path, checkpoint: Checkpoint, adapter: Path, ship: Callable[..., None]
+) -> None:
     ship(adapter)
-    convert_model(str(NANO), tmp_path / "graphs", weights="f16", console=Console(quiet=True))
-    source = read_model(tmp_path / "graphs", "nano")
+    triple = write_triple(tmp_path / "graphs", checkpoint, OURS)
+    shutil.copy(NANO / "tokenizer.json", triple)
+    source = read_model(triple, "nano")
     assert source.with_adapter("auto").adapter is None
     with pytest.raises(ConfigError, match=r"model\.adapter is .* consists of graphs, which take no adapter"):
         source.with_adapter(str(adapter))

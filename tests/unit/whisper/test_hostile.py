@@ -20,8 +20,6 @@ from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import saved
-from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from tests.unit.whisper.support import NANO, config_of, random_checkpoint, write_huggingface, write_openai
@@ -65,16 +63,6 @@ def write_shards(directory: Path, checkpoint: Checkpoint) -> None:
     (directory / "config.json").write_text(json.dumps(config_of(DIMS)), encoding="utf-8")
 
 
-def write_saved(directory: Path, checkpoint: Checkpoint) -> None:
-    graphs = ModelGraphs.of(checkpoint, HEADS)
-    saved.save(
-        directory,
-        saved.Description("tiny", "", DIMS, HEADS, dict.fromkeys(("encoder", "cross_kv", "decoder"), "f32")),
-        graphs.build,
-        {},
-    )
-
-
 FORMATS: dict[str, Callable[[Path, Checkpoint], object]] = {
     "Hugging Face": write_huggingface,
     "shards": write_shards,
@@ -85,7 +73,6 @@ FORMATS: dict[str, Callable[[Path, Checkpoint], object]] = {
     "CTranslate2": lambda directory, checkpoint: write_ctranslate2(directory, checkpoint, int8=True),
     "MLX": lambda directory, checkpoint: write_mlx(directory, checkpoint),
     "MLX, deflated": lambda directory, checkpoint: write_mlx(directory, checkpoint, save=np.savez_compressed),
-    "saved graphs": write_saved,
     "optimum-intel": lambda directory, checkpoint: write_optimum(directory, checkpoint),
     "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32),
 }
@@ -298,11 +285,6 @@ HUGE: dict[str, tuple[str, str, Callable[[bytes], bytes]]] = {
     # As long as before, with the digits of 2^60 in place of 32.
     "npz": ("MLX", "*.npz", replaced(b"'shape': (32,), }" + b" " * 17, b"'shape': (%d,), }" % N)),
     "storage": ("openai-whisper", "*.pt", replaced(struct.pack("<H", 1500), b"\xff\xff")),
-    "manifest": (
-        "saved graphs",
-        "streamer.json",
-        rewritten(dims=dict.fromkeys(ModelDimensions.__dataclass_fields__, N)),
-    ),
     "graph": ("triple", "*_encoder.xml", replaced(b'size="', b'size="1152921504606846976')),
     "graph's shape": ("triple", "*_encoder.xml", replaced(b'shape="', b'shape="1152921504606846976,')),
     "decoder": ("triple", "*_decoder_static*.xml", replaced(b'size="', b'size="1152921504606846976')),
@@ -318,7 +300,6 @@ LONG = {
     "generation_config.json": "ggml",
     "preprocessor_config.json": "triple",
     "*_encoder.xml": "triple",
-    "streamer.json": "saved graphs",
 }
 
 

@@ -51,7 +51,7 @@ def test_a_model_is_found_by_name_and_by_path(
         ("model.bin", b"", False),
         ("config.json", b'{"model_type": "whisper"}', True),
         ("config.json", b'{"n_mels": 80}', True),
-        ("streamer.json", b"", True),
+        ("whisper_encoder.xml", b"", True),
         ("adapter_config.json", b"", True),
         ("mine.pt", b"PK\x03\x04", True),
         ("model.bin", b"\6\0\0\0\x0c\0WhisperSpec\0", True),

@@ -166,13 +166,13 @@ def test_a_device_that_was_asked_for_is_not_replaced(cache_dir: Path) -> None:
 
 
 @pytest.mark.usefixtures("announced")
-def test_each_stage_has_a_device_of_its_own(cache_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_encoder_and_decoder_have_a_device_of_their_own(cache_dir: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    devices = DeviceSettings("CPU", stage_devices={"encoder": "AUTO"})
+    devices = DeviceSettings("CPU", encoder_device="AUTO")
     load_model(str(NANO), LoadOptions(devices, cache_dir=str(cache_dir)))
     (warning,) = warnings(caplog)
-    assert warning.endswith("; trying CPU for encoder")
-    assert "encoder: CPU (AUTO: NPU does not work, no GPU here), cross_kv: CPU (as asked for)" in caplog.text
+    assert warning.endswith("; trying CPU for encoder, cross_kv")
+    assert "cross_kv: CPU (AUTO: NPU does not work, no GPU here), decoder: CPU (as asked for)" in caplog.text
 
 
 def test_auto_passes_over_a_device_that_computes_nonsense(

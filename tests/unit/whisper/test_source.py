@@ -13,13 +13,11 @@ import transformers
 from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
-from streamer.cli import main
 from streamer.constants import N_SAMPLES
 from streamer.errors import ModelError
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.masks import CONVENTIONS, MaskConvention
-from streamer.whisper.graphs import saved
 from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
@@ -149,17 +147,6 @@ def test_every_format_holds_the_same_weights_tokens_and_settings(
     text = " The Commission regards such impromptu stops, 1964."
     assert source.tokenizer.special == model.tokenizer.special
     assert source.tokenizer.encode(text) == model.tokenizer.encode(text)
-
-
-@pytest.mark.parametrize("precision", ["f32", "f16"])
-def test_saved_graphs_give_the_same_tokens(
-    tmp_path: Path, precision: str, mels: list[NDArray[np.float32]], expected: list[list[int]], cache_dir: Path
-) -> None:
-    assert main(["models", "convert", str(NANO), "-o", str(tmp_path / "saved"), "--weights", precision]) == 0
-    assert saved.is_saved(tmp_path / "saved")
-    model = load(tmp_path / "saved", cache_dir)
-    assert greedy_tokens(model, mels) == expected
-    assert model.origin == "streamer/nano.en"
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda convention: convention.name)

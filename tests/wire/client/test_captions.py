@@ -16,7 +16,8 @@ from streamer.client.captions import captions
 from streamer.client.connection import DaemonAddress, Place, parse_address
 from streamer.errors import PeerError, UsageError
 from streamer.events import Edit, End, Error, Event, Revision, Speakers, Translation
-from streamer.server.tls import Tls, renew_self_signed
+from streamer.server.self_signed import renew_self_signed
+from streamer.server.tls import Tls
 from tests import builders
 from tests.waiting import WAIT_S
 

@@ -16,7 +16,7 @@ from streamer.whisper.device.stage import Stage, as_type
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
-from streamer.whisper.graphs.ports import STAGES, key_values, ports
+from streamer.whisper.graphs.ports import key_values, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.waiting import WAIT_S
 
@@ -46,7 +46,7 @@ def test_scales_of_compressed_integers_are_left_alone(checkpoint: Checkpoint) ->
 
 
 def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
-    return ModelGraphs.of(checkpoint, HEADS, dict.fromkeys(STAGES, precision))
+    return ModelGraphs.of(checkpoint, HEADS, precision)
 
 
 def key_types(compilation: Compilation) -> set[str]:

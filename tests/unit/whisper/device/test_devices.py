@@ -86,22 +86,24 @@ def test_a_device_that_is_not_there_is_refused_with_what_is() -> None:
     assert "--device" in message
     assert "streamer doctor" in message
     assert "OpenVINO finds none" in refusal(ConfigError, choose_devices, "AUTO", [])
-    settings = DeviceSettings(stage_devices={"decoder": "GPU.7"})
+    settings = DeviceSettings(decoder_device="GPU.7")
     message = refusal(ConfigError, plan_stages, settings, ["CPU", "GPU"])
     assert message.startswith("device GPU.7 for the decoder is not there")
     assert "model.decoder_device" in message
 
 
-def test_each_stage_has_its_own_device_or_that_of_all() -> None:
-    settings = DeviceSettings(device="NPU", stage_devices={"encoder": "", "decoder": "CPU", "cross_kv": "AUTO"})
+def test_encoder_and_decoder_have_their_own_device_or_that_of_all() -> None:
+    settings = DeviceSettings(device="NPU", encoder_device="AUTO", decoder_device="CPU")
     plans = plan_stages(settings, ["CPU", "GPU", "NPU"])
     assert tuple(plans) == STAGES
     assert {stage: stage_plan.candidates for stage, stage_plan in plans.items()} == {
-        "encoder": ("NPU",),
+        "encoder": ("NPU", "GPU", "CPU"),
         "cross_kv": ("NPU", "GPU", "CPU"),
         "decoder": ("CPU",),
     }
-    assert [plans[stage].wanted for stage in STAGES] == ["NPU", "AUTO", "CPU"]
+    assert [plans[stage].wanted for stage in STAGES] == ["AUTO", "AUTO", "CPU"]
+    plans = plan_stages(DeviceSettings(device="NPU"), ["CPU", "GPU", "NPU"])
+    assert {stage_plan.candidates for stage_plan in plans.values()} == {("NPU",)}
 
 
 def test_why_a_device_was_taken() -> None:
@@ -115,18 +117,19 @@ def test_why_a_device_was_taken() -> None:
 
 def test_a_stages_properties_win_over_those_of_all() -> None:
     settings = DeviceSettings(
-        properties=("NUM_STREAMS=1", "NPU_TURBO=NO"), stage_properties={"encoder": ("NPU_TURBO=YES", "A=b=c")}
+        properties=("NUM_STREAMS=1", "NPU_TURBO=NO"), encoder_properties=("NPU_TURBO=YES", "A=b=c")
     )
     plans = plan_stages(settings, ["NPU"])
-    assert plans["encoder"].properties == {"NUM_STREAMS": "1", "NPU_TURBO": "YES", "A": "b=c"}
+    for stage in ("encoder", "cross_kv"):
+        assert plans[stage].properties == {"NUM_STREAMS": "1", "NPU_TURBO": "YES", "A": "b=c"}
     assert plans["decoder"].properties == {"NUM_STREAMS": "1", "NPU_TURBO": "NO"}
 
 
 @pytest.mark.parametrize("item", ["NPU_TURBO", "", "=1", "A B=1"])
 def test_a_property_that_is_none_is_refused(item: str) -> None:
-    settings = DeviceSettings(stage_properties={"cross_kv": (item,)})
+    settings = DeviceSettings(decoder_properties=(item,))
     message = refusal(ConfigError, plan_stages, settings, ["CPU"])
-    assert message.startswith(f"model.cross_kv_properties has {item!r}: expected KEY=VALUE")
+    assert message.startswith(f"model.decoder_properties has {item!r}: expected KEY=VALUE")
 
 
 def test_each_device_gets_latency_and_a_precision_that_it_is_good_at() -> None:

@@ -71,7 +71,7 @@ def test_an_accelerator_that_is_not_found_is_a_problem_if_it_is_needed(
     expect(check(monkeypatch, [CPU])[kind], WARNING, "no driver", "install it")
     expect(check(monkeypatch, [CPU], device="CPU")[kind], WARNING, "no driver", "install it")
     expect(check(monkeypatch, [CPU], device=kind)[kind], PROBLEM, "no driver", "install it")
-    expect(check(monkeypatch, [CPU], stage_devices={"encoder": f"{kind}.1"})[kind], PROBLEM, "no driver", "install it")
+    expect(check(monkeypatch, [CPU], encoder_device=f"{kind}.1")[kind], PROBLEM, "no driver", "install it")
 
 
 def test_an_npu_without_a_compiler_is_of_no_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +125,5 @@ def test_other_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_devices_of_the_settings_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = check(monkeypatch, [CPU], stage_devices={"decoder": "GPU"})
+    found = check(monkeypatch, [CPU], decoder_device="GPU")
     expect(found["Stages"], PROBLEM, "device GPU for the decoder is not there")

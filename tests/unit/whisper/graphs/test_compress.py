@@ -1,4 +1,4 @@
-"""Precisions by name, and graphs with fewer bits."""
+"""Weights with fewer bits."""
 
 import math
 
@@ -8,46 +8,8 @@ import openvino.opset13 as ops
 import pytest
 
 from streamer.arrays import FloatArray
-from streamer.errors import ConfigError
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.graphs.compress import PRECISIONS, constant, parse_precisions
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("int8", ("int8", "int8", "int8")),
-        ("f32", ("f32", "f32", "f32")),
-        ("encoder=f16,cross_kv=f32,decoder=int8", ("f16", "f32", "int8")),
-        (" decoder = int8 ", ("f16", "f16", "int8")),
-        ("cross_kv=int8, encoder=f32", ("f32", "int8", "f16")),
-    ],
-)
-def test_precisions_are_for_all_stages_or_for_some(text: str, expected: tuple[str, str, str]) -> None:
-    assert parse_precisions(text) == dict(zip(("encoder", "cross_kv", "decoder"), expected, strict=True))
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("int9", "there is no precision 'int9': did you mean int8?"),
-        ("F16", "there is no precision 'F16': did you mean f16?"),
-        ("", "there is no precision '': use one of f32, f16, int8, int8-sym"),
-        ("decodr=int8", "there is no stage 'decodr': did you mean decoder?"),
-        ("decoder=bf16", "there is no precision 'bf16': did you mean f16?"),
-        ("decoder=", "there is no precision ''"),
-        ("int4", "there is no precision 'int4': did you mean int8?"),
-        ("decoder=int8,int8", "name a precision for 'int8': expected STAGE=PRECISION"),
-        ("decoder=int8,decoder=f16", "name decoder twice"),
-        ("x" * 10_000, "there is no precision 'xxx"),
-    ],
-)
-def test_an_unknown_precision_or_stage_names_the_nearest(text: str, message: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        parse_precisions(text)
-    assert message in str(caught.value)
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 300
+from streamer.whisper.graphs.compress import PRECISIONS, constant
 
 
 def value(node: ov.Node) -> FloatArray:

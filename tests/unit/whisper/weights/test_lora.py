@@ -1,6 +1,5 @@
 """LoRA adapters: what PEFT's layers compute, and one line for whatever is no such adapter or does not fit."""
 
-import io
 import json
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -13,12 +12,9 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from rich.console import Console
 from safetensors.numpy import save_file
 
-from streamer.commands.convert import convert_model
 from streamer.errors import ModelError
-from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import huggingface, lora
@@ -261,19 +257,7 @@ class TestModels:
         np.testing.assert_array_equal(states[2], states[0])
         assert np.abs(states[1] - states[0]).max() > 1e-3
 
-    def test_graphs_are_saved_with_it(self, tmp_path: Path) -> None:
-        adapter = write_adapter(tmp_path / "a", matrices(huggingface.load(NANO)))
-        written = []
-        console = Console(file=io.StringIO())
-        for name, used in (("without", ""), ("with", str(adapter)), ("again", str(adapter))):
-            target = tmp_path / name
-            convert_model(
-                str(NANO), target, weights="f16", settings=Settings(model=ModelSettings(lora=used)), console=console
-            )
-            written.append((tmp_path / name / "encoder.bin").read_bytes())
-        assert written[0] != written[1] == written[2]
-
     def test_graphs_take_none(self, tmp_path: Path) -> None:
-        (tmp_path / "streamer.json").write_text("{}", encoding="utf-8")
-        with pytest.raises(ModelError, match=r"holds graphs.*models convert --lora"):
-            read_model(tmp_path, "saved", lora_path=Path("adapter"))
+        (tmp_path / "whisper_encoder.xml").write_bytes(b"")
+        with pytest.raises(ModelError, match="holds graphs: expected a checkpoint"):
+            read_model(tmp_path, "exported", lora_path=Path("adapter"))

@@ -22,6 +22,7 @@ import httpx
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
 from streamer.outputs.pieces import pieces
+from streamer.outputs.target import Target
 from streamer.outside import is_loopback, one_line
 from streamer.version import __version__
 
@@ -53,6 +54,21 @@ def web_url(text: str) -> httpx.URL:
     if url.scheme not in ("http", "https") or not url.host:
         raise ValueError("no http:// or https://")
     return url
+
+
+def make_zoom(target: Target) -> "Zoom":
+    """Return the sink of `--to zoom`. Raises ConfigError."""
+    return Zoom(target.address("outputs.zoom_url"))
+
+
+def make_youtube(target: Target) -> "YouTube":
+    """Return the sink of `--to youtube`. Raises ConfigError."""
+    return YouTube(target.address("outputs.youtube_url"), target.said_at)
+
+
+def make_webhook(target: Target) -> "Webhook":
+    """Return the sink of `--to webhook:URL`. Raises ConfigError."""
+    return Webhook(target.address("outputs.webhook_url"), target.secret("outputs.webhook_secret"))
 
 
 class WebSink:
@@ -120,6 +136,8 @@ class WebSink:
 class Zoom(WebSink):
     """Posts each final as a line to a Zoom meeting. A retried post keeps its number."""
 
+    live = True
+
     def __init__(self, url: str) -> None:
         super().__init__(url, "outputs.zoom_url")
 
@@ -151,6 +169,8 @@ def language_tag(code: str) -> str:
 
 class YouTube(WebSink):
     """Posts each final to a YouTube live stream, as lines with the times of speech by YouTube's clock."""
+
+    live = True
 
     def __init__(self, url: str, said_at: Callable[[float], float]) -> None:
         """Prepare; `said_at` returns the Unix time of a second of the session's audio."""

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from streamer.errors import ConfigError, PeerError, RefusalError
-from streamer.plugins.obs import Obs, authentication
+from streamer.plugins.obs.sink import Obs, authentication
 from tests.builders import ready
 from tests.unit.outputs.stand_ins import ObsStandIn, WebStandIn, final, sending, spoken, wait_failing, warnings
 
@@ -20,7 +20,7 @@ def obs(stand_in: ObsStandIn, password: str = "", text_source: str = "") -> Obs:
 def test_obs_gets_each_final_once_through_a_restart(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.obs.PAUSE_S", 0.0)
+    monkeypatch.setattr("streamer.plugins.obs.sink.PAUSE_S", 0.0)
     long = spoken(3, *["caption"] * 30)
     with (
         ObsStandIn("sesame", ("Captions",)) as stand_in,
@@ -59,7 +59,7 @@ def test_obs_that_does_not_stream_still_shows_its_text_source() -> None:
 
 
 def test_a_final_that_failed_in_the_middle_is_continued(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.plugins.obs.PAUSE_S", 0.0)
+    monkeypatch.setattr("streamer.plugins.obs.sink.PAUSE_S", 0.0)
     long = spoken(1, *["caption"] * 30)
     with ObsStandIn() as stand_in:
         sink = obs(stand_in)
@@ -104,7 +104,7 @@ def test_the_usual_port_is_that_of_obs(monkeypatch: pytest.MonkeyPatch, url: str
     def refuse(*_: object, **__: object) -> None:
         raise OSError("refused")
 
-    monkeypatch.setattr("streamer.plugins.obs.connect", refuse)
+    monkeypatch.setattr("streamer.plugins.obs.sink.connect", refuse)
     with pytest.raises(PeerError, match=re.escape(f"OBS at {place} cannot be reached (refused)")):
         Obs(url).handle(READY)
 

@@ -15,7 +15,9 @@ from websockets.uri import parse_uri
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Ready
 from streamer.outputs.pieces import pieces
+from streamer.outputs.target import Target
 from streamer.outside import host_port, is_loopback, one_line
+from streamer.plugins.obs.settings import ObsSettings
 
 DEFAULT_PORT = 4455
 TIMEOUT_S = 10.0  # for a connection, and for the answer to a request
@@ -29,8 +31,19 @@ AUTHENTICATION_FAILED = 4009
 OUTPUT_NOT_RUNNING = 501
 
 
+def make(target: Target) -> "Obs":
+    """Return the sink of `--to obs`. Raises ConfigError."""
+    return Obs(
+        target.address("outputs.obs_url"),
+        password=target.secret("outputs.obs_password"),
+        text_source=target.settings.of(ObsSettings).obs_text_source,
+    )
+
+
 class Obs:
     """A sink that connects at the start of a session, and again after a restart of OBS."""
+
+    live = True
 
     def __init__(self, url: str, *, password: str = "", text_source: str = "") -> None:
         """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for an invalid address."""

@@ -1,12 +1,45 @@
-"""How long after each word live captions show it and promise it."""
+"""Words of transcripts: how they compare, and how long after each word live captions show it and promise it."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from streamer.bench.compare import words
 from streamer.events import Event, Final, Partial
+from streamer.languages import WITHOUT_SPACES
+
+# Each character of a script without spaces counts as a word, so that the error rate is that of characters.
+_LETTERS = rf"[^\W{WITHOUT_SPACES}]+"
+_SIGN = rf"[^\w\s{WITHOUT_SPACES}]"
+# Signs in front are looked at from the first of them only, or a million of them would be looked at from each.
+_WORD = re.compile(rf"(?:(?<!{_SIGN}){_SIGN}+)?([{WITHOUT_SPACES}]|{_LETTERS}(?:['’]{_LETTERS})*){_SIGN}*")
 
 # Speech ends at a silence of this length, in seconds.
 PAUSE_S = 1.0
+
+
+class ComparedWord(NamedTuple):
+    """A word as it stands in a text, with the signs at it; and as it is compared."""
+
+    shown: str
+    compared: str
+    start_s: float | None = None  # start of its segment in seconds, if it is the first word of one
+
+
+def words(segments: Sequence[tuple[float, str]]) -> list[ComparedWord]:
+    """Split texts into words that compare: without case and punctuation, of `twenty-one` two.
+
+    segments : start in seconds, and text, of each
+    """
+    found: list[ComparedWord] = []
+    for start_s, text in segments:
+        for k, match in enumerate(_WORD.finditer(text)):
+            found.append(ComparedWord(match[0], match[1].casefold().replace("’", "'"), start_s if k == 0 else None))
+    return found
+
+
+def compared(text: Iterable[ComparedWord]) -> list[str]:
+    """Return words as they are compared."""
+    return [word.compared for word in text]
 
 
 def word_delays(events: Sequence[tuple[float, Event]]) -> dict[str, list[float]]:
@@ -48,4 +81,4 @@ def word_delays(events: Sequence[tuple[float, Event]]) -> dict[str, list[float]]
 
 
 def _words(text: str) -> list[str]:
-    return [word.compared for word in words([(0.0, text)])]
+    return compared(words([(0.0, text)]))

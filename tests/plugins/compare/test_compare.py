@@ -8,16 +8,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from streamer.bench.compare import Run, Runs, columns, compare, parse_candidates, words
-from streamer.bench.compare_table import print_comparison
+from streamer.commands.figures import Run
+from streamer.commands.words import words
 from streamer.errors import UsageError
+from streamer.plugins.compare.candidates import parse_candidates
+from streamer.plugins.compare.compare import columns, compare
+from streamer.plugins.compare.runs import Runs
+from streamer.plugins.compare.table import print_comparison
 
 SAID = "The cat sat on the mat."
 
 
-def runs(name: str, *texts: str, error: str = "") -> Runs:
-    found = [Run(segments=[(0.0, text)], audio_s=2.0, wall_s=1.0, cpu_s=1.5, language="en") for text in texts]
-    return Runs(name=name, runs=[*found, *([Run(error=error)] if error else [])], load_s=0.5, peak_rss_mb=200.0)
+def runs(*texts: str, error: str = "", language: str = "en") -> Runs:
+    found = [Run(segments=[(0.0, text)], language=language, audio_s=2.0, wall_s=1.0, cpu_s=1.5) for text in texts]
+    return Runs(recordings=[*found, *([None] if error else [])], error=error, load_s=0.5, peak_rss_mb=200.0)
 
 
 def grid(*texts: str) -> list[list[str]]:
@@ -57,21 +61,6 @@ def test_a_slip_in_the_list_is_told(text: str, message: str) -> None:
         parse_candidates([text])
 
 
-def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() -> None:
-    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "...")])
-    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known"]
-    assert [word.shown for word in found] == ["“Don’t,”", "she", "said:", "well-", "known"]
-    assert [word.start_s for word in found] == [1.0, None, None, None, None]
-
-
-def test_a_million_signs_are_no_work() -> None:
-    assert words([(0.0, "!" * 1_000_000)]) == []
-
-
-def test_characters_are_the_words_of_scripts_without_spaces() -> None:
-    assert [word.compared for word in words([(0.0, "漢字とGPU。")])] == ["漢", "字", "と", "gpu"]
-
-
 def test_texts_stand_beside_each_other_and_what_the_first_lacks_too() -> None:
     assert grid(
         "the cat sat on the mat", "a cat sat the mat", "the cat now sat on the mat", "the cat now then sat on a mat"
@@ -91,8 +80,8 @@ def test_no_word_is_lost_and_the_columns_have_the_fewest_edits(texts: list[str])
     rows = grid(*texts)
     assert [" ".join(word for word in row if word != "-") for row in rows] == texts
     assert all(any(row[k] != "-" for row in rows) for k in range(len(rows[0])))
-    (found,) = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).recordings
-    row = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).rows[0]
+    (found,) = compare(["r"], [f"x {texts[0]}"], {"m": runs(texts[-1])}).recordings
+    row = compare(["r"], [f"x {texts[0]}"], {"m": runs(texts[-1])}).rows[0]
     both = [(said.compared, word.compared) for said, word in found.columns if said and word]
     assert [row.figures[name] for name in ("substitutions", "deletions", "insertions")] == [
         sum(said != word for said, word in both),
@@ -103,7 +92,7 @@ def test_no_word_is_lost_and_the_columns_have_the_fewest_edits(texts: list[str])
 
 def test_errors_are_counted_against_the_reference_over_all_recordings() -> None:
     found = compare(
-        ["a", "b"], [SAID, "yes"], [runs("good", SAID, "Yes!"), runs("bad", "the bat sat on mat", "oh yes")]
+        ["a", "b"], [SAID, "yes"], {"good": runs(SAID, "Yes!"), "bad": runs("the bat sat on mat", "oh yes")}
     )
     good, bad = (row.figures for row in found.rows)
     assert (good["wer"], good["words"]) == (0.0, 7)
@@ -114,7 +103,7 @@ def test_errors_are_counted_against_the_reference_over_all_recordings() -> None:
 
 
 def test_without_a_reference_candidates_disagree_with_each_other() -> None:
-    found = compare(["a"], [], [runs("x", "a b c d"), runs("y", "a b c"), runs("z", "a b c")])
+    found = compare(["a"], [], {"x": runs("a b c d"), "y": runs("a b c"), "z": runs("a b c")})
     assert found.disagreement == [[None, 0.25, 0.25], [0.25, None, 0.0], [0.25, 0.0, None]]
     assert [row.figures["wer"] for row in found.rows] == [None, None, None]
     assert found.rows[1].figures["disagreement"] == pytest.approx(0.125)
@@ -122,44 +111,42 @@ def test_without_a_reference_candidates_disagree_with_each_other() -> None:
 
 
 def test_who_fails_is_told_and_the_others_are_compared() -> None:
-    found = compare(["a"], [SAID], [runs("x", SAID), runs("y", error="no memory"), runs("z", SAID)])
-    assert found.failed
+    found = compare(["a"], [SAID], {"x": runs(SAID), "y": runs(error="no memory"), "z": runs(SAID)})
     failed = found.rows[1]
     assert (failed.error, failed.figures["wer"], failed.figures["wall_s"]) == ("no memory", None, None)
     assert found.disagreement[0] == [None, None, 0.0]
     assert found.recordings[0].labels == ["reference", "x", "z"]
-    assert "y: no memory" in printed(runs("x", SAID), runs("y", error="no memory"))
+    assert "y: no memory" in printed(x=runs(SAID), y=runs(error="no memory"))
 
 
 def test_one_candidate_alone_and_silence_are_no_trouble() -> None:
-    found = compare(["a"], [], [runs("x", "")])
+    found = compare(["a"], [], {"x": runs("")})
     figures = found.rows[0].figures
     assert (figures["words"], figures["disagreement"], found.recordings[0].columns) == (0, None, [])
-    assert "Models" in printed(runs("x", ""))
+    assert "Models" in printed(x=runs(""))
 
 
 def test_json_has_words_in_columns() -> None:
-    told = json.loads(compare(["a"], ["Yes, sir"], [runs("x", "yes")]).to_json())
+    told = json.loads(compare(["a"], ["Yes, sir"], {"x": runs("yes")}).to_json())
     assert told["models"][0]["wer"] == 0.5
     assert told["recordings"] == [
         {"name": "a", "texts": ["reference", "x"], "columns": [["Yes,", "yes"], ["sir", None]], "places": [[1]]}
     ]
 
 
-def printed(*candidates: Runs, reference: str = SAID) -> str:
+def printed(**candidates: Runs) -> str:
     console = Console(file=io.StringIO(), width=200)
-    print_comparison(compare(["a.wav"], [reference], candidates), console)
+    print_comparison(compare(["a.wav"], [SAID], candidates), console)
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
 
 
 def test_the_table_has_the_places_where_texts_differ_with_what_stands_before() -> None:
-    text = printed(runs("x", SAID), runs("y", "the cat sat at a mat"))
+    text = printed(x=runs(SAID), y=runs("the cat sat at a mat"))
     assert "differ in 2 of 6 words" in text
     (line,) = (line for line in text.splitlines() if "on the" in line)
     assert [cell.strip() for cell in line.strip("│").split("│")] == ["0:00", "The cat sat", "on the", "on the", "at a"]
 
 
 def test_different_languages_are_told() -> None:
-    german = Runs(name="y", runs=[Run(segments=[(0.0, "die")], audio_s=1.0, language="de")])
-    assert "different languages (x en, y de)" in printed(runs("x", SAID), german)
+    assert "different languages (x en, y de)" in printed(x=runs(SAID), y=runs("die", language="de"))

@@ -16,7 +16,7 @@ import pytest
 from streamer.errors import ConfigError, PeerError
 from streamer.events import from_json
 from streamer.outputs.outputs import Output
-from streamer.plugins.web import Webhook, WebSink, YouTube, Zoom, language_tag, signature
+from streamer.plugins.web.sinks import Webhook, WebSink, YouTube, Zoom, language_tag, signature
 from tests.builders import ready
 from tests.daemon import REPOSITORY
 from tests.unit.outputs.stand_ins import (

@@ -1,10 +1,25 @@
-"""Delays of words, from events made by hand."""
+"""Words as they compare, and their delays, from events made by hand."""
 
 import pytest
 
-from streamer.bench.delays import word_delays
+from streamer.commands.words import word_delays, words
 from streamer.events import Event, Final
 from tests.builders import final, partial, timed_words
+
+
+def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() -> None:
+    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "...")])
+    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known"]
+    assert [word.shown for word in found] == ["“Don’t,”", "she", "said:", "well-", "known"]
+    assert [word.start_s for word in found] == [1.0, None, None, None, None]
+
+
+def test_a_million_signs_are_no_work() -> None:
+    assert words([(0.0, "!" * 1_000_000)]) == []
+
+
+def test_characters_of_scripts_without_spaces_are_words() -> None:
+    assert [word.compared for word in words([(0.0, "漢字とGPU。")])] == ["漢", "字", "と", "gpu"]
 
 
 def final_of(*spoken: tuple[str, float, float]) -> Final:

@@ -1,1 +1,0 @@
-"""Models compared over recordings, and delays of live captions."""

@@ -1,0 +1,128 @@
+"""What a model costs over recordings and how well it does: figures, and a table of them."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import msgspec
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamer.commands.words import compared, words
+from streamer.outside import printable
+
+# For a figure that is not known.
+NOTHING = "–"
+
+# By the names in `FIGURES`; None: not measured.
+Figures = Mapping[str, float | None]
+
+# Percentiles of delays that are reported.
+_DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a model made of one recording."""
+
+    # Start in seconds, and text, of each segment.
+    segments: Sequence[tuple[float, str]]
+
+    # Code such as `en`; empty if nothing is said.
+    language: str
+
+    audio_s: float
+
+    # Seconds of computing, and of all processor cores together, without loading the model.
+    wall_s: float
+    cpu_s: float
+
+    # Of live captions, as `words.word_delays` names them.
+    delays_s: Mapping[str, Sequence[float]] = {}
+
+
+class Figure(NamedTuple):
+    """How a figure is shown."""
+
+    title: str
+    name: str
+    digits: int = 0
+    scale: float = 1.0
+
+
+FIGURES = (
+    Figure("Words", "words"),
+    Figure("WER, %", "wer", 1, 100),
+    Figure("Substituted", "substitutions"),
+    Figure("Deleted", "deletions"),
+    Figure("Inserted", "insertions"),
+    Figure("RTF: computing / audio", "real_time_factor", 3),
+    Figure("CPU time / audio", "cpu_per_audio", 2),
+    Figure("Computing, s", "wall_s", 2),
+    Figure("First seen p50, s", "first_seen_p50_s", 2),
+    Figure("Stable p50, s", "stable_p50_s", 2),
+    Figure("Stable p90, s", "stable_p90_s", 2),
+    Figure("Speech end to stable p50, s", "finalisation_p50_s", 2),
+    Figure("Load, s", "load_s", 1),
+    Figure("Memory, MB", "peak_rss_mb"),
+)
+
+
+def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float | None]:
+    """Return the figures of a model over recordings, by the names in `FIGURES`, and the seconds of audio.
+
+    references : what is said in each recording; or none
+
+    Those of loading and memory are the caller's to measure.
+    """
+    texts = [compared(words(run.segments)) for run in runs]
+    said = [compared(words([(0.0, text)])) for text in references]
+    n_said = sum(map(len, said))
+    edits = _edits(said, texts) if said else Counter()
+    audio_s, wall_s = sum(run.audio_s for run in runs), sum(run.wall_s for run in runs)
+    return {
+        "words": sum(map(len, texts)),
+        "wer": edits.total() / n_said if n_said else None,
+        "substitutions": edits["replace"] if said else None,
+        "deletions": edits["delete"] if said else None,
+        "insertions": edits["insert"] if said else None,
+        "audio_s": audio_s,
+        # Seconds of computing for each second of audio, and the same of processor time.
+        "real_time_factor": wall_s / audio_s if audio_s else None,
+        "cpu_per_audio": sum(run.cpu_s for run in runs) / audio_s if audio_s else None,
+        "wall_s": wall_s,
+        **{f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
+    }
+
+
+def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> "Counter[str]":
+    """Return how many words were replaced, deleted and inserted."""
+    from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
+
+    return Counter(edit.tag for pair in zip(said, texts, strict=True) for edit in Levenshtein.editops(*pair))
+
+
+def languages(runs: Sequence[Run]) -> str:
+    """Return the languages of recordings, with commas between them."""
+    return ", ".join(dict.fromkeys(run.language for run in runs if run.language))
+
+
+def _percentile(runs: Sequence[Run], name: str, percent: int) -> float | None:
+    delays_s = [delay_s for run in runs for delay_s in run.delays_s.get(name, ())]
+    return float(np.percentile(delays_s, percent)) if delays_s else None
+
+
+def print_figures(models: Mapping[str, Figures], console: Console, rows: Sequence[Figure] = FIGURES) -> None:
+    """Print the figures that are known of at least one model, a column for each model."""
+    table = Table("", title="Models", title_justify="left")
+    for name in models:
+        table.add_column(Text(printable(name)), justify="right", overflow="fold")
+    for row in rows:
+        if any(found.get(row.name) is not None for found in models.values()):
+            table.add_row(row.title, *(_shown(found.get(row.name), row) for found in models.values()))
+    console.print(table, markup=False)
+
+
+def _shown(value: float | None, figure: Figure) -> str:
+    return NOTHING if value is None else f"{value * figure.scale:.{figure.digits}f}"

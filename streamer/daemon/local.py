@@ -1,0 +1,125 @@
+"""Clients' sessions on the engine of this process."""
+
+import asyncio
+
+from streamer.after.postprocessing import PostProcessing
+from streamer.arrays import Float32Array
+from streamer.daemon.backend import Backend, Session
+from streamer.daemon.sessions import SessionSource, open_session, session_settings
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
+from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.errors import BusyError, ConfigError
+from streamer.history.history import History
+from streamer.protocols.native import Command, StreamStart
+from streamer.settings.table import Settings
+from streamer.setup.models import in_thread
+from streamer.whisper.device.windows import EncodedWindow
+from streamer.whisper.model import WhisperModel
+
+
+class LocalBackend(Backend):
+    """Opens as many sessions as can be transcribed in real time."""
+
+    def __init__(self, settings: Settings, history: History | None = None, ready: asyncio.Event | None = None) -> None:
+        """Open sessions with these settings, once `serve_with` has been called.
+
+        history : keeps the text of those that ask for it
+        ready : is waited for before a session is opened
+        """
+        self._settings = settings
+        self._history = history
+        self._ready = ready
+        # None until the model is loaded.
+        self._engine: Engine[EncodedWindow] | None = None
+        self._model: WhisperModel | None = None
+        self._enrichment: PostProcessing | None = None
+
+    def serve_with(
+        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing | None = None
+    ) -> None:
+        """Open sessions from now on."""
+        self._engine, self._model, self._enrichment = engine, model, enrichment
+
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> "LocalSession":
+        """Begin a session.
+
+        Raises BusyError if there is no time for another, or the model is still loading; ConfigError if the model cannot
+        do what the options ask for, or they ask for a history that there is not.
+        """
+        if self._ready is not None:
+            await self._ready.wait()
+        engine, model, settings = self._engine, self._model, self._settings
+        if engine is None or model is None:
+            raise BusyError("the model is still being loaded: try again in a moment")
+        _check_room(engine)
+        log, keep_audio = self._log(name, keep=start.keep)
+        source = SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio)
+        runner = open_session(settings, model, log, source, enrichment=self._enrichment)
+        engine.add(runner)
+        if not model.loaded:  # not only when a window is due, which reports what fails
+            in_thread("load", model.wake)
+        return LocalSession(runner, log, start, settings, model)
+
+    def _log(self, name: str, *, keep: bool) -> tuple[EventLog, KeepAudio]:
+        """Return a session's log, and what takes its audio."""
+        server, history = self._settings.server, self._history
+        if not keep:
+            return EventLog(name, server.history_events), no_audio
+        if history is None:
+            raise ConfigError(
+                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
+            )
+        log = EventLog(name, server.history_events, history.keeper(source="a client's stream", own=False))
+        return log, history.audio_keeper(name) if server.history_audio == "all" else no_audio
+
+
+class LocalSession(Session):
+    """A client's session on the engine of this process."""
+
+    def __init__(
+        self, runner: SessionRunner, feed: EventLog, options: StreamStart, settings: Settings, model: WhisperModel
+    ) -> None:
+        """`settings` are the daemon's, which the client's options replace."""
+        super().__init__(feed, options)
+        self._runner = runner
+        self._settings = settings
+        self._model = model
+        runner.ring.on_room = self._note_room
+
+    @property
+    def free(self) -> int:
+        return self._runner.ring.free
+
+    def write(self, samples: Float32Array) -> None:
+        self._runner.write(samples)
+
+    def command(self, command: Command) -> None:
+        getattr(self._runner, command)()
+
+    def check(self, options: StreamStart) -> None:
+        session_settings(self._settings, self._model, options)
+
+    def change(self, options: StreamStart) -> None:
+        self._runner.change(session_settings(self._settings, self._model, options))
+
+    def end(self) -> None:
+        self._runner.end()
+
+    def abandon(self) -> None:
+        self._runner.close()
+        self._runner.ring.on_room = None
+
+    def _note_room(self) -> None:
+        self.on_room()
+
+
+def _check_room(engine: Engine[EncodedWindow]) -> None:
+    """Raise BusyError if there is no time for another session."""
+    load = engine.load
+    if not load.room:
+        sessions = "1 session" if load.capacity == 1 else f"{load.capacity} sessions"
+        raise BusyError(
+            f"this machine keeps {sessions} in real time, and they are taken: try again later,"
+            " or raise stream.max_pace_s"
+        )

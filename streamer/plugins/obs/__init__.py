@@ -1,0 +1,1 @@
+"""`--to obs`: captions in OBS Studio."""

@@ -1,0 +1,36 @@
+"""Settings of corrections by a language model."""
+
+import msgspec
+
+from streamer.extras import requires
+from streamer.settings.setting import section, setting
+
+# The commands of the core that have the flags.
+_COMMANDS = ("run", "config show", "worker")
+
+
+@section
+class ProofreadSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The language model that proposes corrections of finals."""
+
+    to: str = setting(
+        "",
+        "OpenAI-compatible endpoint of a language model that proposes corrections; empty: none",
+        flag="--correct-with",
+        commands=_COMMANDS,
+        metavar="URL",
+    )
+    to_model: str = setting(
+        "default", "name of the model there", flag="--correct-with-model", metavar="M", commands=_COMMANDS
+    )
+    api_key: str = setting(
+        "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
+    )
+
+    def check(self) -> None:
+        """Raise ConfigError for an invalid endpoint."""
+        if self.to:
+            requires("rapidfuzz", extra="proofread", purpose="--correct-with")
+            from streamer.plugins.completions import completions_url  # it takes 0.1 s, which others need not wait
+
+            completions_url(self.to)

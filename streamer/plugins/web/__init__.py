@@ -1,0 +1,1 @@
+"""`--to zoom`, `--to youtube`, `--to webhook:URL`: finals posted to a web address."""
