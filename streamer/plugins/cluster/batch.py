@@ -15,7 +15,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import ClusterError, ConfigError, StreamerError, UnknownModelError, UsageError
 from streamer.events import End, Event, Ready, seconds
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job_messages import JobSettings, RecordingJob
+from streamer.plugins.cluster.job import JobSettings, RecordingJob
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.plugins.cluster.placement import Workers

@@ -16,8 +16,7 @@ import secrets
 import socket
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from types import UnionType
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from streamer.errors import ClusterError, ConfigError
 from streamer.outside import one_line
@@ -47,7 +46,6 @@ BUFFER_BYTES = 8 * 1024 * 1024
 # Error of JetStream: too few servers are there to keep that many copies. In a cluster that begins, they come.
 _NO_PEERS = 10005
 
-_M = TypeVar("_M", bound=Message)
 _T = TypeVar("_T")
 
 Reply = Callable[[Message], Awaitable[None]]
@@ -129,13 +127,7 @@ class Bus:
         await self._add(f"{inbox}.>", absent)
         self._absent = inbox
 
-    @overload
-    async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
-
-    @overload
-    async def request(self, subject: str, message: Message, kind: UnionType, *, timeout_s: float) -> Any: ...  # noqa: ANN401
-
-    async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:
+    async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:  # noqa: ANN401
         """Ask the subscriber of `subject` for an answer of a type or a union of types.
 
         Raises ClusterError if there is no subscriber or no answer in time, ClusterMessageError if it is malformed.

@@ -23,9 +23,8 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.errors import ClusterError, ClusterMessageError, StreamerError, UnknownModelError
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS, UNWANTED, FreeSlot, JobReport, RecordingJob, shown
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS, UNWANTED, FreeSlot, JobReport, RecordingJob, Submitted, shown
 from streamer.plugins.cluster.messages import WorkerAlive, decoded
-from streamer.plugins.cluster.submitted import Submitted
 
 logger = logging.getLogger(__name__)
 

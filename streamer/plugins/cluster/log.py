@@ -1,6 +1,7 @@
 """The log of each session: events and checkpoints, stored by NATS so that only the session's owner can add to it."""
 
 import asyncio
+import contextlib
 import logging
 import re
 from collections.abc import Awaitable
@@ -148,7 +149,8 @@ class SessionLog:
                     self._trouble(error)
             except NoStreamResponseError as error:
                 self._trouble(error)
-                await self._make_again()
+                with contextlib.suppress(ClusterError):  # NATS may have come back without its files
+                    await self.prepare()
             except (errors.Error, OSError, TimeoutError, ValueError) as error:
                 self._trouble(error)
             else:
@@ -190,15 +192,6 @@ class SessionLog:
         except NotFoundError:
             return None
         return found if found.subject == subject else None
-
-    async def _make_again(self) -> None:
-        """Make the stream if NATS came back without it; while NATS has no leader, that fails as well."""
-        try:
-            await self._bus.jetstream.stream_info(STREAM)
-        except NotFoundError:
-            await self.prepare()
-        except (errors.Error, OSError, TimeoutError):
-            pass
 
     def _trouble(self, error: Exception) -> None:
         if not self._troubled:

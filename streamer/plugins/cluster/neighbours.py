@@ -26,7 +26,7 @@ SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, b
 
 
 class Neighbours:
-    """The machines that are alive: a `metrics.ClusterView`. Times are the loop's, which are the monotonic clock's."""
+    """The machines that are alive. Times are the loop's, which are the monotonic clock's."""
 
     def __init__(self, bus: Bus, own: Callable[[], GatewayAlive] | None = None) -> None:
         """`own` returns this gateway's sign of life; None: this machine is a worker."""

@@ -8,9 +8,8 @@ from streamer.arrays import Float32Array
 from streamer.audio.sources.file import read_upload
 from streamer.daemon.backend import RecordingQueue
 from streamer.errors import BusyError, ClusterError, StoppingError
-from streamer.plugins.cluster.job_messages import RecordingJob, shown
+from streamer.plugins.cluster.job import RecordingJob, Submitted, shown
 from streamer.plugins.cluster.jobs import Jobs
-from streamer.plugins.cluster.submitted import Submitted
 from streamer.protocols.recordings import ModelInfo, RecordingOptions
 from streamer.protocols.text import OPENAI_MODELS, note_model
 

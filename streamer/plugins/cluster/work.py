@@ -16,7 +16,7 @@ from streamer.daemon.recordings import choose_decoding, recorded_segments
 from streamer.daemon.sessions import ready_event
 from streamer.engine.yielding import YieldToLive
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.plugins.cluster.messages import unpack_samples
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
@@ -218,7 +218,8 @@ class _JobRun:
             self._check()
             asked_s = time.monotonic()
             try:
-                return await bus.request(self.submitter, report, JobAnswer, timeout_s=ASK_S)
+                answer: JobAnswer = await bus.request(self.submitter, report, JobAnswer, timeout_s=ASK_S)
+                return answer
             except ClusterError as error:
                 logger.debug("a submitter does not answer: %s", error)
             now_s = time.monotonic()

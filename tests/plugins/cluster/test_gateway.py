@@ -212,6 +212,29 @@ async def test_nothing_is_lost_with_a_worker(places: Places) -> None:
     assert streams.backend.alive.counters == {"moves_lost": 1.0}
 
 
+async def test_a_worker_whose_process_has_ended_is_left_before_its_silence_is_long(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.plugins.cluster.placement.LOST_S", 600.0)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.SILENT_S", 600.0)
+    await places.worker("w1")
+    await places.worker("w2")
+    client = await places.client(16_000)
+    first = await places.owner(client)
+    await client.speak(8000)
+    first.kill()
+    await first.bus.close()
+    await client.speak(12_000)  # NATS answers that there is no subscriber
+    await places.owner(client, but=first)
+    await client.finish()
+
+
+async def test_gateways_see_each_other(places: Places) -> None:
+    gateways = [await places.gateway(name) for name in ("g1", "g2")]
+    for gateway in gateways:
+        await until(lambda gateway=gateway: len(gateway.backend.neighbours.gateways()) == 2)  # type: ignore[misc]
+
+
 async def test_a_worker_that_was_stopped_and_comes_back_doubles_nothing(places: Places) -> None:
     await places.worker("w1")
     await places.worker("w2")

@@ -13,10 +13,10 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.errors import AudioFileError, ClusterError, ConfigError, InferenceError, UnknownModelError
 from streamer.events import Final
+from streamer.plugins.cluster import job as job_module
 from streamer.plugins.cluster import jobs, work
-from streamer.plugins.cluster import submitted as submission
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job_messages import (
+from streamer.plugins.cluster.job import (
     JOBS,
     SUBMITTERS,
     FreeSlot,
@@ -24,11 +24,11 @@ from streamer.plugins.cluster.job_messages import (
     JobReport,
     JobSettings,
     RecordingJob,
+    Submitted,
 )
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import VERSION, Message, Refused, WorkerAlive
 from streamer.plugins.cluster.settings import ClusterSettings
-from streamer.plugins.cluster.submitted import Submitted
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings, Settings
@@ -49,13 +49,13 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(work, "FREE_S", 0.2)
     monkeypatch.setattr(jobs, "CHECK_S", 0.2)
     for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1)):
-        monkeypatch.setattr(submission, name, seconds)
+        monkeypatch.setattr(job_module, name, seconds)
 
 
 @pytest.fixture
 def mortal(monkeypatch: pytest.MonkeyPatch) -> str:
     """A model whose workers seem dead soon."""
-    monkeypatch.setattr(submission, "LOST_RUN_S", 1.0)
+    monkeypatch.setattr(job_module, "LOST_RUN_S", 1.0)
     return "mortal 1"
 
 
@@ -415,7 +415,7 @@ async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber,
 async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
     place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(submission, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
+    monkeypatch.setattr(job_module, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 5 or go.wait(WAIT_S))
     machine = await place.worker("w0", identity="slow 1")

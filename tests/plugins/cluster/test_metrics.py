@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from streamer.plugins.cluster.messages import VERSION, GatewayAlive, WorkerAlive
 from streamer.plugins.cluster.metrics import MAX_MACHINES, demand, register_cluster
+from streamer.plugins.cluster.neighbours import Neighbours
 from tests.daemon import REPOSITORY
 
 
@@ -17,7 +18,7 @@ def worker(name: str = "w", *, load: float = 0.45, capacity: int = 10, **more: o
 
 
 @dataclass
-class FakeView:
+class FakeView(Neighbours):
     all_workers: list[WorkerAlive] = field(default_factory=list)
     all_gateways: list[GatewayAlive] = field(default_factory=list)
 

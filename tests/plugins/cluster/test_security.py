@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from streamer.errors import ClusterError
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job_messages import JOBS, SUBMITTERS
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import Leave, Refused, decoded
 from tests.daemon import REPOSITORY, free_port
@@ -181,7 +181,7 @@ async def test_recordings_pass_from_who_submits_them_to_workers_and_back(
 
             async def answered(subject: str = subject) -> bool:
                 try:
-                    return await worker.request(subject, leave, Refused, timeout_s=5) == busy
+                    return bool(await worker.request(subject, leave, Refused, timeout_s=5) == busy)
                 except ClusterError:  # servers exchange subscriptions a moment later
                     return False
 

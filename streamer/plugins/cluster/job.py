@@ -1,10 +1,11 @@
-"""A recording that was submitted to workers: who transcribes it, and what came of it."""
+"""A recording that workers transcribe: what is said about it, who does it, and what comes of it."""
 
 import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterator
 
+import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
@@ -20,11 +21,14 @@ from streamer.errors import (
 )
 from streamer.events import Ready
 from streamer.outside import one_line
-from streamer.plugins.cluster.job_messages import UNWANTED, JobAnswer, JobEnd, JobReport, RecordingJob, shown
-from streamer.plugins.cluster.messages import MAX_BLOCK_SAMPLES, pack_samples
-from streamer.protocols.recordings import RecordedSegment
+from streamer.plugins.cluster.messages import MAX_BLOCK_SAMPLES, PREFIX, VERSION, Message, pack_samples
+from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.settings.table import DecodingSettings, SpeechSettings
 
 logger = logging.getLogger(__name__)
+
+JOBS = f"{PREFIX}.jobs.{VERSION}"
+SUBMITTERS = f"{PREFIX}.submitter"
 
 MAX_TRIES = 3  # workers that may fail at a recording, or die while they transcribe it
 
@@ -33,6 +37,72 @@ RETRY_S = 1.0  # before a job at which a worker failed is given to one again
 LOST_RUN_S = 10.0  # without a report, a run counts as lost
 
 NOTHING: Float32Array = np.empty(0, dtype=np.float32)
+
+
+class FreeSlot(Message, frozen=True, kw_only=True):
+    """Request: a worker with a model, as in WorkerAlive, has a free slot. Answer: RecordingJob, if there is one."""
+
+    worker: str
+    model: str
+
+
+class JobSettings(msgspec.Struct, frozen=True):
+    """How a recording is decoded."""
+
+    decoding: DecodingSettings = DecodingSettings()
+    speech: SpeechSettings = SpeechSettings()
+
+
+class RecordingJob(Message, frozen=True, kw_only=True):
+    """A recording that is to be transcribed."""
+
+    submitter: str = ""
+    number: int = 0  # the submitter's own
+    words: bool = True  # whether segments have words with times
+
+    # Settings for it; None: the worker's.
+    settings: JobSettings | None = None
+    options: RecordingOptions = RecordingOptions()  # that replace the worker's settings
+
+
+class JobEnd(Message, frozen=True, kw_only=True):
+    """How a run has ended."""
+
+    n_segments: int = 0  # in all
+    ready: Ready | None = None  # with which the recording's session opens
+    code: str = ""  # of the error; empty if there was none
+    message: str = ""
+    retry: bool = False  # whether another worker might succeed
+
+
+class JobReport(Message, frozen=True, kw_only=True):
+    """Request of a run, at least every few seconds. Answer: JobAnswer."""
+
+    job: int
+    worker: str
+    run: str  # unique name of the worker's try
+    begins: bool = False
+    position: int | None = None  # of the first sample of the next audio; None: none is asked for
+
+    n_before: int = 0  # segments reported before these
+    segments: tuple[RecordedSegment, ...] = ()
+    done: int = 0  # samples that are transcribed
+    n_samples: int = 0  # that were read
+    language: str = ""
+    work_s: float = 0.0
+
+    end: JobEnd | None = None
+
+
+class JobAnswer(Message, frozen=True, kw_only=True):
+    """Answer of a submitter."""
+
+    wanted: bool  # else the worker stops
+    data: bytes = b""  # samples as in AudioBlock; none at the end of the recording
+    wide: bool = False
+
+
+UNWANTED = JobAnswer(wanted=False)
 
 
 class Submitted(Transcription):
@@ -212,3 +282,8 @@ def _in_blocks(read: Callable[[], Iterator[Float32Array]]) -> Iterator[Float32Ar
             yield rest[:MAX_BLOCK_SAMPLES]
             rest = rest[MAX_BLOCK_SAMPLES:]
     yield rest
+
+
+def shown(model: str) -> str:
+    """Return a model's name, without the hash of WorkerAlive."""
+    return one_line(model.rpartition(" ")[0] or model)
