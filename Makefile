@@ -69,7 +69,7 @@ real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published we
 	$(BIN)/pytest -m real tests/reference/published $(ARGS)
 
 agents: $(VENV)/.agents ## Test the plugins for Pipecat and LiveKit Agents, in an environment of their own
-	$(VENV)/agents/bin/python -m pytest tests/e2e/test_pipecat.py tests/e2e/test_livekit.py $(ARGS)
+	$(VENV)/agents/bin/python -m pytest tests/plugins/agents/test_pipecat.py tests/plugins/agents/test_livekit.py $(ARGS)
 
 npu: $(VENV)/.test ## Compile graphs for Intel's NPUs without one, under wine64; models in ARGS='base tiny.en'
 	$(BIN)/python -m tools.npu $(or $(ARGS),base tiny.en)

@@ -40,7 +40,7 @@ BUDGETS = {
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
     "settings": (1335, 900),
-    "modules": (2592, 1750),  # cli.py makes the address of a daemon for three commands
+    "modules": (2613, 1750),  # cli.py makes the address of a daemon for three commands
 }
 
 # The same of tests, by folders.
@@ -106,7 +106,6 @@ MANY_PARAMETERS = {
 LARGE_CLASSES = {
     "streamer.app.Daemon": (11, 18),
     "streamer.audio.sources.container.AudioTrack": (14, 27),
-    "streamer.daemon.streams.ClientStream": (23, 10),
     "streamer.engine.engine.Engine": (25, 19),
     "streamer.engine.eventlog.EventLog": (16, 17),
     "streamer.engine.runner.SessionRunner": (43, 20),

@@ -19,13 +19,14 @@ from typing import Self
 
 import psutil
 from nats.errors import Error as NatsError
+from nats.js import JetStreamContext
 from nats.js.api import StreamInfo
 
 from streamer.errors import ClusterError, StreamerError
 from streamer.events import Event, from_json
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import ALIVE_WORKERS, EVENTS, Record, WorkerAlive, decoded
+from streamer.plugins.cluster.log import SessionLog, log_subject
+from streamer.plugins.cluster.messages import ALIVE_WORKERS, Record, WorkerAlive, decoded
 from streamer.plugins.cluster.settings import ClusterSettings
 from tools.benchmarks.processes import free_port
 
@@ -185,8 +186,11 @@ class Machines:
                 with contextlib.suppress(ClusterError):
                     self._bus = await Bus.connect(ClusterSettings(nats=tuple(self.urls.split(","))), "harness")
                     break
-        self.jetstream = self._bus.jetstream
         await self._bus.subscribe(f"{ALIVE_WORKERS}.*", take)
+
+    @property
+    def jetstream(self) -> JetStreamContext:
+        return self._bus.jetstream
 
     async def close(self) -> None:
         await self._bus.close()
@@ -206,7 +210,7 @@ class Machines:
     async def owner(self, session: str) -> tuple[str, int]:
         """Return which worker owns a session, and its epoch; none where that cannot be found out now."""
         with contextlib.suppress(NatsError, TimeoutError, StreamerError):
-            last = await self.jetstream.get_last_msg("SESSIONS", f"{EVENTS}.{session}")
+            last = await self.jetstream.get_last_msg("SESSIONS", log_subject(session))
             record = decoded(last.data or b"", Record)
             return record.worker, record.epoch
         return "", 0

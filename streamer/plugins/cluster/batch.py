@@ -15,6 +15,7 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import ClusterError, ConfigError, StreamerError, UnknownModelError, UsageError
 from streamer.events import End, Event, Ready, seconds
 from streamer.plugins.cluster.bus import Bus, Reply
+from streamer.plugins.cluster.job import JobSettings, RecordingJob
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.plugins.cluster.placement import Workers
@@ -127,8 +128,10 @@ class _Batch:
                 str(path),
                 recording.read,
                 self._model,
-                settings=self._settings,
-                words=self._files.needs_words(self._settings),
+                RecordingJob(
+                    words=self._files.needs_words(self._settings),
+                    settings=JobSettings(self._settings.decoding, self._settings.speech),
+                ),
                 on_progress=lambda done, total: self._begin(path)(done, total),
             )
             try:

@@ -1,4 +1,11 @@
-"""One machine's connection to NATS, through nats-py: what is published, asked and subscribed to goes over it."""
+"""One machine's connection to NATS: what is published, asked and subscribed to goes over it.
+
+Each connection has a client of nats-py of its own, which is replaced when the connection is lost. A client that
+reconnects by itself closes for ever after some server errors, and waits for minutes to close a dead line. nats-py has
+no public method to abort a connection, so two things are given up: messages that wait to be sent when it is lost are
+lost, and those in a dead line's buffer may arrive late. The protocol allows for both: audio has positions, sessions
+have epochs, and requests are repeated.
+"""
 
 import asyncio
 import contextlib
@@ -7,48 +14,38 @@ import random
 import re
 import secrets
 import socket
-import ssl
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
-from types import UnionType
-from typing import Any, TypeVar, overload
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Any, TypeVar
 
-from streamer.errors import ClusterError, ConfigError, MissingExtraError
-from streamer.outside import host_port, one_line
+from streamer.errors import ClusterError, ConfigError
+from streamer.outside import one_line
+from streamer.plugins.cluster.login import Login
 from streamer.plugins.cluster.messages import EVENTS, Message, decoded, encoded
 from streamer.plugins.cluster.settings import ClusterSettings
 
-try:
-    import nkeys
-    from nats import errors
-    from nats.aio.client import Client, RawCredentials, Srv
-    from nats.aio.msg import Msg
-    from nats.aio.subscription import Subscription
-    from nats.aio.transport import TcpTransport
-    from nats.js import JetStreamContext
-    from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
-except ModuleNotFoundError as error:
-    raise MissingExtraError(error.name or "nats", "cluster", "machines that are joined by NATS") from error
+# Behind `login`, which says how to install it.
+# isort: split
+from nats import errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
 
-# Older servers, in a cluster, let several writers succeed that expect the same last sequence: none would be fenced.
-OLDEST_SERVER = (2, 12)
-
-CONNECT_TIMEOUT_S = 1.0
+CONNECT_S = 2.0  # for a connection with all that is said at its beginning
 PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
-RECONNECT_WAIT_S = (0.2, 0.8)  # between two tries at a server: many machines lose one at once
+LOOK_S = 0.1  # between two looks whether the connection is lost
+RETRY_S = (0.2, 0.8)  # between two rounds of all servers: many machines lose one at once
 API_TIMEOUT_S = 2.0  # for one answer of JetStream
 PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost
 CLOSE_S = 0.5
 
-# That may wait to be sent while NATS is away; further messages are dropped.
+# That may wait to be sent; who publishes more waits.
 BUFFER_BYTES = 8 * 1024 * 1024
 
 # Error of JetStream: too few servers are there to keep that many copies. In a cluster that begins, they come.
 _NO_PEERS = 10005
 
-_M = TypeVar("_M", bound=Message)
 _T = TypeVar("_T")
 
 Reply = Callable[[Message], Awaitable[None]]
@@ -70,15 +67,22 @@ class Bus:
 
     jetstream: JetStreamContext
 
-    def __init__(self, client: "_Client", servers: list[SplitResult]) -> None:
-        """Take over a client; `servers` are those that were given. See `connect`."""
-        self._client = client
-        self._n_given = len(servers)
-        self._lost_at: float | None = None
+    def __init__(self, login: Login, name: str) -> None:
+        """Begin without a connection: see `connect`."""
+        self._login = login
+        self._name = name
+        # Names in the certificates of all servers that are known, by their addresses.
+        self._servers = dict(login.servers)
+        self._client = Client()
+        # Whether its server is about to stop.
+        self._is_leaving = False
+        self._keeping: asyncio.Task[None] | None = None
+        self._subscriptions: list[tuple[str, Callable[[Msg], Awaitable[None]]]] = []
         # Of requests under way.
         self._limits: set[asyncio.Timeout] = set()
-        self._closing = False
-
+        # What NATS has said last of a connection that failed; what it has forbidden, as it was logged.
+        self._reason = ""
+        self._forbidden: set[str] = set()
         # Inbox to which NATS answers if a subject has no subscriber, empty without `notice_absence`.
         self._absent = ""
 
@@ -94,42 +98,11 @@ class Bus:
         """
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
             raise ConfigError(f"cluster.name is {name!r}: expected 1 to 64 letters of A-Z a-z 0-9 - and _")
-        servers = [_server(url) for url in settings.nats]
-        if not servers:
-            raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
-        client = _Client(_tls(settings, servers))
-        bus = cls(client, servers)
-        login = _login(settings, servers)
+        bus = cls(Login(settings), name)
+        await bus._connect()
+        bus._keeping = asyncio.create_task(bus._keep())
         try:
-            await client.connect(
-                [f"{server.scheme}://{_host(server)}:{server.port}" for server in servers],
-                name=name,
-                # So that NATS' permissions can keep a machine from others' answers.
-                inbox_prefix=f"_INBOX.{name}",
-                connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
-                ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
-                max_outstanding_pings=2,
-                reconnect_time_wait=random.uniform(*RECONNECT_WAIT_S),  # type: ignore[arg-type]  # noqa: S311
-                max_reconnect_attempts=1,
-                flush_timeout=CONNECT_TIMEOUT_S,
-                pending_size=BUFFER_BYTES,
-                tls=client.tls,
-                error_cb=client.on_error,
-                disconnected_cb=bus._disconnected,
-                reconnected_cb=bus._reconnected,
-                lame_duck_mode_cb=client.force_reconnect,
-                **login,
-            )
-        except (errors.Error, OSError, TimeoutError) as error:
-            addresses = ", ".join(host_port(server.hostname or "", server.port or 0) for server in servers)
-            raise ClusterError(
-                f"NATS at {addresses} cannot be used: {client.reason or one_line(error)}; expected nats-server 2.12 or"
-                " later, with JetStream, that takes this machine's login (docs/cluster.md)"
-            ) from error
-        client.options["max_reconnect_attempts"] = -1
-        bus.jetstream = client.jetstream(timeout=API_TIMEOUT_S)
-        try:
-            await bus.patiently(bus.jetstream.account_info, "JetStream")
+            await bus.patiently(lambda: bus.jetstream.account_info(), "JetStream")
         except BaseException:
             await bus.close()
             raise
@@ -140,13 +113,8 @@ class Bus:
         """Whether NATS is there, as far as is known by now."""
         return self._client.is_connected
 
-    @property
-    def n_servers(self) -> int:
-        """How many NATS servers there are: those given, or that know each other."""
-        return max(self._n_given, self._client.n_known) if self._client.clustered else 1
-
     async def publish(self, subject: str, message: Message) -> None:
-        """Send a message. While NATS is away it waits in a buffer, or is dropped if that is full."""
+        """Send a message; it is dropped while NATS is away."""
         await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self._absent else "")
 
     async def notice_absence(self, on_absent: Callable[[str], None]) -> None:
@@ -156,16 +124,10 @@ class Bus:
             on_absent(message.subject.removeprefix(f"{inbox}."))
 
         inbox = self._client.new_inbox()
-        await self._client.subscribe(f"{inbox}.>", cb=absent)
+        await self._add(f"{inbox}.>", absent)
         self._absent = inbox
 
-    @overload
-    async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
-
-    @overload
-    async def request(self, subject: str, message: Message, kind: UnionType, *, timeout_s: float) -> Any: ...  # noqa: ANN401
-
-    async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:
+    async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:  # noqa: ANN401
         """Ask the subscriber of `subject` for an answer of a type or a union of types.
 
         Raises ClusterError if there is no subscriber or no answer in time, ClusterMessageError if it is malformed.
@@ -174,9 +136,10 @@ class Bus:
             raise ClusterError(f"{subject} cannot be asked: the connection to NATS is lost")
         limit = asyncio.timeout(timeout_s)
         try:
-            async with limit:
-                self._limits.add(limit)
-                answer = await self._client.request(subject, encoded(message), timeout=timeout_s + 1.0)
+            with cancellable():
+                async with limit:
+                    self._limits.add(limit)
+                    answer = await self._client.request(subject, encoded(message), timeout=timeout_s + 1.0)
         except errors.NoRespondersError:
             raise ClusterError(f"{subject} cannot be asked: it has no subscriber") from None
         except (errors.Error, OSError, TimeoutError) as error:
@@ -198,31 +161,24 @@ class Bus:
             except Exception:
                 logger.exception("a message on %s could not be handled", _shown(message.subject))
 
-        await self._client.subscribe(subject, cb=handle_one)
-        with contextlib.suppress(errors.Error):  # if NATS goes away now, nats-py subscribes when it is back
-            if self.connected:
-                # nats-py may send a ping before what waits to be sent: only a second one is behind the subscription.
-                for _ in range(2):
-                    await self._client.flush(API_TIMEOUT_S)
+        await self._add(subject, handle_one)
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]], what: str) -> _T:
         """Ask JetStream until it answers, at most PATIENCE_S: its servers do not while they elect a leader.
 
         Raises ClusterError, which says `what` it was about; NotFoundError passes.
         """
-        until = time.monotonic() + PATIENCE_S
+        until_s = time.monotonic() + PATIENCE_S
         while True:
             try:
-                return await ask()
+                with cancellable():
+                    return await ask()
             except NotFoundError:
                 raise
             except (errors.Error, OSError, TimeoutError) as error:
-                passing = not isinstance(error, APIError) or isinstance(error, ServiceUnavailableError)
-                passing = passing or error.err_code == _NO_PEERS  # type: ignore[union-attr]
-                # Without a code it has no subscriber: no server has JetStream.
-                if isinstance(error, ServiceUnavailableError) and error.err_code is None and self.n_servers == 1:
-                    passing = False
-                if not passing or time.monotonic() > until:
+                is_refusal = isinstance(error, APIError) and not isinstance(error, ServiceUnavailableError)
+                is_final = is_refusal and error.err_code != _NO_PEERS  # type: ignore[union-attr]
+                if is_final or time.monotonic() > until_s:
                     raise ClusterError(
                         f"NATS does not answer about {what}: {one_line(error)}; expected `jetstream` in its"
                         " configuration, enough servers, and that this machine may ask (contrib/nats)"
@@ -231,136 +187,141 @@ class Bus:
 
     async def close(self) -> None:
         """Send what waits, and end the connection; within a second or so on a dead line, too."""
-        self._closing = True
-        with contextlib.suppress(errors.Error, OSError, TimeoutError):
-            if self.connected:
+        if self._keeping is not None:
+            self._keeping.cancel()
+        if self.connected:
+            with contextlib.suppress(errors.Error, OSError, TimeoutError):
                 await asyncio.wait_for(self._client.flush(), CLOSE_S)
-        with contextlib.suppress(errors.Error, OSError, TimeoutError):
-            await asyncio.wait_for(self._client.close(), CLOSE_S)
-        self._client.abort()
+        await _close(self._client)
 
     async def _send(self, subject: str, data: bytes, reply: str = "") -> None:
+        if not self.connected:
+            return
         try:
-            await self._client.publish(subject, data, reply)
+            with cancellable():
+                await self._client.publish(subject, data, reply)
         except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
-            pass  # NATS is away, as was logged, or we are closing
+            pass  # it is lost by now
         except (errors.Error, OSError) as error:
             logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
 
-    async def _disconnected(self) -> None:
-        self._lost_at = time.monotonic()
-        for limit in self._limits:  # answers are lost with it: requests fail now, and may be made again
-            if not limit.expired():
-                limit.reschedule(0.0)
-        if not self._closing:
+    async def _add(self, subject: str, handle: Callable[[Msg], Awaitable[None]]) -> None:
+        """Subscribe, on this connection and on all that follow."""
+        self._subscriptions.append((subject, handle))
+        with contextlib.suppress(errors.Error, OSError):  # if the connection is lost now, the next one has it
+            if self.connected:
+                await _subscribe(self._client, [(subject, handle)])
+
+    async def _keep(self) -> None:
+        """Connect again whenever the connection is lost, or its server is about to stop."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if self.connected and not self._is_leaving:
+                continue
+            lost_s, old = time.monotonic(), self._client
             logger.warning("the connection to NATS is lost: trying until it is back")
+            for limit in self._limits:  # answers are lost with it: requests fail now, and may be made again
+                if not limit.expired():
+                    limit.reschedule(0.0)
+            closing = asyncio.create_task(_close(old))
+            while self._client is old:
+                try:
+                    await self._connect()
+                except ClusterError as error:
+                    logger.debug("%s", error)
+                    await asyncio.sleep(random.uniform(*RETRY_S))  # noqa: S311
+            url = self._client.connected_url
+            waited_s = time.monotonic() - lost_s
+            logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", waited_s)
+            try:
+                self.on_reconnected()
+            except Exception:
+                logger.exception("not all could be sent again")
+            await closing
 
-    async def _reconnected(self) -> None:
-        lost_s = time.monotonic() - (self._lost_at or time.monotonic())
-        url = self._client.connected_url
-        logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
-        self.on_reconnected()
+    async def _connect(self) -> None:
+        """Connect to one of the servers, and subscribe to all that was subscribed to. Raises ClusterError."""
+        reason = ""
+        for address in random.sample(list(self._servers), len(self._servers)):
+            client = Client()
+            try:
+                with cancellable():
+                    async with asyncio.timeout(CONNECT_S):
+                        await self._connect_to(address, client)
+                self._client, self._is_leaving = client, False
+                self.jetstream = client.jetstream(timeout=API_TIMEOUT_S)
+                for server in client.discovered_servers:
+                    self._servers.setdefault(server.netloc, self._servers[address])
+                return
+            except Exception as error:  # noqa: BLE001 - what nats-py raises where something speaks no NATS is endless
+                reason = self._reason if isinstance(error, errors.NoServersError) else one_line(error)
+                reason = reason or type(error).__name__
+                logger.debug("NATS at %s: %s", address, reason)
+            finally:
+                if client is not self._client:
+                    await _close(client)
+        raise ClusterError(
+            f"NATS at {', '.join(self._servers)} cannot be used: {reason}; expected nats-server 2.12 or later, with"
+            " JetStream, that takes this machine's login (docs/cluster.md)"
+        )
 
+    async def _connect_to(self, address: str, client: Client) -> None:
+        async def leave() -> None:
+            self._is_leaving = True
 
-class _Transport(TcpTransport):
-    """A connection that is aborted: closed politely, a dead one keeps nats-py from other servers for minutes."""
+        await client.connect(
+            f"nats://{address}",
+            name=self._name,
+            # So that NATS' permissions can keep a machine from others' answers.
+            inbox_prefix=f"_INBOX.{self._name}",
+            allow_reconnect=False,
+            max_reconnect_attempts=1,
+            reconnect_time_wait=0,
+            connect_timeout=CONNECT_S,  # type: ignore[arg-type]
+            ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
+            max_outstanding_pings=2,
+            flush_timeout=CONNECT_S,
+            pending_size=BUFFER_BYTES,
+            tls_hostname=self._servers[address],
+            error_cb=self._on_error,
+            lame_duck_mode_cb=leave,
+            **self._login.options(client),
+        )
+        n_done = 0
+        while n_done < len(self._subscriptions):  # there may be more when the server has these
+            n_before, n_done = n_done, len(self._subscriptions)
+            await _subscribe(client, self._subscriptions[n_before:n_done])
 
-    def close(self) -> None:
-        if self._io_writer is not None:
-            self._io_writer.transport.abort()
-
-    async def wait_closed(self) -> None:
-        await asyncio.sleep(0)
-
-    @property
-    def encrypted(self) -> bool:
-        return self._io_writer is not None and self._io_writer.get_extra_info("ssl_object") is not None
-
-
-class _Client(Client):
-    """nats-py's client; it never gives up, never waits for a dead line, and refuses unsuitable servers.
-
-    Its calls can be cancelled, and so can JetStream's, which are made of them.
-    """
-
-    def __init__(self, tls: ssl.SSLContext | None) -> None:
-        super().__init__()
-        self.tls = tls
-        self._logged: set[str] = set()
-
-        # The last error; whether the connected server is in a cluster; how many servers it knows, itself included.
-        self.reason = ""
-        self.clustered = False
-        self.n_known = 0
-
-    def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.close()  # type: ignore[no-untyped-call]
-
-    async def publish(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - see nats-py
-        with _cancellable():
-            await super().publish(*args, **options)
-
-    async def request(self, *args: Any, **options: Any) -> Msg:  # noqa: ANN401
-        with _cancellable():
-            return await super().request(*args, **options)
-
-    async def subscribe(self, *args: Any, **options: Any) -> Subscription:  # noqa: ANN401
-        with _cancellable():
-            return await super().subscribe(*args, **options)
-
-    async def flush(self, *args: Any, **options: Any) -> None:  # noqa: ANN401
-        with _cancellable():
-            await super().flush(*args, **options)
-
-    async def on_error(self, error: Exception) -> None:
+    async def _on_error(self, error: Exception) -> None:
         text = _shown(one_line(error))
-        if "permissions violation" in text.lower():
-            if text not in self._logged and len(self._logged) < 100:
-                self._logged.add(text)
-                logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
-            return
-        self.reason = text or type(error).__name__
-        logger.debug("NATS: %s", self.reason)
+        if "permissions violation" not in text.lower():
+            self._reason = text or type(error).__name__
+            logger.debug("NATS: %s", self._reason)
+        elif text not in self._forbidden and len(self._forbidden) < 100:
+            self._forbidden.add(text)
+            logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
 
-    async def _connect_to_server(self, s: Srv) -> None:
-        self.abort()
-        s.last_attempt = time.monotonic()
-        self._transport = _Transport()  # type: ignore[no-untyped-call]
-        await self._transport.connect(s.uri, 32_768, CONNECT_TIMEOUT_S)  # type: ignore[arg-type]
 
-    async def _process_connect_init(self) -> None:
-        try:
-            await super()._process_connect_init()
-        except (ValueError, TypeError, AttributeError, nkeys.NkeysError) as error:  # nats-py would give up
-            raise errors.Error(f"it speaks no NATS, or asks for another login: {one_line(error)}") from error
+async def _subscribe(client: Client, subscriptions: list[tuple[str, Callable[[Msg], Awaitable[None]]]]) -> None:
+    """Subscribe; return when the server has it."""
+    with cancellable():
+        for subject, handle in subscriptions:
+            await client.subscribe(subject, cb=handle)
+        # nats-py may send a ping before what waits to be sent: only a second one is behind the subscriptions.
+        for _ in range(2):
+            await client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
 
-    def _connect_command(self) -> bytes:
-        """Refuse a server that is too old or has no TLS, before anything is sent to it."""
-        version = str(self._server_info.get("version"))
-        found = re.match(r"(\d{1,9})\.(\d{1,9})\.", version)
-        if not found or (int(found[1]), int(found[2])) < OLDEST_SERVER:
-            raise errors.Error(f"it is nats-server {one_line(version):.40}, too old to fence one machine from another")
-        if self.tls is not None and not (isinstance(self._transport, _Transport) and self._transport.encrypted):
-            raise errors.Error("it offers no TLS, and nothing is sent to it without")
-        return super()._connect_command()
 
-    async def _process_err(self, err_msg: str) -> None:
-        """Try other servers: nats-py closes for ever, for example when a login has expired or a server is full."""
-        if "permissions violation" in err_msg.lower():
-            await self.on_error(errors.Error(err_msg.strip("'")))
-        else:
-            await self.on_error(errors.Error(err_msg))
-            await self._process_op_err(errors.Error(err_msg))
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        await super()._process_info(info, initial_connection)
-        self.clustered = bool(info.get("cluster")) if initial_connection else self.clustered
-        self.n_known = len(info.get("connect_urls") or ())
+async def _close(client: Client) -> None:
+    """Close a connection; one that does not close in time, as its line is dead, is left to the system."""
+    closing = asyncio.create_task(client.close())
+    closing.add_done_callback(lambda task: None if task.cancelled() else task.exception())
+    await asyncio.wait({closing}, timeout=CLOSE_S)
+    closing.cancel()
 
 
 @contextlib.contextmanager
-def _cancellable() -> Iterator[None]:
+def cancellable() -> Iterator[None]:
     """Raise CancelledError at the end of the block if the task was cancelled in it, whatever came of that.
 
     nats-py goes on if it is cancelled while it waits for the line; and `asyncio.wait_for` of Python 3.11 returns an
@@ -373,72 +334,6 @@ def _cancellable() -> Iterator[None]:
     finally:
         if task is not None and task.cancelling() > n_before:
             raise asyncio.CancelledError
-
-
-def _server(url: str) -> SplitResult:
-    """Read the address of a server. Raises ConfigError, without what may be a password."""
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        if parts.port is None:
-            parts = parts._replace(netloc=f"{parts.netloc.rstrip(':')}:4222")
-    except ValueError:
-        parts = urlsplit("")
-    if parts.scheme not in ("nats", "tls") or not parts.hostname:
-        raise ConfigError(
-            "cluster.nats holds a malformed address: expected nats://HOST:PORT or tls://HOST:PORT, each with"
-            " USER:PASSWORD@ or TOKEN@ before HOST if NATS asks for it"
-        )
-    return parts
-
-
-def _host(server: SplitResult) -> str:
-    return f"[{server.hostname}]" if ":" in (server.hostname or "") else server.hostname or ""
-
-
-def _login(settings: ClusterSettings, servers: list[SplitResult]) -> dict[str, Any]:
-    """Return nats-py's options for the login. Raises ConfigError."""
-    if settings.nkey_file and settings.credentials:
-        raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
-    if settings.nkey_file:
-        seed = _read(settings.nkey_file).strip()
-        try:
-            nkeys.from_seed(bytearray(seed.encode()))
-        except (nkeys.NkeysError, ValueError, LookupError, TypeError):
-            raise ConfigError(f"{settings.nkey_file} holds no NKey: expected a user's seed, SU...") from None
-        return {"nkeys_seed_str": seed}
-    if settings.credentials:
-        text = _read(settings.credentials)
-        # nats-py looks for them until it finds them.
-        if not all(f"BEGIN {part}" in text for part in ("NATS USER JWT", "USER NKEY SEED")):
-            raise ConfigError(f"{settings.credentials} holds no credentials: expected what `nsc generate creds` writes")
-        return {"user_credentials": RawCredentials(text)}
-    # Addresses of servers that others report hold no user: the one of the settings holds for all.
-    user, password = next(((server.username, server.password) for server in servers if server.username), ("", None))
-    if password is None:
-        return {"token": unquote(user) if user else None}
-    return {"user": unquote(user), "password": unquote(password)}
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}, from section `cluster`, cannot be read: {one_line(error)}") from None
-
-
-def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContext | None:
-    """Return the TLS context; None if neither addresses nor settings ask for TLS."""
-    if not (settings.ca or settings.certificate or any(server.scheme == "tls" for server in servers)):
-        return None
-    try:
-        context = ssl.create_default_context(cafile=settings.ca or None)
-        if settings.certificate:
-            context.load_cert_chain(settings.certificate, settings.key or None)
-    except (ssl.SSLError, OSError) as error:
-        raise ConfigError(
-            f"cluster.ca, certificate and key cannot be used: {one_line(error)}; expected PEM files of one another"
-        ) from error
-    return context
 
 
 def _shown(text: str) -> str:

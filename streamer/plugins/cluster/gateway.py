@@ -4,9 +4,8 @@ import asyncio
 import contextlib
 import logging
 import math
-import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
@@ -16,30 +15,28 @@ from streamer.daemon.clients import ClientStreams
 from streamer.engine.eventlog import EventLog
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
 from streamer.languages import LANGUAGE_NAMES
-from streamer.outside import one_line
+from streamer.plugins.cluster.asking import GatewayContext
 from streamer.plugins.cluster.bus import Bus, Reply, machine_name
-from streamer.plugins.cluster.gateway_session import GatewayContext, GatewaySession, first_frame
+from streamer.plugins.cluster.gateway_session import GatewaySession
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.local import local_nats, usual_port
 from streamer.plugins.cluster.log import SessionLog, Stored
 from streamer.plugins.cluster.messages import (
     ALIVE_GATEWAYS,
-    ALIVE_WORKERS,
     BEAT_S,
     GATEWAYS,
-    LOST_S,
-    VERSION,
     WORKERS,
     GatewayAlive,
     Leave,
     SessionCheckpoint,
     SessionUpdate,
-    WorkerAlive,
     decoded,
 )
 from streamer.plugins.cluster.metrics import register_cluster
-from streamer.plugins.cluster.placement import Workers
+from streamer.plugins.cluster.neighbours import WATCH_S, Neighbours
+from streamer.plugins.cluster.outbox import Outbox
 from streamer.plugins.cluster.recordings import ClusterRecordings
+from streamer.plugins.cluster.replay import first_frame
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.protocols.native import StreamStart
 from streamer.server.context import Services
@@ -52,9 +49,7 @@ from streamer.version import __version__
 
 logger = logging.getLogger(__name__)
 
-WATCH_S = 0.2  # between two checks of all workers
 RESUME_S = 20.0  # that a worker has to take over the session of a client that has come to another gateway
-SETTLE_S = 1.0  # for which a gateway that has just started waits for workers, before it reports that none is alive
 
 # Partials have numbers and are not stored: the highest number behind the log's that a client may have seen.
 MAX_UNSTORED = 10_000
@@ -82,8 +77,8 @@ async def run_gateway(settings: Settings) -> int:
             registry = CollectorRegistry()
             register_process(registry)
             backend = ClusterBackend(settings, bus, log, name)
-            backend.on_stall = register_cluster(registry, backend)
-            jobs = Jobs(bus, backend.workers)
+            backend.on_stall = register_cluster(registry, backend.neighbours)
+            jobs = Jobs(bus, backend.neighbours.workers)
             recordings = ClusterRecordings(jobs)
             streams = ClientStreams(settings.server, backend)
             services = Services(streams=streams, health=backend.health, recordings=recordings)
@@ -95,7 +90,7 @@ async def run_gateway(settings: Settings) -> int:
             url = await server.start()
             stack.push_async_callback(server.stop)
             logger.info("gateway %s listens on %s", name, url)
-            describing = asyncio.create_task(_describe(server, backend))
+            describing = asyncio.create_task(_describe(server, backend.neighbours))
             await stop.wait()
             describing.cancel()
             backend.draining = True
@@ -103,9 +98,9 @@ async def run_gateway(settings: Settings) -> int:
     return 0
 
 
-async def _describe(server: Server, backend: "ClusterBackend") -> None:
+async def _describe(server: Server, neighbours: Neighbours) -> None:
     """Serve protocols whose clients first ask for the model, once a worker has reported one."""
-    while not (workers := backend.workers()):
+    while not (workers := neighbours.workers()):
         await asyncio.sleep(BEAT_S)
     await server.serve_model(workers[0].model.partition(" ")[0], tuple(LANGUAGE_NAMES))
 
@@ -121,13 +116,13 @@ class ClusterBackend(Backend):
         self._bus = bus
         self._log = log
         self._gateway = gateway
-        self._workers = Workers()
+        self.neighbours = Neighbours(bus, lambda: self.alive)
         self._context = GatewayContext(
             gateway=gateway,
             bus=bus,
             log=log,
-            workers=self._workers,
-            on_move=self._count_move,
+            workers=self.neighbours.known,
+            on_move=lambda why: self._counters.update([f"moves_{why}"]),
             on_stall=lambda why, stall_s: self.on_stall(why, stall_s),
         )
         # Called with the reason and the seconds of each stall.
@@ -136,23 +131,15 @@ class ClusterBackend(Backend):
         self._sessions: dict[str, GatewaySession] = {}
         # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
         self._left: OrderedDict[str, float] = OrderedDict()
-        # Other gateways, and when they last reported.
-        self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
-        # When NATS was last away, or this process stopped; and when no worker was alive.
-        self._cut_off_s = self._alone_s = time.monotonic()
-        # Workers that were alive when their comings and goings were logged last.
-        self._logged: dict[str, WorkerAlive] = {}
         self._tasks: list[asyncio.Task[None]] = []
-        self._begin_s = time.monotonic()
         self.draining = False
 
     async def start(self) -> None:
         """Subscribe to workers and other gateways, and report that this one is alive."""
         self._bus.on_reconnected = self._on_reconnected
-        await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker_alive)
-        await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway_alive)
-        await self._bus.notice_absence(self._on_absent)
+        await self.neighbours.start()
+        await self._bus.notice_absence(self.neighbours.miss)
         await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._on_update)
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
 
@@ -164,7 +151,7 @@ class ClusterBackend(Backend):
         for session in tuple(self._sessions.values()):
             session.close()
 
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> GatewaySession:
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Outbox:
         """Open a session at a worker.
 
         Raises BusyError if there is no worker, or none has room; ConfigError for a history, and what a worker answers
@@ -172,20 +159,18 @@ class ClusterBackend(Backend):
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
-        await self._settle()
-        checkpoint = SessionCheckpoint(
-            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
-        )
+        await self.neighbours.settle()
+        checkpoint = SessionCheckpoint(model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState())
         session = self._session(name, checkpoint)
         await self._begin(session, session.open())
-        return session
+        return session.outbox
 
     async def knows(self, name: str, *, tenant: str) -> bool:
-        await self._settle()
+        await self.neighbours.settle()
         last = await self._last(name)
         return last is not None and last.record.checkpoint.tenant == tenant
 
-    async def resume(self, name: str, *, after: int) -> GatewaySession:
+    async def resume(self, name: str, *, after: int) -> Outbox:
         """Continue a session of another gateway, from its log and its worker's state."""
         begin_s = self._context.now_s()
         last = await self._last(name)
@@ -195,10 +180,10 @@ class ClusterBackend(Backend):
         # A client that is refused tries again: for that long a worker keeps the session that it has taken too late.
         keep_s = self._settings.server.resume_s
         await self._begin(session, self._fetch(session, last.record.worker, after, begin_s), keep_s)
-        needed_from = session.ring.first
-        session.n_frames, position = first_frame(needed_from, session.checkpoint.start)
-        session.warm_up(needed_from - position)
-        return session
+        outbox = session.outbox
+        outbox.n_frames, position = first_frame(outbox.ring.first, session.checkpoint.start)
+        outbox.warm_up(outbox.ring.first - position)
+        return outbox
 
     async def _last(self, name: str) -> Stored | None:
         """Return the newest record of a session, None if there is none. Raises BusyError."""
@@ -211,15 +196,16 @@ class ClusterBackend(Backend):
 
     async def _fetch(self, session: GatewaySession, worker: str, after: int, begin_s: float) -> None:
         """Have a session that `worker` has for another gateway continued for this one."""
-        if not self._workers.is_lost(worker, self._context.now_s()):
-            await session.release_from(worker)
-        await session.catch_up(after if after <= session.checkpoint.seq + MAX_UNSTORED else 0)
+        seq = after if after <= session.checkpoint.seq + MAX_UNSTORED else 0
+        while not await session.read_log(seq):
+            await asyncio.sleep(BEAT_S)
         feed = session.feed
         if feed.closed:
             return
         known = max(feed.last_seq, session.checkpoint.seq)
         feed.skip_to(after if known < after <= known + MAX_UNSTORED else known)
-        await session.take_over(begin_s, RESUME_S)
+        is_lost = self.neighbours.known.is_lost(worker, self._context.now_s())
+        await session.take_over("" if is_lost else worker, begin_s, RESUME_S)
         if session.closed:
             raise BusyError("another client has come back to the session: try again in a moment")
 
@@ -229,31 +215,24 @@ class ClusterBackend(Backend):
 
     async def _begin(self, session: GatewaySession, begin: Awaitable[None], keep_s: float = 0.0) -> None:
         """Begin a session. If that fails, or its client leaves meanwhile, it ends after `keep_s`."""
-        self._sessions[session.session] = session
-        self._left.pop(session.session, None)
+        self._sessions[session.feed.session] = session
+        self._left.pop(session.feed.session, None)
         try:
             await begin
         except BaseException:
             session.close()
             self._forget(session, keep_s)
             raise
-        session.options = session.checkpoint.start
+        session.outbox.options = session.checkpoint.start
 
     def _forget(self, session: GatewaySession, keep_s: float = 0.0) -> None:
-        name = session.session
+        name = session.feed.session
         if self._sessions.get(name) is not session:
             return
         del self._sessions[name]
         self._left[name] = self._context.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
-
-    async def _settle(self) -> None:
-        """Wait for workers' signs of life, if this gateway has just started."""
-        while not self._workers.any_alive(self._context.now_s()) and time.monotonic() - self._begin_s < SETTLE_S:
-            await asyncio.sleep(0.05)
-
-    # Messages.
 
     async def _on_update(self, data: bytes, _reply: Reply) -> None:
         update = decoded(data, SessionUpdate)
@@ -262,41 +241,16 @@ class ClusterBackend(Backend):
         elif self._left.get(update.session, math.inf) <= self._context.now_s():
             await self._bus.publish(f"{WORKERS}.{update.worker}", Leave(session=update.session, epoch=update.epoch))
 
-    async def _on_worker_alive(self, data: bytes, _reply: Reply) -> None:
-        self._workers.take(decoded(data, WorkerAlive), self._context.now_s())
-
-    def _on_absent(self, subject: str) -> None:
-        self._workers.miss(subject.removeprefix(f"{WORKERS}."), self._context.now_s())
-
-    async def _on_gateway_alive(self, data: bytes, _reply: Reply) -> None:
-        alive = decoded(data, GatewayAlive)
-        if alive.gateway != self._gateway:
-            self._gateways[alive.gateway] = alive, self._context.now_s()
-
     def _on_reconnected(self) -> None:
         """Send again what may not have arrived while NATS was away."""
-        self._cut_off_s = self._context.now_s()
         for session in self._sessions.values():
             session.resend()
-
-    # State of the cluster.
-
-    def workers(self) -> Sequence[WorkerAlive]:
-        """Return the newest sign of life of each worker that is not lost. Any thread may call it."""
-        return self._workers.alive(time.monotonic())  # the loop's clock
-
-    def gateways(self) -> Sequence[GatewayAlive]:
-        """Return the newest sign of life of each gateway that is not lost, this one's first."""
-        now_s = self._context.now_s()
-        self._gateways = {name: sign for name, sign in self._gateways.items() if now_s - sign[1] <= LOST_S}
-        return [self.alive, *(alive for alive, _ in self._gateways.values())]
 
     @property
     def alive(self) -> GatewayAlive:
         """This gateway's sign of life."""
         return GatewayAlive(
             gateway=self._gateway,
-            version=VERSION,
             sessions=len(self._sessions),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},
@@ -304,7 +258,7 @@ class ClusterBackend(Backend):
 
     def health(self) -> Mapping[str, object]:
         """Return the body of `/healthz`."""
-        workers = self.workers()
+        workers = self.neighbours.workers()
         failure = "" if self._bus.connected else "the connection to NATS is lost"
         failure = failure or ("" if workers else "no worker is alive")
         return {
@@ -319,7 +273,7 @@ class ClusterBackend(Backend):
             "workers": len(workers),
             "streams": len(self._sessions),
             "load": round(sum(worker.load for worker in workers) / len(workers), 3) if workers else 0.0,
-            "uptime_s": round(time.monotonic() - self._begin_s, 1),
+            "uptime_s": round(self._context.now_s() - self.neighbours.begin_s, 1),
         }
 
     async def _beat(self) -> None:
@@ -329,37 +283,9 @@ class ClusterBackend(Backend):
 
     async def _watch(self) -> None:
         """Have sessions of lost workers moved, unless this gateway may be cut off itself."""
-        before_s = self._context.now_s()
         while True:
             now_s = self._context.now_s()
-            stalled = now_s - before_s > BEAT_S + WATCH_S  # this process was stopped: messages wait to be read
-            if stalled or not self._bus.connected:
-                self._cut_off_s = now_s
-            if not self._workers.any_alive(now_s):
-                self._alone_s = now_s
-            if now_s - self._cut_off_s > LOST_S:
-                self._log_workers(now_s)
-            whole = now_s - max(self._cut_off_s, self._alone_s) > LOST_S
+            whole, stalled = self.neighbours.look(now_s)
             for session in tuple(self._sessions.values()):
-                session.watch(now_s, whole=whole)
-                if not stalled:
-                    session.warn_of_wait(now_s)
-            before_s = now_s
+                session.watch(now_s, whole=whole, stalled=stalled)
             await asyncio.sleep(WATCH_S)
-
-    def _log_workers(self, now_s: float) -> None:
-        """Log which workers have come and gone, and that none is left."""
-        alive = {worker.worker: worker for worker in self._workers.alive(now_s)}
-        for name in sorted(alive.keys() - self._logged.keys()):
-            logger.info("worker %s joins, with %s", name, one_line(alive[name].model)[:80])
-        for name in sorted(self._logged.keys() - alive.keys()):
-            if self._logged[name].draining:
-                logger.info("worker %s has left", name)
-            else:
-                logger.warning("worker %s is lost: no sign of life for %g s", name, LOST_S)
-        if self._logged and not alive:
-            logger.error("no worker is left: sessions wait for one; start it with `streamer worker --nats URL`")
-        self._logged = alive
-
-    def _count_move(self, why: str) -> None:
-        self._counters[f"moves_{why}"] += 1

@@ -40,28 +40,19 @@ def usual_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator[str]:
-    """Run a server on loopback while in the context, which gets its URL.
-
-    folder : for its store and its log; None: a temporary folder
-    port : 0 picks a free one
+async def local_nats(port: int = 0) -> AsyncIterator[str]:
+    """Run a server on loopback while in the context, which gets its URL; port 0 picks a free one.
 
     Raises ClusterError if it does not start.
     """
     program = find_nats_server()
-    with contextlib.ExitStack() as stack:
-        if folder is None:
-            temporary = tempfile.TemporaryDirectory(prefix="streamer-nats-", ignore_cleanup_errors=True)
-            folder = Path(stack.enter_context(temporary))
-        folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="streamer-nats-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
         log = folder / "nats-server.log"
         # Only this machine reaches it, so that no login is needed; -1 picks a free port.
         flags = f"--name streamer --addr 127.0.0.1 --port {port or -1} --jetstream".split()
-        flags += ["--store_dir", str(folder / "store"), "--ports_file_dir", str(folder)]
+        flags += ["--store_dir", str(folder / "store"), "--ports_file_dir", name]
         # A process group of its own: Ctrl-C in a terminal stops this process, which stops the server last.
-        ports = folder / f"{program.name}_PID.ports"
-        for stale in folder.glob(ports.name.replace("PID", "*")):  # of a server that was killed
-            stale.unlink()
         with log.open("wb") as written:
             process = subprocess.Popen(  # noqa: S603
                 [program, *flags],
@@ -72,23 +63,20 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         try:
-            yield await _address(process, ports, log)
+            yield await _address(process, folder / f"{program.name}_{process.pid}.ports", log)
         finally:
             await asyncio.shield(asyncio.to_thread(_stop, process))
 
 
 async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
     """Wait until the server listens, and return its URL, which it writes into a file."""
-    path, until = ports.with_name(ports.name.replace("PID", str(process.pid))), time.monotonic() + START_S
+    until = time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written
-            return str(json.loads(path.read_text(encoding="utf-8"))["nats"][0])
+            return str(json.loads(ports.read_text(encoding="utf-8"))["nats"][0])
         await asyncio.sleep(0.01)
-    try:
-        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
-    except (OSError, IndexError):
-        last = "it wrote nothing into its log"
-    raise ClusterError(f"nats-server did not start: {one_line(last):.300} (see {log}); or give one with --nats URL")
+    lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it wrote nothing into its log"]
+    raise ClusterError(f"nats-server did not start: {one_line(lines[-1]):.300}; or give one with --nats URL")
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

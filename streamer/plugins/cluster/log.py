@@ -1,18 +1,20 @@
 """The log of each session: events and checkpoints, stored by NATS so that only the session's owner can add to it."""
 
 import asyncio
+import contextlib
 import logging
 import re
+from collections.abc import Awaitable
 from typing import NamedTuple
 
 import msgspec
 from nats import errors
-from nats.js.api import DiscardPolicy, Header, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, Header, RawStreamMsg, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError, BadRequestError, NoStreamResponseError, NotFoundError
 
 from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
 from streamer.outside import one_line
-from streamer.plugins.cluster.bus import API_TIMEOUT_S, Bus
+from streamer.plugins.cluster.bus import API_TIMEOUT_S, Bus, cancellable
 from streamer.plugins.cluster.messages import EVENTS, VERSION, Record, decoded, encoded
 from streamer.plugins.cluster.settings import ClusterSettings
 
@@ -24,46 +26,38 @@ STREAM = "SESSIONS"
 _WRONG_LAST = (10071, 10164)
 _IN_PROCESS = 10158
 
+MOST_REPLICAS = 3
+_ONE_SERVER = 10074  # JetStream's error if a single server is asked for several copies
+
 _RETRY_S = (0.02, 0.5)  # between two tries to store: the first, and the longest
 
 
 class Stored(NamedTuple):
-    """A record, and its number among all that the stream holds."""
+    """A record, and its sequence: its number among all that the stream holds."""
 
     record: Record
     sequence: int
 
 
-class UnreadableRecordError(ClusterMessageError):
-    """A record that this version cannot read, from one that is newer or older."""
-
-    def __init__(self, message: str, *, sequence: int, epoch: int, number: int) -> None:
-        super().__init__(message)
-
-        # Its sequence, epoch and number (0: unreadable), to own the session behind it.
-        self.sequence = sequence
-        self.epoch = epoch
-        self.number = number
-
-
 class SessionLog:
-    """The logs of all sessions: a stream of NATS, in which each has a subject.
+    """The logs of all sessions: a stream of NATS, in which each has a subject; of each version of messages its own.
 
-    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers
-    that saw the same last record one wins, and the others learn that they own the session no longer.
+    A writer says behind which sequence of the subject its record belongs. That is the fence: of several writers that
+    saw the same last record one wins, and the others learn that they own the session no longer. (JetStream's own way to
+    leave out what comes twice, `Nats-Msg-Id`, is of no use beside it: a single server looks at the sequence first.)
     """
 
     def __init__(self, bus: Bus, settings: ClusterSettings) -> None:
         self._bus = bus
         self._keep_s = settings.keep_s
-        self._replicas = settings.replicas or min(3, bus.n_servers)
+        self._replicas = settings.replicas or MOST_REPLICAS
 
         # Whether it was reported that nothing can be stored.
         self._troubled = False
 
     async def prepare(self) -> None:
         """Make the stream, or use it as it is. Raises ClusterError if NATS can do neither."""
-        api, what = self._bus.jetstream, f"the stream {STREAM}"
+        what = f"the stream {STREAM}"
         wanted = StreamConfig(
             name=STREAM,
             description="events and checkpoints of each session (docs/cluster.md)",
@@ -76,26 +70,38 @@ class SessionLog:
             # Copies that lag behind would answer, too.
             allow_direct=False,
         )
+
+        async def add() -> StreamInfo:
+            try:
+                return await self._bus.jetstream.add_stream(wanted)
+            except APIError as error:
+                if error.err_code != _ONE_SERVER:
+                    raise
+                wanted.num_replicas = 1
+                return await self._bus.jetstream.add_stream(wanted)
+
         try:
-            found = (await self._bus.patiently(lambda: api.stream_info(STREAM), what)).config
+            info = await self._bus.patiently(lambda: self._bus.jetstream.stream_info(STREAM), what)
         except NotFoundError:
-            found = (await self._bus.patiently(lambda: api.add_stream(wanted), what)).config
-        if (found.max_age, found.num_replicas) != (self._keep_s, self._replicas):
+            info = await self._bus.patiently(add, what)
+        found = info.config
+        n_copies = self._replicas if info.cluster and info.cluster.name else 1
+        if (found.max_age, found.num_replicas) != (self._keep_s, n_copies):
             self._bus.on_trouble(
                 f"NATS keeps sessions for {found.max_age:g} s in {found.num_replicas} copies, as it was set up before:"
-                f" expected {self._keep_s:g} s in {self._replicas}; change it with `nats stream edit {STREAM}`"
+                f" expected {self._keep_s:g} s in {n_copies}; change it with `nats stream edit {STREAM}`"
             )
 
     async def last(self, session: str) -> Stored | None:
         """Return a session's newest record, as the stream's leader has it; None if none is stored.
 
-        Raises UnreadableRecordError (a ClusterMessageError), and ClusterError if NATS does not answer.
+        Raises ClusterMessageError if it is malformed, and ClusterError if NATS does not answer.
         """
         found = await self._get(session)
         return _stored(found) if found else None
 
     async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
-        """Return a session's records, oldest first, or those behind one that this version cannot read.
+        """Return a session's records, oldest first, or those behind one that is malformed.
 
         seq : number of the newest event that is known: records without one behind it are left out
 
@@ -111,7 +117,7 @@ class SessionLog:
                 previous = stored.record.previous
                 found = await self._get(session, previous) if previous else None
                 stored = _stored(found) if found is not None else None
-        except UnreadableRecordError as error:
+        except ClusterMessageError as error:
             logger.warning("a record of a session is left out: %s", one_line(error))
         return records[::-1]
 
@@ -121,14 +127,15 @@ class SessionLog:
         Retries while NATS is away, full or without a leader. Raises FencedError if another machine has stored a record,
         and ClusterError if this one can never be stored.
         """
-        subject, wait_s = _subject(session), _RETRY_S[0]
+        subject, wait_s = log_subject(session), _RETRY_S[0]
         while True:
             data = encoded(msgspec.structs.replace(record, previous=after))
             headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(after), Header.EXPECTED_STREAM.value: STREAM}
             try:
                 if not self._bus.connected:
                     raise errors.ConnectionReconnectingError
-                answer = await self._bus.jetstream.publish(subject, data, API_TIMEOUT_S, headers=headers)
+                with cancellable():
+                    answer = await self._bus.jetstream.publish(subject, data, API_TIMEOUT_S, headers=headers)
             except errors.MaxPayloadError as error:
                 raise ClusterError(f"a record of {len(data)} bytes is too large for NATS: raise max_payload") from error
             except APIError as error:
@@ -142,7 +149,8 @@ class SessionLog:
                     self._trouble(error)
             except NoStreamResponseError as error:
                 self._trouble(error)
-                await self._make_again()
+                with contextlib.suppress(ClusterError):  # NATS may have come back without its files
+                    await self.prepare()
             except (errors.Error, OSError, TimeoutError, ValueError) as error:
                 self._trouble(error)
             else:
@@ -158,17 +166,15 @@ class SessionLog:
         """
         try:
             last = await self.last(session)
-        except UnreadableRecordError as error:
-            if error.sequence > after or error.epoch >= record.epoch:
-                raise FencedError("another machine owns the session") from error
-            return 0, error.sequence
+        except ClusterMessageError as error:
+            raise FencedError("another machine has written into the session's log") from error
         except ClusterError as error:
             self._trouble(error)
             return 0, after
         if last is None:  # the first is being stored, or NATS has lost all that it had
             return 0, 0
         found = last.record
-        if (found.epoch, found.number, found.worker) == (record.epoch, record.number, record.worker):
+        if (found.epoch, found.previous, found.worker) == (record.epoch, after, record.worker):
             return last.sequence, after
         if last.sequence > after or found.epoch > record.epoch:
             raise FencedError(f"{one_line(found.worker):.64} owns the session, with epoch {found.epoch}")
@@ -176,23 +182,16 @@ class SessionLog:
 
     async def _get(self, session: str, sequence: int | None = None) -> RawStreamMsg | None:
         """Ask the stream's leader for a session's last message, or the one at a sequence."""
-        api, subject = self._bus.jetstream, _subject(session)
+        subject = log_subject(session)
+
+        def ask() -> Awaitable[RawStreamMsg]:
+            return self._bus.jetstream.get_msg(STREAM, seq=sequence, subject=None if sequence else subject)
+
         try:
-            found = await self._bus.patiently(
-                lambda: api.get_msg(STREAM, seq=sequence, subject=None if sequence else subject), "a session's log"
-            )
+            found = await self._bus.patiently(ask, "a session's log")
         except NotFoundError:
             return None
         return found if found.subject == subject else None
-
-    async def _make_again(self) -> None:
-        """Make the stream if NATS came back without it; while NATS has no leader, that fails as well."""
-        try:
-            await self._bus.jetstream.stream_info(STREAM)
-        except NotFoundError:
-            await self.prepare()
-        except (errors.Error, OSError, TimeoutError):
-            pass
 
     def _trouble(self, error: Exception) -> None:
         if not self._troubled:
@@ -201,28 +200,12 @@ class SessionLog:
             self._bus.on_trouble(f"NATS stores nothing, and is asked again until it does: {reason}")
 
 
-class _RecordHead(msgspec.Struct):
-    epoch: int = 0
-    number: int = 0
-
-
-def _subject(session: str) -> str:
+def log_subject(session: str) -> str:
     """Return the subject of a session's log; clients give names, which must not stand for several subjects."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", session):
         raise UnknownSessionError("a session's name is not one that streamer gives: expected that of `ready`")
-    return f"{EVENTS}.{session}"
+    return f"{EVENTS}.{VERSION}-{session}"
 
 
 def _stored(message: RawStreamMsg) -> Stored:
-    data, sequence = message.data or b"", message.seq or 0
-    try:
-        record = decoded(data, Record)
-        if record.version != VERSION:
-            raise ClusterMessageError(f"a record is of version {record.version}: expected {VERSION}")
-    except ClusterMessageError as error:
-        try:
-            head = msgspec.msgpack.decode(data, type=_RecordHead)
-        except (msgspec.DecodeError, ValueError, RecursionError):
-            head = _RecordHead()
-        raise UnreadableRecordError(str(error), sequence=sequence, epoch=head.epoch, number=head.number) from None
-    return Stored(record, sequence)
+    return Stored(decoded(message.data or b"", Record), message.seq or 0)

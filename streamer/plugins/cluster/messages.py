@@ -5,9 +5,9 @@ All subjects stand under one prefix:
 | Subject | Carries | From | To |
 | --- | --- | --- | --- |
 | `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
-| `worker.ID` | `OpenSession`, `Release` (requests), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
+| `worker.ID` | `OpenSession` (a request), `AudioBlock`, `SessionCommand`, `Leave` | gateways | that worker |
 | `gateway.ID` | `SessionUpdate` | workers | that gateway |
-| `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
+| `events.VERSION-SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
 
 Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
 owns it.
@@ -24,8 +24,8 @@ from streamer.errors import ClusterMessageError
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.session.state import SessionState
 
-# Of all messages and of what is stored. Machines with another do not understand each other.
-VERSION = 2
+# Of all messages and of what is stored. Machines with another leave each other alone.
+VERSION = 3
 
 PREFIX = "streamer"
 ALIVE_WORKERS = f"{PREFIX}.alive.worker"
@@ -66,7 +66,6 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
     """A gateway's sign of life."""
 
     gateway: str
-    version: int
     sessions: int = 0  # that are open
     draining: bool = False
     counters: dict[str, float] = {}
@@ -75,7 +74,6 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
 class SessionCheckpoint(Message, frozen=True, kw_only=True):
     """All that another worker needs to go on with a session, except its audio from `state.needed_from` on."""
 
-    version: int
     model: str
     start: StreamStart  # how the client's audio came, and what it has chosen by now
     tenant: str = ""  # name of the token that it was opened with, empty without one; no other resumes it
@@ -87,11 +85,9 @@ class SessionCheckpoint(Message, frozen=True, kw_only=True):
 class Record(Message, frozen=True, kw_only=True):
     """An entry of a session's log. The worker that wrote the last one owns the session."""
 
-    version: int
     epoch: int  # 1 for the first owner, and one more for each that follows
     worker: str
     gateway: str  # that had it opened at this worker
-    number: int  # 1, 2, 3, ... of the session's records
 
     # As JSON lines; none if the owner only says that it is the owner, or renews what would expire.
     events: tuple[str, ...]
@@ -121,7 +117,8 @@ class Opened(Message, frozen=True, kw_only=True):
 
     epoch: int
     checkpoint: SessionCheckpoint
-    number: int  # of the newest record of the session's log: the one that says so
+    previous: int  # sequence of the newest record of the session's log before the one that says so
+    sequence: int  # of that one
 
 
 class Refused(Message, frozen=True, kw_only=True):
@@ -129,21 +126,6 @@ class Refused(Message, frozen=True, kw_only=True):
 
     code: str  # of the error: `busy`, `config`, ...
     message: str
-
-
-class Release(Message, frozen=True, kw_only=True):
-    """Request: let go of a session, for the worker that is asked next. Answer: Released, Refused."""
-
-    session: str
-    gateway: str
-
-
-class Released(Message, frozen=True, kw_only=True):
-    """The session as it was when it was let go. Nothing more of it is stored or published."""
-
-    epoch: int
-    number: int
-    checkpoint: SessionCheckpoint
 
 
 class AudioBlock(Message, frozen=True, kw_only=True):
@@ -178,6 +160,7 @@ class Leave(Message, frozen=True, kw_only=True):
 
     session: str
     epoch: int
+    moves: bool = False  # another worker is asked to take it over: let go of it, and leave its log
 
 
 class SessionUpdate(Message, frozen=True, kw_only=True):
@@ -186,8 +169,8 @@ class SessionUpdate(Message, frozen=True, kw_only=True):
     session: str
     worker: str
     epoch: int
-    number: int  # of the newest record that was stored
-    stored: bool  # whether this is it
+    previous: int  # sequence of the newest record that was stored before this update
+    sequence: int  # of the newest one now: if it is another, it holds the events
     events: tuple[str, ...]
     checkpoint: SessionCheckpoint
     head: int  # position behind the audio that has come
@@ -198,7 +181,7 @@ class SessionUpdate(Message, frozen=True, kw_only=True):
 
 _M = TypeVar("_M", bound=Message)
 
-ToWorker = OpenSession | Release | AudioBlock | SessionCommand | Leave
+ToWorker = OpenSession | AudioBlock | SessionCommand | Leave
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = functools.cache(msgspec.msgpack.Decoder)

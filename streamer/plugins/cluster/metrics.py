@@ -7,14 +7,14 @@ machines, models and tokens are none. docs/cluster.md has a table of all.
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from streamer.engine.load import MAX_LOAD
-from streamer.plugins.cluster.messages import GatewayAlive, WorkerAlive
+from streamer.plugins.cluster.messages import WorkerAlive
+from streamer.plugins.cluster.neighbours import Neighbours
 
 # Why a session goes to another worker.
 REASONS = ("lost", "silent", "slow", "drain", "load", "failing", "resumed")
@@ -35,15 +35,7 @@ WORKER_COUNTERS = {
 MAX_MACHINES = 20_000
 
 
-class ClusterView(Protocol):
-    """The newest signs of life of the machines that are not lost."""
-
-    def workers(self) -> Sequence[WorkerAlive]: ...
-
-    def gateways(self) -> Sequence[GatewayAlive]: ...
-
-
-def register_cluster(registry: CollectorRegistry, view: ClusterView) -> Callable[[str, float], None]:
+def register_cluster(registry: CollectorRegistry, view: Neighbours) -> Callable[[str, float], None]:
     """Add the cluster's metrics to a registry. Returns a function to call with the reason and seconds of each stall."""
     stalls = Histogram(
         "streamer_cluster_stall_seconds",
@@ -77,7 +69,7 @@ def demand(workers: Sequence[WorkerAlive]) -> tuple[float, float]:
 class _ClusterCollector(Collector):
     """Metrics computed when they are collected."""
 
-    def __init__(self, view: ClusterView) -> None:
+    def __init__(self, view: Neighbours) -> None:
         self._view = view
         # Sums of all machines' counters, which go on rising when a machine leaves.
         self._totals: defaultdict[str, float] = defaultdict(float)

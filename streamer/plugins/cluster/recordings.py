@@ -8,7 +8,8 @@ from streamer.arrays import Float32Array
 from streamer.audio.sources.file import read_upload
 from streamer.daemon.backend import RecordingQueue
 from streamer.errors import BusyError, ClusterError, StoppingError
-from streamer.plugins.cluster.jobs import Jobs, Submitted, shown
+from streamer.plugins.cluster.job import RecordingJob, Submitted, shown
+from streamer.plugins.cluster.jobs import Jobs
 from streamer.protocols.recordings import ModelInfo, RecordingOptions
 from streamer.protocols.text import OPENAI_MODELS, note_model
 
@@ -41,7 +42,7 @@ class ClusterRecordings(RecordingQueue):
         def read() -> Iterator[Float32Array]:
             return read_upload(path, lambda error: logger.warning("%s", error))
 
-        return self._jobs.submit("the recording", read, identity, options=options)
+        return self._jobs.submit("the recording", read, identity, RecordingJob(options=options))
 
     def _identity(self, model: str) -> str:
         """Return a model as workers name it. Raises UnknownModelError, and BusyError if no worker is alive."""

@@ -3,6 +3,7 @@
 Positions are absolute samples of the session's audio at 16 kHz. Commands are numbered 1, 2, 3, ...
 """
 
+import math
 from collections import deque
 from collections.abc import Callable
 
@@ -11,10 +12,14 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.plugins.cluster.messages import MAX_BLOCK_SAMPLES, AudioBlock, SessionCommand, pack_samples
+from streamer.protocols.native import StreamStart
 
 # Audio that may wait to be processed; then the client is held back. Processed audio that may be needed again is kept as
 # well: a window of 30 s at most.
 WAITING_SAMPLES = 30 * SAMPLE_RATE
+
+# Audio of another sample rate is sent again from this much before the position needed, to warm the new resampler.
+WARM_SAMPLES = SAMPLE_RATE // 4
 
 # Commands that may wait to take effect.
 MAX_COMMANDS = 1000
@@ -114,3 +119,16 @@ class ReplayBuffer:
             data=data,
             wide=self._wide,
         )
+
+
+def first_frame(position: int, start: StreamStart) -> tuple[int, int]:
+    """Return the frame at the client's rate from which to send audio again, and the position that it becomes.
+
+    A resampler that begins there yields, from `position` on, the samples of one that began with the session: frames on
+    the grid that both rates share become whole positions, and it begins early enough to be warm.
+    """
+    if start.sample_rate == SAMPLE_RATE:
+        return position, position
+    common = math.gcd(start.sample_rate, SAMPLE_RATE)
+    n_steps = max(0, (position - WARM_SAMPLES) // (SAMPLE_RATE // common))
+    return n_steps * (start.sample_rate // common), n_steps * (SAMPLE_RATE // common)

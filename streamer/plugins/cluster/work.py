@@ -16,21 +16,20 @@ from streamer.daemon.recordings import choose_decoding, recorded_segments
 from streamer.daemon.sessions import ready_event
 from streamer.engine.yielding import YieldToLive
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.plugins.cluster.jobs import FREE_S, JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobEnd, JobReport, RecordingJob
 from streamer.plugins.cluster.messages import unpack_samples
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
-from streamer.settings.registry import SETTINGS
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
-from streamer.settings.values import checked
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model, resolve_decoding
 
 logger = logging.getLogger(__name__)
 
+FREE_S = 1.0  # for which a worker waits for a job before it asks again
 RENEW_S = 3.0  # between two reports of a run, at most
-RETRY_S = 0.5  # before a worker asks again for a job if none came
+RETRY_S = 0.5  # before a worker asks again for a job if no submitter is there, or the last one failed
 ASK_S = 10.0  # for one answer of the submitter
 GONE_S = 3.0  # without a subscriber, a submitter counts as gone
 SILENT_S = 60.0  # the same without answers: it may have a hundred workers to answer
@@ -162,16 +161,9 @@ class _JobRun:
         given, own = self._job.settings, self._place.settings
         if given is None:
             return choose_decoding(own.decoding, self._job.options, model), own.speech
-        if unknown := [name for name in given if name not in SETTINGS]:
-            raise ConfigError(f"the worker has no setting {unknown[0]!r:.80}: expected one of the same version")
-        if given.get("decoding.grammar"):
+        settings = Settings(decoding=given.decoding, speech=given.speech)
+        if given.decoding.grammar:
             raise ConfigError("grammar names a file, which the worker does not have: leave it out")
-        values: dict[str, Any] = {name: checked(SETTINGS[name], value, name) for name, value in given.items()}
-        decoding, speech = (
-            {name.removeprefix(section): value for name, value in values.items() if name.startswith(section)}
-            for section in ("decoding.", "speech.")
-        )
-        settings = Settings(decoding=DecodingSettings(**decoding), speech=SpeechSettings(**speech))
         check_options(settings, streaming=False)
         check_options_of_model(settings.decoding, model)
         return settings.decoding, settings.speech
@@ -226,7 +218,8 @@ class _JobRun:
             self._check()
             asked_s = time.monotonic()
             try:
-                return await bus.request(self.submitter, report, JobAnswer, timeout_s=ASK_S)
+                answer: JobAnswer = await bus.request(self.submitter, report, JobAnswer, timeout_s=ASK_S)
+                return answer
             except ClusterError as error:
                 logger.debug("a submitter does not answer: %s", error)
             now_s = time.monotonic()

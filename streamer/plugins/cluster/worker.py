@@ -32,33 +32,30 @@ from streamer.errors import (
 from streamer.events import End, from_json
 from streamer.outside import one_line
 from streamer.plugins.cluster.bus import Bus, Reply, machine_name
-from streamer.plugins.cluster.log import SessionLog, UnreadableRecordError
+from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
-    ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     BEAT_S,
     LOST_S,
     VERSION,
     WORKERS,
     AudioBlock,
-    GatewayAlive,
     Leave,
     Message,
     Opened,
     OpenSession,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     ToWorker,
     WorkerAlive,
     decoded,
 )
-from streamer.plugins.cluster.placement import Workers, wants_to_give
+from streamer.plugins.cluster.neighbours import Neighbours
+from streamer.plugins.cluster.placement import wants_to_give
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
-from streamer.plugins.cluster.worker_session import LogPosition, WorkerContext, WorkerSession, WorkerState, newest
+from streamer.plugins.cluster.worker_session import WorkerContext, WorkerSession, WorkerState, newest
 from streamer.settings.table import Settings
 from streamer.setup.models import unless_stopped
 from streamer.whisper.model import WhisperModel
@@ -69,7 +66,7 @@ logger = logging.getLogger(__name__)
 DRAIN_S = 10.0  # in which other workers take over the sessions of one that stops
 GIVE_S = 5.0  # in which another takes over one session of an overloaded worker, before it offers the next
 EXCUSED_S = 3.0  # for which audio may be late once its gateway is alive again
-OPEN_S = 5.0  # in which to open or release a session: then its gateway asks another worker
+OPEN_S = 5.0  # in which to open a session: then its gateway asks another worker
 
 # An engine that runs no further graph for this long is of no use for captions: sessions move elsewhere.
 STUCK_S = 30.0
@@ -142,9 +139,7 @@ class ClusterWorker:
         # One request at a time about a session.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._answers: set[asyncio.Task[None]] = set()
-        self._others = Workers()
-        # Signs of life that each gateway with sessions here has missed in a row.
-        self._silent_beats: dict[str, int] = {}
+        self._neighbours = Neighbours(context.bus)
         # The session that was offered to other workers last, and until when no other is.
         self._offered, self._offered_until_s = "", -math.inf
         self._recordings = JobCounts()
@@ -152,8 +147,7 @@ class ClusterWorker:
     async def run(self, stop: asyncio.Event) -> None:
         """Transcribe until `stop` is set; then have other workers take all sessions over."""
         bus, name, loop = self._context.bus, self._context.worker, asyncio.get_running_loop()
-        await bus.subscribe(f"{ALIVE_WORKERS}.*", self._on_worker_alive)
-        await bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._on_gateway_alive)
+        await self._neighbours.start()
         await bus.subscribe(f"{WORKERS}.{name}", self._on_message)
         recordings = asyncio.create_task(self._serve_jobs())
         try:
@@ -173,8 +167,8 @@ class ClusterWorker:
             logger.warning("%d sessions were not taken over within %d s", len(self._owned), DRAIN_S)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(OPEN_S):
-                    released = [owned.release(keep=True) for owned in tuple(self._owned.values())]
-                    await asyncio.gather(*released, return_exceptions=True)
+                    stopped = [owned.stop(keep=True) for owned in tuple(self._owned.values())]
+                    await asyncio.gather(*stopped, return_exceptions=True)
         for answer in tuple(self._answers):
             answer.cancel()
         await asyncio.gather(recordings, return_exceptions=True)
@@ -216,57 +210,59 @@ class ClusterWorker:
         match message:
             case AudioBlock() | SessionCommand() if owned is not None:
                 await owned.take(message)
-            case Leave() if owned is not None and owned.epoch == message.epoch:
-                owned.leave()
-            case OpenSession() | Release():
+            case Leave() if owned is not None and owned.epoch == message.epoch and not owned.over:
+                owned.leave(moves=message.moves)
+                self.counters["moved_away"] += message.moves
+            case OpenSession():
                 # In a task: the log may take its time, and audio of other sessions must not wait.
                 answer = asyncio.create_task(self._answer(message, reply))
                 self._answers.add(answer)
                 answer.add_done_callback(self._answers.discard)
 
-    async def _answer(self, request: OpenSession | Release, reply: Reply) -> None:
+    async def _answer(self, request: OpenSession, reply: Reply) -> None:
         answer: Message
         async with self._locks.setdefault(request.session, asyncio.Lock()):
             try:
                 async with asyncio.timeout(OPEN_S):
-                    answer = await (self._open(request) if isinstance(request, OpenSession) else self._release(request))
+                    answer = await self._open(request)
             except TimeoutError:
                 answer = Refused(code=ClusterError.code, message="NATS stores nothing for now: ask another worker")
             except StreamerError as error:
                 answer = Refused(code=error.code, message=one_line(error))
             except Exception as error:
-                logger.exception("a session could not be opened or released")
+                logger.exception("a session could not be opened")
                 answer = Refused(code=StreamerError.code, message=f"{type(error).__name__}: the worker's log has more")
         await reply(answer)
 
     async def _open(self, request: OpenSession) -> Opened:
         context, offered = self._context, request.checkpoint
-        if self.draining:
+        owned = self._owned.get(request.session)
+        if self.draining and (owned is None or owned.over):
             raise StoppingError("the worker is about to stop: ask another")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", request.gateway):
             raise ClusterMessageError("the gateway's name is malformed: expected letters of A-Z a-z 0-9 - and _")
-        if (offered.version, offered.model) != (VERSION, context.identity):
+        if offered.model != context.identity:
             raise SessionStateError(
-                f"the session is one of version {offered.version} with model {one_line(offered.model)!r:.80}: expected"
-                f" {VERSION} and {context.identity!r}; ask another worker, or go on behind a gap"
+                f"the session has the model {one_line(offered.model)!r:.80}: expected {context.identity!r}; ask another"
+                " worker, or go on behind a gap"
             )
         if not request.must and not self._has_room():
             raise BusyError("the worker keeps no further session in real time: ask another")
         self._n_opening += 1
         try:
             here = None
-            behind, stored = await self._look(request.session)
-            if request.epoch < behind.epoch:
+            epoch, previous, stored = await self._look(request.session)
+            if request.epoch < epoch:
                 raise FencedError("the session was opened elsewhere since: ask with the epoch that its log has")
-            if (owned := self._owned.get(request.session)) is not None:  # the answer to an earlier request was lost
-                released = await owned.release()
-                here = released.epoch, released.checkpoint
-                behind, stored = await self._look(request.session)
-            epoch, checkpoint = newest((request.epoch, offered), stored, here)
-            behind = behind._replace(epoch=max(epoch, behind.epoch))
+            if (owned := self._owned.get(request.session)) is not None:  # for another gateway, or an answer was lost
+                await owned.stop()
+                here = owned.epoch, owned.checkpoint
+                epoch, previous, stored = await self._look(request.session)
+            newest_epoch, checkpoint = newest((request.epoch, offered), (epoch, stored) if stored else None, here)
+            epoch = max(epoch, newest_epoch)
             seq = max(checkpoint.seq, request.seen)
             checkpoint = msgspec.structs.replace(checkpoint, seq=seq, command=checkpoint.state.mark)
-            owned = WorkerSession(context, request, checkpoint, behind=behind)
+            owned = WorkerSession(context, request, checkpoint, epoch=epoch + 1, sequence=previous)
             try:
                 await owned.start()
             except BaseException:
@@ -276,33 +272,21 @@ class ClusterWorker:
             self._n_opening -= 1
         self._owned[request.session] = owned
         owned.task.add_done_callback(lambda task: self._forget(owned))
-        self.counters["taken_over"] += behind.epoch > 0
-        how = "goes on with" if behind.epoch else "takes"
+        self.counters["taken_over"] += epoch > 0
+        how = "goes on with" if epoch else "takes"
         logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
-        return Opened(epoch=owned.epoch, checkpoint=checkpoint, number=owned.number)
+        return Opened(epoch=owned.epoch, checkpoint=checkpoint, previous=previous, sequence=owned.sequence)
 
-    async def _look(self, session: str) -> tuple[LogPosition, tuple[int, SessionCheckpoint] | None]:
-        """Return the end of a session's log, and its checkpoint if this worker can continue from it."""
-        try:
-            last = await self._context.log.last(session)
-        except UnreadableRecordError as error:
-            return LogPosition(error.epoch, error.number, error.sequence), None
+    async def _look(self, session: str) -> tuple[int, int, SessionCheckpoint | None]:
+        """Return epoch and sequence of a session's newest record, and its checkpoint if its model is this one's."""
+        last = await self._context.log.last(session)
         if last is None:
-            return LogPosition(), None
+            return 0, 0, None
         record = last.record
         if record.events and isinstance(from_json(record.events[-1]), End):
             raise UnknownSessionError("the session has ended: there is nothing to go on with")
-        able = (record.checkpoint.version, record.checkpoint.model) == (VERSION, self._context.identity)
-        behind = LogPosition(record.epoch, record.number, last.sequence)
-        return behind, (record.epoch, record.checkpoint) if able else None
-
-    async def _release(self, request: Release) -> Released:
-        owned = self._owned.get(request.session)
-        if owned is None:
-            raise UnknownSessionError("the session is not here: it has ended, or another worker has it")
-        released = await owned.release()
-        self.counters["moved_away"] += 1
-        return released
+        knows = record.checkpoint.model == self._context.identity
+        return record.epoch, last.sequence, record.checkpoint if knows else None
 
     def _forget(self, owned: WorkerSession) -> None:
         if self._owned.get(owned.session) is owned:
@@ -316,7 +300,7 @@ class ClusterWorker:
     def _has_room(self) -> bool:
         """Whether there is room for one more session, counting those whose audio is still to arrive again."""
         load = self._context.engine.load
-        n_coming = self._n_opening + sum(owned.state is WorkerState.RESTORING for owned in self._owned.values())
+        n_coming = self._n_opening + sum(owned.intake.restoring for owned in self._owned.values())
         if len(self._owned) + self._n_opening >= self._context.settings.server.max_streams or self._failing():
             return False
         share = MAX_LOAD / load.capacity if load.capacity else 0.0
@@ -347,9 +331,9 @@ class ClusterWorker:
         if self._offered in self._owned and now_s < self._offered_until_s:
             return []
         if own.failing:
-            wants = self._others.another(now_s, model=own.model, than=own.worker, room=True)
+            wants = self._neighbours.known.another(now_s, model=own.model, than=own.worker, room=True)
         else:
-            wants = wants_to_give(own, self._others.alive(now_s))
+            wants = wants_to_give(own, self._neighbours.workers())
         if not wants or not self._owned:
             return []
         self._offered = min(self._owned, key=lambda session: self._owned[session].n_replayed)
@@ -358,19 +342,10 @@ class ClusterWorker:
 
     def _leave_orphans(self) -> None:
         """Allow for late audio of sessions whose gateway is silent, and end those that no other gateway has taken."""
-        connected = self._context.bus.connected
-        gateways = {owned.gateway for owned in self._owned.values()}
-        self._silent_beats = {
-            gateway: self._silent_beats.get(gateway, 0) + (1 if connected else 0) for gateway in gateways
-        }
+        self._neighbours.look(asyncio.get_running_loop().time(), BEAT_S)
         for owned in tuple(self._owned.values()):
-            if not connected or self._silent_beats[owned.gateway] > 1:
+            silent_s = self._neighbours.silent_s(owned.gateway)
+            if not self._context.bus.connected or silent_s > 2 * BEAT_S:
                 owned.runner.excused_until_s = time.monotonic() + EXCUSED_S
-            if self._silent_beats[owned.gateway] * BEAT_S > LOST_S + self._context.settings.server.resume_s:
+            if silent_s > LOST_S + self._context.settings.server.resume_s:
                 owned.leave()
-
-    async def _on_worker_alive(self, data: bytes, _reply: Reply) -> None:
-        self._others.take(decoded(data, WorkerAlive), asyncio.get_running_loop().time())
-
-    async def _on_gateway_alive(self, data: bytes, _reply: Reply) -> None:
-        self._silent_beats[decoded(data, GatewayAlive).gateway] = 0

@@ -9,39 +9,31 @@ import contextlib
 import enum
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
-
-import msgspec
+from functools import partial
 
 from streamer.after.postprocessing import PostProcessing
-from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session, ready_event, session_settings
-from streamer.daemon.streams import MAX_WRITE_SAMPLES
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import AudioKind
-from streamer.errors import FencedError, SessionStateError, UsageError
-from streamer.events import End, Error, Event, Final, Gap, Partial
-from streamer.outside import one_line
+from streamer.errors import FencedError, SessionStateError
+from streamer.events import End, Event, Final, Gap, Partial
 from streamer.plugins.cluster.bus import Bus
+from streamer.plugins.cluster.intake import Intake
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
     GATEWAYS,
-    VERSION,
     AudioBlock,
     OpenSession,
     Record,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
-    unpack_samples,
 )
 from streamer.plugins.cluster.settings import ClusterSettings
-from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.session.state import SessionState
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
@@ -50,8 +42,6 @@ from streamer.whisper.model import WhisperModel
 logger = logging.getLogger(__name__)
 
 PROGRESS_S = 1.0  # between two updates of a session without events
-CATCH_UP_S = 0.1  # the same while it is new here: its client waits for its progress
-NEW_S = 5.0  # for which it is new, at most
 RENEW_S = 30.0  # between two records of a session for which nothing arrives: another machine may own it by now
 
 
@@ -71,19 +61,10 @@ class WorkerContext:
     enrichment: PostProcessing | None = None
 
 
-class LogPosition(NamedTuple):
-    """End of a session's log: epoch, number and sequence of its newest record."""
-
-    epoch: int = 0
-    number: int = 0
-    sequence: int = 0
-
-
 class WorkerState(enum.Enum):
     """State of a session at its worker."""
 
-    RESTORING = "audio that another worker processed is still to arrive again"
-    AT_WORK = "the engine serves it"
+    OWNED = "this worker transcribes it"
     LEFT = "it has ended, or was given away"
     FENCED = "another machine owns it, or is to"
 
@@ -95,32 +76,29 @@ class WorkerSession:
     task: asyncio.Task[None]
 
     def __init__(
-        self, context: WorkerContext, request: OpenSession, checkpoint: SessionCheckpoint, *, behind: LogPosition
+        self,
+        context: WorkerContext,
+        request: OpenSession,
+        checkpoint: SessionCheckpoint,
+        *,
+        epoch: int,
+        sequence: int,
     ) -> None:
-        """Make a session that continues from a checkpoint, behind the end of its log.
+        """Make a session that continues from a checkpoint, with an epoch; `sequence` is that of its newest record.
 
         Raises SessionStateError if no worker can go on from it, ConfigError if the model cannot do what it asks for.
         """
         state, settings, model = checkpoint.state, context.settings, context.model
         _check_state(state, settings, model)
         self.session, self.gateway = request.session, request.gateway
-        self.state = WorkerState.RESTORING
+        self.state = WorkerState.OWNED
         self._context = context
         self._loop = asyncio.get_running_loop()
-        # End of its log, with our epoch; when that record was stored; when anything arrived last.
-        self._at = behind._replace(epoch=behind.epoch + 1)
-        self._stored_s = self._came_s = self._loop.time()
+        # Sequence of its newest record, and when that was stored.
+        self.epoch, self.sequence = epoch, sequence
+        self._stored_s = self._loop.time()
         # The one that was published last.
         self.checkpoint = checkpoint
-        # The client's options by the number of the command that set them; the first apply.
-        self._starts: deque[tuple[int, StreamStart]] = deque([(checkpoint.command, checkpoint.start)])
-        # End of the audio and number of the newest command that have arrived; whether something behind them is missing.
-        self.head, self._command = state.needed_from, checkpoint.command
-        self._missing = False
-        # Audio, shape (n,), and commands that wait for room in the buffer.
-        self._waiting: deque[Float32Array | SessionCommand] = deque()
-        # It is new until this position is processed, or until this time.
-        self._new_until = max(request.head - SAMPLE_RATE // 10, state.received + 1), self._loop.time() + NEW_S
         # Set when there may be something to publish; events to be published, oldest first.
         self._news = asyncio.Event()
         self._unpublished: deque[Event] = deque()
@@ -133,28 +111,19 @@ class WorkerSession:
             SessionSource(kind=AudioKind.EITHER, options=checkpoint.start, state=state, live_from=request.head),
             enrichment=context.enrichment,
         )
-        self.runner.ring.on_room = self._on_room
+        self.intake = Intake(self.runner, checkpoint, partial(session_settings, settings, model), context.engine.add)
         if not checkpoint.seq:
             self._events.append(ready_event(model, self.runner.settings.language))
 
     @property
-    def epoch(self) -> int:
-        return self._at.epoch
-
-    @property
-    def number(self) -> int:
-        """Of its newest record."""
-        return self._at.number
-
-    @property
     def over(self) -> bool:
         """Whether this worker no longer stores or publishes anything."""
-        return self.state in (WorkerState.LEFT, WorkerState.FENCED)
+        return self.state is not WorkerState.OWNED
 
     @property
     def n_replayed(self) -> int:
         """Samples that would have to be sent to another worker: few during silence."""
-        return self.head - self.checkpoint.state.needed_from
+        return self.intake.head - self.checkpoint.state.needed_from
 
     @property
     def ended(self) -> bool:
@@ -164,50 +133,24 @@ class WorkerSession:
     async def start(self) -> None:
         """Become the owner, and set to work. Raises FencedError if another machine was faster."""
         await self._store((), self.checkpoint)
-        self._go_on()
+        self.intake.pass_on()
         self.task = asyncio.create_task(self._run())
 
     async def take(self, message: AudioBlock | SessionCommand) -> None:
-        """Take the next audio or command. One that is known is dropped; if one is missing before it, that is reported.
+        """Take the next audio or command. Raises ClusterMessageError if audio is malformed."""
+        if not self.over and message.epoch == self.epoch and self.intake.take(message):
+            await self.report()
 
-        Raises ClusterMessageError if audio is malformed.
-        """
-        if self.over or message.epoch != self.epoch:
-            return
-        item: Float32Array | SessionCommand
-        if isinstance(message, AudioBlock):
-            samples = unpack_samples(message.data, wide=message.wide)
-            is_next = message.position <= self.head and message.command <= self._command
-            if is_next and message.position + len(samples) <= self.head:
-                return
-            item = samples[max(0, self.head - message.position) :]
-            is_next &= self.head - self.runner.ring.head <= self.runner.ring.capacity_samples
-        else:
-            if message.command <= self._command:
-                return
-            is_next = message.position <= self.head and message.command == self._command + 1
-            item = message
-        if not is_next:
-            if not self._missing:
-                self._missing = True
-                await self.report()
-            return
-        self._missing, self._came_s = False, self._loop.time()
-        if isinstance(item, SessionCommand):
-            self._command = item.command
-        else:
-            self.head += len(item)
-        self._waiting.append(item)
-        self._go_on()
-
-    def leave(self) -> None:
-        """End it and its log without transcribing the rest: its client has left."""
-        if not self.over:
+    def leave(self, *, moves: bool = False) -> None:
+        """Let go of it, for another worker (`moves`); else end it and its log: its client has left."""
+        if moves:
+            self.drop()
+        elif not self.over:
             self.runner.close()
             self._events.close()
 
-    async def release(self, *, keep: bool = False) -> Released:
-        """Give it up, and return its last state. Its events are stored; with `keep` its checkpoint as well.
+    async def stop(self, *, keep: bool = False) -> None:
+        """Let go of it. Its events are stored; with `keep` its checkpoint as well.
 
         Raises FencedError if another machine owns it.
         """
@@ -216,77 +159,20 @@ class WorkerSession:
         if self.state is WorkerState.FENCED:
             raise FencedError("another worker owns the session by now")
         await self._publish(keep=keep)
-        return Released(epoch=self.epoch, number=self.number, checkpoint=self.checkpoint)
 
     def drop(self, state: WorkerState = WorkerState.LEFT) -> None:
         """Stop transcribing it. Events that wait may still be published."""
         if self.over:
             return
         self.state = state
-        self.runner.close()
-        self.runner.ring.on_room = None
-        self._waiting.clear()
+        self.intake.close()
         self._news.set()
-
-    def _go_on(self) -> None:
-        """Pass waiting audio and commands on, in order, as far as there is room."""
-        runner = self.runner
-        while self._waiting and not runner.over:
-            item = self._waiting[0]
-            if isinstance(item, SessionCommand):
-                self._waiting.popleft()
-                self._do(item)
-                continue
-            piece, rest = item[:MAX_WRITE_SAMPLES], item[MAX_WRITE_SAMPLES:]
-            if runner.ring.free < len(piece):
-                break
-            self._waiting.popleft()
-            if len(rest):
-                self._waiting.appendleft(rest)
-            runner.write(piece)
-        if self.state is WorkerState.RESTORING and not runner.over and runner.restored:
-            self.state = WorkerState.AT_WORK
-            self._context.engine.add(runner)
-
-    def _do(self, do: SessionCommand) -> None:
-        """Have a command take effect at the end of the audio so far."""
-        runner, number = self.runner, do.command
-        match do.what:
-            case "flush" | "pause" | "resume" | "clear" | "end":
-                getattr(runner, do.what)(number)
-            case "set":
-                self._change(do.options or SessionOptions(), number)
-            case "report":
-                runner.mark(number, (Error(code=one_line(do.code), message=one_line(do.message), fatal=do.fatal),))
-            case unknown:
-                logger.warning("a gateway asks for %s, which this version does not know", one_line(unknown)[:60])
-                runner.mark(number)
-
-    def _change(self, options: SessionOptions, command: int) -> None:
-        """Change the options, or publish why they cannot be."""
-        chosen = {name: getattr(options, name) for name in SessionOptions.__struct_fields__}
-        start = msgspec.structs.replace(self._starts[-1][1], **chosen)
-        try:
-            settings = session_settings(self._context.settings, self._context.model, start)
-        except UsageError as error:
-            self.runner.mark(command, (Error(code=error.code, message=one_line(error), fatal=False),))
-            return
-        self._starts.append((command, start))
-        self.runner.change(settings, command)
-
-    def _on_room(self) -> None:
-        """Pass on what waits, as there is room in the buffer. Called by the engine's threads."""
-        if self._waiting:
-            self._call(self._go_on)
 
     def _on_event(self, event: Event) -> None:
         """Have an event published. Called by any thread."""
         self._unpublished.append(event)
-        self._call(self._news.set)
-
-    def _call(self, callback: Callable[[], object]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed
-            self._loop.call_soon_threadsafe(callback)
+            self._loop.call_soon_threadsafe(self._news.set)
 
     def _take_events(self) -> list[Event]:
         return [self._unpublished.popleft() for _ in range(len(self._unpublished))]
@@ -294,10 +180,8 @@ class WorkerSession:
     async def _run(self) -> None:
         try:
             while not self.over:
-                position, until_s = self._new_until
-                is_new = self.checkpoint.state.received < position and self._loop.time() < until_s
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
+                    async with asyncio.timeout(PROGRESS_S):
                         await self._news.wait()
                 self._news.clear()
                 if not self.over:
@@ -314,58 +198,55 @@ class WorkerSession:
         """Store events that are not partials, then publish all new ones."""
         events, state = self.runner.snapshot(self._take_events)
         events = without_old_partials(events)
-        while len(self._starts) > 1 and self._starts[1][0] <= state.mark:
-            self._starts.popleft()
         checkpoint = SessionCheckpoint(
-            version=VERSION,
             model=self._context.identity,
-            start=self._starts[0][1],
+            start=self.intake.start_at(state.mark),
             tenant=self.checkpoint.tenant,
             seq=events[-1].seq if events else self.checkpoint.seq,
             command=state.mark,
             state=state,
         )
         lasting = tuple(event.to_json() for event in events if not isinstance(event, Partial))
-        stored = keep or bool(lasting) or self._must_renew()
-        if stored:
+        previous = self.sequence
+        if keep or lasting or self._must_renew():
             await self._store(lasting, checkpoint)
         self.checkpoint = checkpoint
-        await self.report(tuple(event.to_json() for event in events), stored=stored)
+        await self.report(tuple(event.to_json() for event in events), previous=previous)
         if events and isinstance(events[-1], End):
             self.drop()
 
     def _must_renew(self) -> bool:
         """Whether to store a record without events: the log would expire, or another machine may own the session."""
         now_s, within_s = self._loop.time(), self._context.settings.of(ClusterSettings).keep_s / 4
-        return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > RENEW_S
+        return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self.intake.came_s) > RENEW_S
 
     async def _store(self, events: tuple[str, ...], checkpoint: SessionCheckpoint) -> None:
         record = Record(
-            version=VERSION,
             epoch=self.epoch,
             worker=self._context.worker,
             gateway=self.gateway,
-            number=self.number + 1,
             events=events,
             checkpoint=checkpoint,
         )
-        sequence = await self._context.log.store(self.session, record, after=self._at.sequence)
-        self._at = LogPosition(self.epoch, record.number, sequence)
+        self.sequence = await self._context.log.store(self.session, record, after=self.sequence)
         self._stored_s = self._loop.time()
 
-    async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
-        """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
+    async def report(self, events: tuple[str, ...] = (), *, previous: int | None = None, move: str = "") -> None:
+        """Publish to its gateway how far it is, and with `move` that another worker is to take it.
+
+        previous : sequence of the newest record before these events; None: no record holds them
+        """
         update = SessionUpdate(
             session=self.session,
             worker=self._context.worker,
             epoch=self.epoch,
-            number=self.number,
-            stored=stored,
+            previous=self.sequence if previous is None else previous,
+            sequence=self.sequence,
             events=events,
             checkpoint=self.checkpoint,
-            head=self.head,
-            command=self._command,
-            missing=self._missing,
+            head=self.intake.head,
+            command=self.intake.command,
+            missing=self.intake.missing,
             move=move,
         )
         await self._context.bus.publish(f"{GATEWAYS}.{self.gateway}", update)

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.errors import BusyError, FencedError, UnknownSessionError
+from streamer.errors import BusyError, FencedError
 from streamer.events import End, Error, Event, Final, Flushed, Partial, seconds
 from streamer.plugins.cluster.bus import Bus, Reply
 from streamer.plugins.cluster.log import SessionLog
@@ -25,8 +25,6 @@ from streamer.plugins.cluster.messages import (
     OpenSession,
     Record,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
@@ -35,7 +33,6 @@ from streamer.plugins.cluster.messages import (
     decoded,
     unpack_samples,
 )
-from streamer.plugins.cluster.worker_session import LogPosition
 from streamer.session.schedule import ScheduleState
 from streamer.session.state import SessionState
 from tests.wire.support import final, partial, ready
@@ -57,7 +54,8 @@ def texts_of(samples: Float32Array) -> list[str]:
 class FakeSession:
     name: str
     gateway: str
-    at: LogPosition
+    epoch: int
+    sequence: int
     checkpoint: SessionCheckpoint
     head: int
     command: int
@@ -84,6 +82,7 @@ class FakeWorker:
         self.received: dict[str, dict[int, Float32Array]] = {}
         self.done: list[SessionCommand] = []
         self.left: list[str] = []
+        self.moved: list[str] = []
         self.n_fenced = 0
         self._waiting: list[tuple[bytes, Reply]] = []
 
@@ -141,12 +140,10 @@ class FakeWorker:
             match message:
                 case OpenSession():
                     await reply(await self._open(message))
-                case Release():
-                    await reply(self._release(message.session))
-                case Leave() if own is not None and own.at.epoch == message.epoch:
-                    self.left.append(message.session)
+                case Leave() if own is not None and own.epoch == message.epoch:
+                    (self.moved if message.moves else self.left).append(message.session)
                     del self.sessions[message.session]
-                case AudioBlock() | SessionCommand() if own is not None and own.at.epoch == message.epoch:
+                case AudioBlock() | SessionCommand() if own is not None and own.epoch == message.epoch:
                     await self._take(own, message)
         except FencedError:
             self.n_fenced += 1
@@ -160,20 +157,23 @@ class FakeWorker:
         if request.checkpoint.model != self.model:
             return Refused(code="session_state", message="another model")
         last = await self.log.last(request.session)
-        checkpoint, at = request.checkpoint, LogPosition(epoch=1)
+        checkpoint, epoch, previous = request.checkpoint, 1, 0
         if last is not None:
             known = last.record
-            at = LogPosition(known.epoch + 1, known.number, last.sequence)
+            epoch, previous = known.epoch + 1, last.sequence
             if request.epoch < known.epoch:
                 return Refused(code=FencedError.code, message="opened elsewhere since")
             newer = (known.epoch, known.checkpoint.seq) > (request.epoch, checkpoint.seq)
             if newer and known.checkpoint.model == self.model:
                 checkpoint = known.checkpoint
+            if (here := self.sessions.pop(request.session, None)) is not None:
+                checkpoint = here.checkpoint
         needed_from = checkpoint.state.needed_from
         own = FakeSession(
             name=request.session,
             gateway=request.gateway,
-            at=at,
+            epoch=epoch,
+            sequence=previous,
             checkpoint=msgspec.structs.replace(checkpoint, seq=max(checkpoint.seq, request.seen)),
             head=needed_from,
             command=checkpoint.command,
@@ -182,16 +182,10 @@ class FakeWorker:
         )
         await self._store(own, ())
         self.sessions[request.session] = own
-        answer = Opened(epoch=own.at.epoch, checkpoint=own.checkpoint, number=own.at.number)
+        answer = Opened(epoch=own.epoch, checkpoint=own.checkpoint, previous=previous, sequence=own.sequence)
         if last is None:
             await self._say(own, [ready()])
         return answer
-
-    def _release(self, session: str) -> Message:
-        own = self.sessions.pop(session, None)
-        if own is None:
-            return Refused(code=UnknownSessionError.code, message="the session is not here")
-        return Released(epoch=own.at.epoch, number=own.at.number, checkpoint=own.checkpoint)
 
     async def _take(self, own: FakeSession, message: AudioBlock | SessionCommand) -> None:
         if message.position > own.head or message.command > own.command + isinstance(message, SessionCommand):
@@ -250,34 +244,32 @@ class FakeWorker:
         )
         texts = tuple(event.to_json() for event in stamped)
         stored = bool(stamped) and not all(isinstance(event, Partial) for event in stamped)
+        previous = own.sequence
         if stored:
             await self._store(own, texts)
-        await self._report(own, texts, stored=stored)
+        await self._report(own, texts, previous=previous)
         if stamped and isinstance(stamped[-1], End):
             self.sessions.pop(own.name, None)
 
     async def _store(self, own: FakeSession, events: tuple[str, ...]) -> None:
         record = Record(
-            version=VERSION,
-            epoch=own.at.epoch,
+            epoch=own.epoch,
             worker=self.name,
             gateway=own.gateway,
-            number=own.at.number + 1,
             events=events,
             checkpoint=own.checkpoint,
         )
-        sequence = await self.log.store(own.name, record, after=own.at.sequence)
-        own.at = LogPosition(record.epoch, record.number, sequence)
+        own.sequence = await self.log.store(own.name, record, after=own.sequence)
 
     async def _report(
-        self, own: FakeSession, events: tuple[str, ...] = (), *, stored: bool = False, move: str = ""
+        self, own: FakeSession, events: tuple[str, ...] = (), *, previous: int | None = None, move: str = ""
     ) -> None:
         update = SessionUpdate(
             session=own.name,
             worker=self.name,
-            epoch=own.at.epoch,
-            number=own.at.number,
-            stored=stored,
+            epoch=own.epoch,
+            previous=own.sequence if previous is None else previous,
+            sequence=own.sequence,
             events=events,
             checkpoint=own.checkpoint,
             head=own.head,

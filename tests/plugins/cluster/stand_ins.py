@@ -22,16 +22,14 @@ from streamer.plugins.cluster.bus import Bus, Handler
 from streamer.plugins.cluster.log import SessionLog, Stored
 from streamer.plugins.cluster.messages import (
     GATEWAYS,
-    VERSION,
     WORKERS,
     AudioBlock,
+    Leave,
     Message,
     Opened,
     OpenSession,
     Record,
     Refused,
-    Release,
-    Released,
     SessionCheckpoint,
     SessionCommand,
     SessionUpdate,
@@ -193,9 +191,7 @@ class Gateway:
         self.worker, self.epoch = "", 0
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
-        self.checkpoint = SessionCheckpoint(
-            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState()
-        )
+        self.checkpoint = SessionCheckpoint(model=model, start=StreamStart(), seq=0, command=0, state=SessionState())
 
     async def listen(self) -> None:
         await self.bus.subscribe(f"{GATEWAYS}.{self.name}", self._on_update)
@@ -223,8 +219,11 @@ class Gateway:
         return answer
 
     async def opened(self, worker: str, *, must: bool = False) -> Opened:
-        answer = await self.open(worker, must=must)
-        assert isinstance(answer, Opened)
+        for _ in range(100):  # what its worker stores until it is told that it has lost the session comes first
+            answer = await self.open(worker, must=must)
+            if not (isinstance(answer, Refused) and answer.code == FencedError.code):
+                break
+        assert isinstance(answer, Opened), answer
         return answer
 
     async def refused(self, worker: str, *, must: bool = False) -> Refused:
@@ -232,18 +231,11 @@ class Gateway:
         assert isinstance(answer, Refused)
         return answer
 
-    async def release(self) -> Released | Refused:
-        answer: Released | Refused = await self.bus.request(
-            f"{WORKERS}.{self.worker}",
-            Release(session=self.session, gateway=self.name),
-            Released | Refused,
-            timeout_s=WAIT_S,
-        )
-        if isinstance(answer, Released):
-            assert answer.checkpoint.seq >= self.checkpoint.seq
-            self.checkpoint = answer.checkpoint
-            await self._fill_in()
-        return answer
+    async def release(self) -> None:
+        """Have its worker let go of it, for the one that is asked next."""
+        leave = Leave(session=self.session, epoch=self.epoch, moves=True)
+        await self.bus.publish(f"{WORKERS}.{self.worker}", leave)
+        self.opening = True
 
     async def write(self, samples: Float32Array) -> None:
         position, command = len(self.audio), len(self.commands)

@@ -15,7 +15,7 @@ from typing import Any
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import VERSION, Record, SessionCheckpoint
+from streamer.plugins.cluster.messages import Record, SessionCheckpoint
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.native import StreamStart
@@ -137,18 +137,14 @@ async def log_on(*urls: str, name: str = "machine", **others: Any) -> AsyncItera
 
 
 def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> SessionCheckpoint:
-    return SessionCheckpoint(
-        version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState()
-    )
+    return SessionCheckpoint(model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState())
 
 
 def record(number: int = 1, *, epoch: int = 1, worker: str = "w1", events: Sequence[str] = ()) -> Record:
     return Record(
-        version=VERSION,
         epoch=epoch,
         worker=worker,
         gateway="g1",
-        number=number,
         events=tuple(events),
         checkpoint=checkpoint(number),
     )

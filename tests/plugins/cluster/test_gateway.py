@@ -21,7 +21,6 @@ from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import (
     ALIVE_WORKERS,
     GATEWAYS,
-    VERSION,
     AudioBlock,
     Message,
     OpenSession,
@@ -55,8 +54,9 @@ class Lossy(Bus):
 class Client:
     """A client's stream: its audio, and the events that it has received."""
 
-    def __init__(self, stream: ClientStream, n_samples: int, said: int = 0) -> None:
+    def __init__(self, streams: "Gateway", stream: ClientStream, n_samples: int, said: int = 0) -> None:
         self.stream = stream
+        self.session = streams.backend._sessions[stream.feed.session]
         self.name = stream.feed.session
         self.data, self.samples = speech(n_samples)
         self.said = said
@@ -71,7 +71,7 @@ class Client:
 
     async def processed(self) -> None:
         """Wait until a worker has processed what was sent."""
-        await until(lambda: self.stream.session.checkpoint.state.received >= self.said)  # type: ignore[attr-defined]
+        await until(lambda: self.session.checkpoint.state.received >= self.said)
 
     async def finish(self, before: tuple[Event, ...] = ()) -> None:
         """End, and hold that each piece of the audio has its text once, in order, with the events before."""
@@ -122,7 +122,8 @@ class Places:
 
     async def client(self, n_samples: int, streams: Gateway | None = None) -> Client:
         """Open a stream, by default at a gateway of its own."""
-        return Client(await (streams or await self.gateway()).open(StreamStart()), n_samples)
+        streams = streams or await self.gateway()
+        return Client(streams, await streams.open(StreamStart()), n_samples)
 
     async def owner(self, client: Client, but: FakeWorker | None = None) -> FakeWorker:
         """Wait until a worker, other than one, has a session."""
@@ -181,7 +182,7 @@ async def test_if_one_worker_refuses_the_next_is_asked_and_the_last_refusal_rais
     full, free = await places.worker("full"), await places.worker("free")
     full.refusal = "busy"
     streams = await places.gateway()
-    await until(lambda: len(streams.backend.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     for _ in range(4):
         await streams.open(StreamStart())
     assert (len(full.sessions), len(free.sessions), streams.backend.alive.sessions) == (0, 4, 4)
@@ -211,6 +212,29 @@ async def test_nothing_is_lost_with_a_worker(places: Places) -> None:
     assert streams.backend.alive.counters == {"moves_lost": 1.0}
 
 
+async def test_a_worker_whose_process_has_ended_is_left_before_its_silence_is_long(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.plugins.cluster.placement.LOST_S", 600.0)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.SILENT_S", 600.0)
+    await places.worker("w1")
+    await places.worker("w2")
+    client = await places.client(16_000)
+    first = await places.owner(client)
+    await client.speak(8000)
+    first.kill()
+    await first.bus.close()
+    await client.speak(12_000)  # NATS answers that there is no subscriber
+    await places.owner(client, but=first)
+    await client.finish()
+
+
+async def test_gateways_see_each_other(places: Places) -> None:
+    gateways = [await places.gateway(name) for name in ("g1", "g2")]
+    for gateway in gateways:
+        await until(lambda gateway=gateway: len(gateway.backend.neighbours.gateways()) == 2)  # type: ignore[misc]
+
+
 async def test_a_worker_that_was_stopped_and_comes_back_doubles_nothing(places: Places) -> None:
     await places.worker("w1")
     await places.worker("w2")
@@ -231,7 +255,7 @@ async def test_a_worker_that_was_asked_before_it_stopped_takes_nothing_when_it_c
     client = await places.client(16_000, streams)
     await client.speak(4000)
     second = await places.worker("w2")
-    await until(lambda: len(streams.backend.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     second.stopped = True
     await first.ask_to_move(client.name, "load")
     await until(lambda: bool(second._waiting))
@@ -248,7 +272,7 @@ async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: st
     await places.worker("w1")
     await places.worker("w2")
     streams = await places.gateway()
-    await until(lambda: len(streams.backend.workers()) == 2)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 2)
     client = await places.client(16_000, streams)
     first = await places.owner(client)
     await client.speak(8050)
@@ -257,6 +281,7 @@ async def test_a_session_moves_if_its_worker_asks_for_it(places: Places, why: st
     second = await places.owner(client, but=first)
     await client.finish()
     assert first.sessions == second.sessions == {}
+    assert first.moved == [client.name] or first.n_fenced == 1
     assert places.stalls == [why]
 
 
@@ -282,8 +307,8 @@ async def test_a_full_worker_takes_over_what_no_other_has_room_for(places: Place
 
 
 async def test_a_slow_worker_is_left(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.gateway_session.STUCK_S", 0.5)
-    monkeypatch.setattr("streamer.plugins.cluster.gateway_session.SLOW_SAMPLES", 8000)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.STUCK_S", 0.5)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.SLOW_SAMPLES", 8000)
     await places.worker("w1")
     await places.worker("w2")
     client = await places.client(20_000)
@@ -298,7 +323,7 @@ async def test_a_slow_worker_is_left(places: Places, monkeypatch: pytest.MonkeyP
 async def test_a_worker_that_forgot_a_session_is_given_it_again(
     places: Places, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.gateway_session.SILENT_S", 0.8)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.SILENT_S", 0.8)
     worker = await places.worker()
     client = await places.client(8000)
     await client.speak(4000)
@@ -322,7 +347,7 @@ async def test_lost_messages_are_made_good(places: Places, kind: type[Message]) 
     await until(lambda: not worker.sessions)
     bus.lose = lambda message: False  # type: ignore[attr-defined]
     if kind is SessionUpdate:  # `end` may be among those lost
-        await client.stream.session._read_log(client.stream.feed.last_seq)  # type: ignore[attr-defined]
+        await client.session.read_log(client.stream.feed.last_seq)
     await finishing
 
 
@@ -351,7 +376,7 @@ async def test_a_session_whose_client_has_left_ends(places: Places) -> None:
 async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_owner(places: Places) -> None:
     worker = await places.worker()
     streams = await places.gateway()
-    await until(lambda: len(streams.backend.workers()) == 1)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 1)
     worker.stopped = True
     opening = asyncio.create_task(streams.open(StreamStart()))
     await until(lambda: bool(worker._waiting))
@@ -360,11 +385,9 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     with pytest.raises(asyncio.CancelledError):
         await opening
     # An update of a former owner does not count for the session as a whole.
-    checkpoint = SessionCheckpoint(
-        version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=SessionState()
-    )
+    checkpoint = SessionCheckpoint(model="", start=StreamStart(), seq=0, command=0, state=SessionState())
     old = SessionUpdate(
-        session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
+        session=name, worker="w0", epoch=0, previous=0, sequence=0, events=(), checkpoint=checkpoint, head=0, command=0
     )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
     await asyncio.sleep(0.2)
@@ -375,7 +398,7 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
 async def test_a_session_is_resumed_with_the_token_that_began_it_and_with_no_other(places: Places) -> None:
     await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    client = Client(await g1.open(StreamStart(), tenant="anna"), 8000)
+    client = Client(g1, await g1.open(StreamStart(), tenant="anna"), 8000)
     await client.speak()
     await client.processed()
     g1.keep(client.stream)
@@ -396,7 +419,7 @@ async def test_a_client_continues_at_another_gateway(places: Places, lost: str) 
     await places.worker("w1")
     await places.worker("w2")
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    client = Client(await g1.open(StreamStart(), tenant="anna"), 32_000)
+    client = Client(g1, await g1.open(StreamStart(), tenant="anna"), 32_000)
     first = await places.owner(client)
     await client.stream.command("pause")
     await client.stream.command("resume")
@@ -415,7 +438,7 @@ async def test_a_client_continues_at_another_gateway(places: Places, lost: str) 
     assert stream.options == client.stream.options
     position = stream.go_on()
     assert position == 16_000  # where the open segment begins
-    again = Client(stream, 32_000, said=position)
+    again = Client(g2, stream, 32_000, said=position)
     await again.finish(before)
     assert min(event.seq for event in again.events) > seen  # what the client has is not read again
     whats = [do.what for worker in places.workers.values() for do in worker.done]
@@ -433,7 +456,7 @@ async def test_a_command_that_took_effect_is_not_repeated_with_its_audio(places:
     await g1.backend.close()
     stream = await g2.resume(client.name, after=client.stream.feed.last_seq)
     assert stream.go_on() == 1600
-    again = Client(stream, 3000, said=1600)
+    again = Client(g2, stream, 3000, said=1600)
     await again.speak(2000)
     await stream.command("flush")
     await again.speak()
@@ -455,7 +478,7 @@ async def test_a_client_that_does_not_send_audio_again_comes_to_an_end(places: P
 
 
 async def test_a_session_that_went_elsewhere_is_lost_here(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.gateway_session.SILENT_S", 0.8)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.SILENT_S", 0.8)
     await places.worker()
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
     client = await places.client(8000, g1)
@@ -467,7 +490,7 @@ async def test_a_session_that_went_elsewhere_is_lost_here(places: Places, monkey
     assert isinstance(lost, Error)
     assert (lost.code, lost.fatal) == (UnknownSessionError.code, True)
     assert g1.backend.alive.sessions == 0
-    await Client(stream, 8000, said=stream.go_on()).finish()
+    await Client(g2, stream, 8000, said=stream.go_on()).finish()
 
 
 async def test_a_client_that_comes_back_for_the_last_words_gets_them(places: Places) -> None:
@@ -478,7 +501,7 @@ async def test_a_client_that_comes_back_for_the_last_words_gets_them(places: Pla
     await g1.backend.close()
     stream = await g2.resume(client.name, after=0)
     assert stream.complete
-    await Client(stream, 4000, said=4000).finish()
+    await Client(g2, stream, 4000, said=4000).finish()
 
 
 async def test_unknown_and_malformed_sessions_are_refused(places: Places) -> None:
@@ -503,12 +526,13 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     frame_bytes = channels * (4 if format == "f32le" else 2)
     expected = PcmDecoder(format, rate, channels).decode(data)
 
-    def at(stream: ClientStream, position: int) -> bool:
-        return stream.session.checkpoint.state.received >= position  # type: ignore[attr-defined, no-any-return]
+    def at(streams: Gateway, position: int) -> bool:
+        (session,) = streams.backend._sessions.values()
+        return session.checkpoint.state.received >= position
 
     stream = await g1.open(StreamStart(format=format, sample_rate=rate, channels=channels))
     await stream.write(data[: 2 * rate * frame_bytes])
-    await until(lambda: at(stream, 30_000))
+    await until(lambda: at(g1, 30_000))
     await g1.backend.close()
     again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
     frame = again.go_on()
@@ -516,7 +540,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     assert 0 < frame * 16_000 / rate <= needed_from
     worker.received.clear()
     await again.write(data[frame * frame_bytes :])
-    await until(lambda: at(again, len(expected) - 1600))
+    await until(lambda: at(g2, len(expected) - 1600))
     (pieces,) = worker.received.values()
     assert min(pieces) == needed_from
     found = np.concatenate([pieces[position] for position in sorted(pieces)])
@@ -527,7 +551,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
 async def test_slots_are_those_of_one_gateway_and_taken_while_sessions_are_opened(places: Places) -> None:
     await places.worker()
     streams = await places.gateway(max_streams=2, resume_s=30.0)
-    await until(lambda: len(streams.backend.workers()) == 1)
+    await until(lambda: len(streams.backend.neighbours.workers()) == 1)
     opened = await asyncio.gather(*(streams.open(StreamStart()) for _ in range(5)), return_exceptions=True)
     refused = [each for each in opened if isinstance(each, BusyError)]
     assert len(refused) == 3
@@ -571,7 +595,7 @@ async def test_no_session_moves_while_this_gateway_is_cut_off_and_all_continue_w
     await client.speak(12_000)
     await asyncio.sleep(2.5)
     nats_server.start()
-    await until(lambda: streams.backend._bus.connected and len(streams.backend.workers()) == 2)
+    await until(lambda: streams.backend._bus.connected and len(streams.backend.neighbours.workers()) == 2)
     await client.finish()
     assert streams.backend.alive.counters == {}
     assert owner.done[-1].what == "end"
@@ -623,7 +647,7 @@ async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, mo
 
     worker.bus.lose = lose  # type: ignore[attr-defined]
     await client.speak(31_000)
-    await until(lambda: any(isinstance(message, SessionUpdate) and message.stored for message in lost))
+    await until(lambda: any(isinstance(each, SessionUpdate) and each.previous < each.sequence for each in lost))
     worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
     await client.finish()
     assert 0 < len(read) < 10
@@ -655,7 +679,7 @@ async def test_a_client_that_is_refused_finds_its_session_when_it_tries_again(
 
 
 async def test_workers_that_come_and_go_are_logged(places: Places, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", "streamer.plugins.cluster.gateway")
+    caplog.set_level("INFO", "streamer.plugins.cluster.neighbours")
     first, second = await places.worker("w1"), await places.worker("w2")
     await places.gateway()
     await until(lambda: "worker w2 joins, with nano.en 1" in caplog.messages)
@@ -674,7 +698,7 @@ async def test_workers_that_come_and_go_are_logged(places: Places, caplog: pytes
 async def test_a_client_is_warned_once_when_no_worker_serves_it(
     places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.gateway_session.WAIT_S", 1.5)
+    monkeypatch.setattr("streamer.plugins.cluster.progress.WAIT_S", 1.5)
     caplog.set_level("INFO", "streamer.plugins.cluster.gateway_session")
     first = await places.worker("w1")
     client = await places.client(16_000)

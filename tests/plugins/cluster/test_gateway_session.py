@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamer.audio.pcm import PcmDecoder
-from streamer.plugins.cluster.gateway_session import first_frame
+from streamer.plugins.cluster.replay import first_frame
 from streamer.protocols.native import StreamStart
 
 

@@ -13,9 +13,20 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.errors import AudioFileError, ClusterError, ConfigError, InferenceError, UnknownModelError
 from streamer.events import Final
+from streamer.plugins.cluster import job as job_module
 from streamer.plugins.cluster import jobs, work
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.jobs import Jobs, Submitted
+from streamer.plugins.cluster.job import (
+    JOBS,
+    SUBMITTERS,
+    FreeSlot,
+    JobAnswer,
+    JobReport,
+    JobSettings,
+    RecordingJob,
+    Submitted,
+)
+from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import VERSION, Message, Refused, WorkerAlive
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
@@ -35,14 +46,16 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait less than on a real network."""
     for name, seconds in (("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
         monkeypatch.setattr(work, name, seconds)
-    for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1), ("CHECK_S", 0.2)):
-        monkeypatch.setattr(jobs, name, seconds)
+    monkeypatch.setattr(work, "FREE_S", 0.2)
+    monkeypatch.setattr(jobs, "CHECK_S", 0.2)
+    for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1)):
+        monkeypatch.setattr(job_module, name, seconds)
 
 
 @pytest.fixture
 def mortal(monkeypatch: pytest.MonkeyPatch) -> str:
     """A model whose workers seem dead soon."""
-    monkeypatch.setattr(jobs, "LOST_RUN_S", 1.0)
+    monkeypatch.setattr(job_module, "LOST_RUN_S", 1.0)
     return "mortal 1"
 
 
@@ -141,10 +154,11 @@ class Place:
         read: Callable[[], Iterator[Float32Array]],
         model: str = "",
         jobs: Jobs | None = None,
+        job: RecordingJob = RecordingJob(),  # noqa: B008 - frozen
         **more: Any,  # noqa: ANN401 - passed on
     ) -> Submitted:
         jobs = jobs or self.jobs
-        return jobs.submit(name, read, jobs.find(model), **more)
+        return jobs.submit(name, read, jobs.find(model), job, **more)
 
 
 @pytest.fixture
@@ -288,12 +302,11 @@ async def test_a_wrong_file_or_option_fails_at_once(place: Place, transcriber: T
         (DecodingSettings(language="de"), "language 'de'"),
         (DecodingSettings(beam_size=9, patience=1.0), "beam_size is 9"),
         (DecodingSettings(grammar="/etc/passwd"), "grammar names a file"),
-        (DecodingSettings(sample_len=-5), "sample_len is -5"),
     ):
         with pytest.raises(ConfigError, match=message):
-            await texts(place.submit("a.wav", silence(1), settings=Settings(decoding=decoding)))
+            await texts(place.submit("a.wav", silence(1), job=RecordingJob(settings=JobSettings(decoding))))
     with pytest.raises(ConfigError, match="beam_size"):
-        await texts(place.submit("a.wav", silence(1), options=RecordingOptions(beam_size=9)))
+        await texts(place.submit("a.wav", silence(1), job=RecordingJob(options=RecordingOptions(beam_size=9))))
     assert transcriber.n_runs == 0
 
 
@@ -336,8 +349,8 @@ async def test_a_job_belongs_to_the_run_that_begins_it_first(place: Place) -> No
     job = place.submit("a.wav", silence(1)).job
     wanted = []
     for run, begins in (("one", False), ("one", True), ("two", True), ("one", False)):
-        report = jobs.JobReport(job=job.number, worker=run, run=run, begins=begins)
-        answer = await place.bus.request(f"{jobs.SUBMITTERS}.{job.submitter}", report, jobs.JobAnswer, timeout_s=WAIT_S)
+        report = JobReport(job=job.number, worker=run, run=run, begins=begins)
+        answer = await place.bus.request(f"{SUBMITTERS}.{job.submitter}", report, JobAnswer, timeout_s=WAIT_S)
         wanted.append(answer.wanted)
     assert wanted == [False, True, False, True]
 
@@ -374,8 +387,11 @@ async def test_a_device_that_is_started_again_keeps_a_recording_waiting_and_not_
 async def test_a_job_that_gets_lost_on_its_way_goes_to_the_next(place: Place, transcriber: Transcriber) -> None:
     await place.worker(most=0)
     submitted = place.submit("a.wav", silence(1))
-    free = jobs.FreeSlot(worker="w9", model="nano.en 1")
-    assert isinstance(await place.bus.request(jobs.JOBS, free, jobs.RecordingJob, timeout_s=WAIT_S), jobs.RecordingJob)
+    free = FreeSlot(worker="w9", model="nano.en 1")
+    assert isinstance(
+        await place.bus.request(JOBS, free, RecordingJob, timeout_s=WAIT_S),
+        RecordingJob,
+    )
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
 
@@ -399,7 +415,7 @@ async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber,
 async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
     place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
+    monkeypatch.setattr(job_module, "LOST_RUN_S", 600.0)  # nothing waits until it seems dead
     go = threading.Event()
     transcriber.between = lambda run: assert_(run > 5 or go.wait(WAIT_S))
     machine = await place.worker("w0", identity="slow 1")
@@ -442,7 +458,7 @@ async def test_a_malformed_job_is_left_out(
         if answers:
             await reply(answers.pop())
 
-    await place.bus.subscribe(jobs.JOBS, answer)
+    await place.bus.subscribe(JOBS, answer)
     await place.worker()
     await until(lambda: not answers)
     assert await texts(place.submit("a.wav", silence(1))) == ["second 0"]

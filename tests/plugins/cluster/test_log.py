@@ -5,13 +5,11 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from nats.js.errors import BadRequestError
 
-from streamer.errors import ClusterError, FencedError, UnknownSessionError
-from streamer.plugins.cluster.log import SessionLog, UnreadableRecordError
-from streamer.plugins.cluster.messages import encoded
+from streamer.errors import ClusterError, ClusterMessageError, FencedError, UnknownSessionError
+from streamer.plugins.cluster.log import SessionLog, log_subject
 from tests.plugins.cluster.support import (
     Line,
     NatsCluster,
@@ -41,9 +39,9 @@ async def test_records_come_back_in_order_and_from_where_asked(nats: str, sessio
         newest = await log.last(session)
         assert newest is not None
         assert (newest.sequence, newest.record.previous) == tuple(sequences[:2:-1])
-        assert (newest.record.number, newest.record.events) == (4, ("e4",))
-        assert [stored.record.number for stored in await log.read(session)] == [1, 2, 3, 4]
-        assert [stored.record.number for stored in await log.read(session, seq=3)] == [4]
+        assert (newest.record.checkpoint.seq, newest.record.events) == (4, ("e4",))
+        assert [stored.record.checkpoint.seq for stored in await log.read(session)] == [1, 2, 3, 4]
+        assert [stored.record.checkpoint.seq for stored in await log.read(session, seq=3)] == [4]
 
 
 async def test_of_writers_that_saw_the_same_record_exactly_one_wins(nats: str, session: str) -> None:
@@ -75,7 +73,7 @@ async def test_a_lost_answer_is_not_taken_for_another_writer(nats: str, session:
         stored = await second.last(session)
         assert stored is not None
         assert await storing == stored.sequence
-        assert [found.record.number for found in await log.read(session)] == [1, 2]
+        assert [found.record.checkpoint.seq for found in await log.read(session)] == [1, 2]
         # The same once more, with the answer lost and another writer behind it, which owns the session.
         line.deaf = True
         storing = asyncio.create_task(log.store(session, record(3), after=stored.sequence))
@@ -103,7 +101,7 @@ async def test_storing_goes_on_when_the_connection_is_back(nats: str, session: s
             line.dead = False
             line.cut()
             after = await storing
-        assert [stored.record.number for stored in await log.read(session)] == [1, 2, 3]
+        assert [stored.record.checkpoint.seq for stored in await log.read(session)] == [1, 2, 3]
     assert len(troubles) == 3
     assert all(trouble.startswith("NATS stores nothing, and is asked again until it does") for trouble in troubles)
 
@@ -138,19 +136,26 @@ async def test_what_can_never_be_stored_is_no_reason_to_try_for_ever(nats: str, 
                 await log.last(name)
 
 
-async def test_records_of_other_versions_can_be_followed_and_fence(nats: str, session: str) -> None:
+async def test_malformed_records_fence_and_are_left_out(nats: str, session: str) -> None:
     async with log_on(nats) as (bus, log):
-        newer = msgspec.structs.replace(record(7, epoch=3), version=99)
-        for data, known in ((encoded(newer), (3, 7)), (b"nonsense", (0, 0)), (b"", (0, 0))):
-            subject = f"streamer.events.{session}"
-            sequence = (await bus.jetstream.publish(subject, data)).seq
-            with pytest.raises(UnreadableRecordError) as raised:
+        for data in (b"nonsense", b""):
+            sequence = (await bus.jetstream.publish(log_subject(session), data)).seq
+            with pytest.raises(ClusterMessageError):
                 await log.last(session)
-            assert (raised.value.sequence, raised.value.epoch, raised.value.number) == (sequence, *known)
             assert await log.read(session) == []
             with pytest.raises(FencedError):
                 await log.store(session, record(2), after=sequence - 1)
         assert await log.store(session, record(8, epoch=4), after=sequence) == sequence + 1
+        assert [stored.record.checkpoint.seq for stored in await log.read(session)] == [8]
+
+
+async def test_records_of_another_version_are_none(nats: str, session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with log_on(nats) as (_bus, log):
+        with monkeypatch.context() as patch:
+            patch.setattr("streamer.plugins.cluster.log.VERSION", 99)
+            await log.store(session, record(1), after=0)
+        assert await log.last(session) is None
+        assert await log.store(session, record(1), after=0)
 
 
 async def test_a_stream_that_is_there_is_taken_as_it_is(nats: str) -> None:
@@ -174,7 +179,7 @@ async def test_where_nats_has_lost_all_the_owner_stores_on(tmp_path: Path, sessi
             after = await log.store(session, record(2), after=after)
             await bus.jetstream.delete_stream("SESSIONS")
             assert await log.store(session, record(3), after=after) == 1
-            assert [stored.record.number for stored in await log.read(session)] == [3]
+            assert [stored.record.checkpoint.seq for stored in await log.read(session)] == [3]
             with pytest.raises(FencedError):
                 await log.store(session, record(4, worker="w2"), after=0)
 
@@ -213,10 +218,10 @@ async def test_of_three_servers_the_one_that_leads_may_die(nats_cluster: NatsClu
         assert sum(isinstance(outcome, FencedError) for outcome in outcomes) == 5
         assert len({outcome for outcome in outcomes if isinstance(outcome, int)}) == 1
         for log in logs:
-            assert [stored.record.number for stored in await log.read(session)] == [1, 2]
+            assert [stored.record.checkpoint.seq for stored in await log.read(session)] == [1, 2]
 
 
 async def _number(log: SessionLog, session: str, number: int) -> bool:
     """Whether this is the number of a session's last record."""
     stored = await log.last(session)
-    return stored is not None and stored.record.number == number
+    return stored is not None and stored.record.checkpoint.seq == number

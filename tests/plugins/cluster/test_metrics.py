@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 from streamer.plugins.cluster.messages import VERSION, GatewayAlive, WorkerAlive
 from streamer.plugins.cluster.metrics import MAX_MACHINES, demand, register_cluster
+from streamer.plugins.cluster.neighbours import Neighbours
 from tests.daemon import REPOSITORY
 
 
@@ -17,7 +18,7 @@ def worker(name: str = "w", *, load: float = 0.45, capacity: int = 10, **more: o
 
 
 @dataclass
-class FakeView:
+class FakeView(Neighbours):
     all_workers: list[WorkerAlive] = field(default_factory=list)
     all_gateways: list[GatewayAlive] = field(default_factory=list)
 
@@ -72,8 +73,8 @@ def test_machines_are_counted_by_state_and_what_is_at_work_as_sums() -> None:
         worker("d", failing="no device"),
     ]
     page.view.all_gateways = [
-        GatewayAlive(gateway="g", version=VERSION, sessions=5),
-        GatewayAlive(gateway="h", version=VERSION, sessions=1, draining=True),
+        GatewayAlive(gateway="g", sessions=5),
+        GatewayAlive(gateway="h", sessions=1, draining=True),
     ]
     states = {state: page.value("workers", state=state) for state in ("ready", "full", "draining", "failing")}
     assert states == {"ready": 1, "full": 1, "draining": 1, "failing": 1}
@@ -94,7 +95,7 @@ def test_counters_go_on_rising_when_a_machine_leaves_or_begins_anew() -> None:
 def test_moves_are_counted_by_reason() -> None:
     page = Page()
     page.view.all_gateways = [
-        GatewayAlive(gateway=name, version=VERSION, counters={"moves_lost": 2.0, "moves_drain": 1.0}) for name in "gh"
+        GatewayAlive(gateway=name, counters={"moves_lost": 2.0, "moves_drain": 1.0}) for name in "gh"
     ]
     moves = {reason: page.value("moves_total", reason=reason) for reason in ("lost", "drain", "load")}
     assert moves == {"lost": 4, "drain": 2, "load": 0}
@@ -118,9 +119,7 @@ def test_nothing_that_machines_say_becomes_a_label_or_a_wrong_number() -> None:
         worker(strange, load=math.nan, capacity=-3, sessions=-1, failing=strange, counters={strange: 1.0}),
         worker("w", load=math.inf, counters={"fenced": math.nan, "audio_s": -1.0}),
     ]
-    page.view.all_gateways = [
-        GatewayAlive(gateway=strange, version=VERSION, sessions=-5, counters={f"moves_{strange}": 1.0})
-    ]
+    page.view.all_gateways = [GatewayAlive(gateway=strange, sessions=-5, counters={f"moves_{strange}": 1.0})]
     text = generate_latest(page.registry)
     assert b"HELP y" not in text
     assert text.count(b"\n") == before

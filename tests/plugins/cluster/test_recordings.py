@@ -16,7 +16,8 @@ from streamer.errors import AudioFileError, ClusterError, ConfigError, StoppingE
 from streamer.offline import transcribe
 from streamer.plugins.cluster import batch
 from streamer.plugins.cluster.bus import Bus
-from streamer.plugins.cluster.jobs import JOBS, FreeSlot, Jobs, RecordingJob, Submitted
+from streamer.plugins.cluster.job import JOBS, FreeSlot, RecordingJob, Submitted
+from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
 from streamer.plugins.cluster.recordings import ClusterRecordings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs

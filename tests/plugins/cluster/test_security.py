@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 
 from streamer.errors import ClusterError
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.jobs import JOBS, SUBMITTERS
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS
 from streamer.plugins.cluster.log import SessionLog
 from streamer.plugins.cluster.messages import Leave, Refused, decoded
 from tests.daemon import REPOSITORY, free_port
@@ -139,7 +139,7 @@ async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.L
         assert info.config.num_replicas == 3
         after = await logs[1].store("s1", record(1), after=0)
         await logs[1].store("s1", record(2), after=after)
-        assert [stored.record.number for stored in await logs[0].read("s1")] == [1, 2]
+        assert [stored.record.checkpoint.seq for stored in await logs[0].read("s1")] == [1, 2]
         await worker.subscribe("streamer.worker.w1", note)
         await gateway.subscribe("streamer.gateway.g1", note)
         for bus in (gateway, worker):
@@ -181,7 +181,7 @@ async def test_recordings_pass_from_who_submits_them_to_workers_and_back(
 
             async def answered(subject: str = subject) -> bool:
                 try:
-                    return await worker.request(subject, leave, Refused, timeout_s=5) == busy
+                    return bool(await worker.request(subject, leave, Refused, timeout_s=5) == busy)
                 except ClusterError:  # servers exchange subscriptions a moment later
                     return False
 
