@@ -82,7 +82,7 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
     if not model.from_cache:
         console.print("Not all graphs were in the cache: the next load takes less time.", highlight=False)
     if json_path is not None:
-        told = {
+        report = {
             **_facts(model),
             "sessions": capacity,
             "language": languages(runs),
@@ -92,7 +92,7 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
             ],
         }
         with opened(json_path, "--json") as stream:
-            stream.write(msgspec.json.encode(told).decode() + "\n")
+            stream.write(msgspec.json.encode(report).decode() + "\n")
     return 0
 
 

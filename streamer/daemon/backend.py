@@ -54,7 +54,7 @@ class Session(ABC):
 
     @abstractmethod
     def write(self, samples: Float32Array) -> None:
-        """Take audio, 16 kHz mono, shape (n,), no more than there is room for."""
+        """Take audio, 16 kHz mono, shape (n,), as many as there is room for."""
 
     @abstractmethod
     def command(self, command: Command) -> None:
@@ -90,7 +90,7 @@ class Backend(ABC):
 
     @abstractmethod
     async def open(self, name: str, start: StreamStart, *, tenant: str) -> Session:
-        """Begin a session with a name that nobody can guess.
+        """Begin a session with a name that cannot be guessed.
 
         Raises BusyError if there is no room now, UsageError if the options cannot be followed.
         """
@@ -174,4 +174,4 @@ class RecordingQueue(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End all transcriptions with StoppingError, and open no more."""
+        """End all transcriptions with StoppingError; later ones raise it, too."""

@@ -186,7 +186,7 @@ class ClusterBackend(Backend):
         return outbox
 
     async def _last(self, name: str) -> Stored | None:
-        """Return the newest record of a session, None if there is none. Raises BusyError."""
+        """Return the newest record of a session, or None. Raises BusyError."""
         try:
             return await self._log.last(name)
         except ClusterMessageError:
