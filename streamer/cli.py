@@ -9,6 +9,7 @@ import difflib
 import errno
 import inspect
 import io
+import logging
 import os
 import re
 import sys
@@ -19,13 +20,15 @@ from typing import Any, NoReturn
 
 from streamer import log
 from streamer.commands.invocation import Invocation
-from streamer.commands.table import GROUPS, Subcommand, commands
+from streamer.commands.table import COMMANDS, GROUPS, Subcommand, commands
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import StreamerError
-from streamer.outside import escaped
+from streamer.outside import escaped, one_line
 from streamer.settings.flags import add_decoding_flags, add_flags
 from streamer.settings.registry import SETTINGS
 from streamer.version import __version__
+
+logger = logging.getLogger(__name__)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -120,7 +123,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"streamer {__version__}")
     _add_debug(parser, default=False)
     groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    for command in commands():
+    for command in filter(_can_be_parsed, commands()):
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
             made = groups[""].add_parser(
@@ -135,6 +138,20 @@ def make_parser() -> _Parser:
         made.add_argument("--config", type=Path, metavar="FILE", help="configuration file")
         _add_arguments(made, command)
     return parser
+
+
+def _can_be_parsed(command: Subcommand) -> bool:
+    """Return whether a command's arguments are ours or can be added; those of a plug-in may be anything."""
+    if command in COMMANDS:
+        return True
+    try:
+        _add_arguments(_Parser(), command)
+    except Exception as error:  # noqa: BLE001 - it costs itself, and nothing else
+        logger.warning(
+            "the plug-in's command %s is left out: %s %s", command.name, type(error).__name__, one_line(error)
+        )
+        return False
+    return " " not in command.name
 
 
 def _sentence(summary: str) -> str:
@@ -153,9 +170,13 @@ def _add_arguments(parser: _Parser, command: Subcommand) -> None:
             add_flags(parser, flag)
         else:
             parser.add_argument(*flag.names, **flag.how)
-    add_flags(parser, *(name for name, setting in SETTINGS.items() if command.name in setting.commands))
     if command.decoding != "none":
         add_decoding_flags(parser, streaming=command.decoding == "live")
+    for name in (name for name, setting in SETTINGS.items() if command.name in setting.commands):
+        try:
+            add_flags(parser, name)
+        except argparse.ArgumentError as error:
+            logger.warning("a plug-in's %s has no flag of `streamer %s`: %s", name, command.name, one_line(error))
 
 
 def _failed(message: str, exit_code: int, *, debug: bool) -> int:

@@ -13,7 +13,6 @@ from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.backend import Session, ignore
-from streamer.engine.eventlog import EventLog
 from streamer.errors import IdleError
 from streamer.events import End, Error, Event
 from streamer.protocols.native import Command, StreamStart
@@ -34,6 +33,7 @@ class ClientStream:
     def __init__(self, session: Session, pcm: PcmDecoder, tenant: str) -> None:
         """Pass a client's audio, decoded by `pcm`, to a session. `tenant` is the name of the client's token."""
         self.session = session
+        self.feed = session.feed
         self.tenant = tenant
         self._pcm = pcm
         pcm.frames_decoded = session.n_frames
@@ -57,11 +57,6 @@ class ClientStream:
         if self.feed.closed:  # the client comes back for the last events
             self.complete = True
             self._ended.set()
-
-    @property
-    def feed(self) -> EventLog:
-        """The session's events, `ready` first."""
-        return self.session.feed
 
     @property
     def options(self) -> StreamStart:
@@ -96,14 +91,14 @@ class ClientStream:
 
     async def finish(self) -> None:
         """End the audio; return when everything final, and `end`, was published."""
-        self._complete_audio()
+        self._put("finish")
         await self._ended.wait()
 
     def expire(self, message: str) -> None:
         """Publish why further audio is ignored, make what was said final, and end the session."""
         self.expired = True
         self.session.report(Error(code=IdleError.code, message=message, fatal=True))
-        self._complete_audio()
+        self._put("finish")
 
     def go_on(self) -> int:
         """Expect whole samples again; return how many of each channel were taken in, at the client's own rate.
@@ -128,13 +123,10 @@ class ClientStream:
         self.session.on_room = self.session.on_lost = ignore
         self.feed.close()
 
-    def _complete_audio(self) -> None:
-        self._put("finish")
-        self.complete = True
-
     def _put(self, item: memoryview | Command | StreamStart | Literal["finish"]) -> None:
         if self.complete:
             return
+        self.complete = item == "finish"
         self._waiting.append(item)
         self._idle.clear()
         self._pass_on()
@@ -157,11 +149,15 @@ class ClientStream:
         self._idle.set()
 
     def _pass_one(self, item: memoryview | Float32Array | Command | StreamStart | Literal["finish", "end"]) -> None:
+        """Pass the next item to the session; of audio half a second, and the rest stays waiting."""
         match item:
-            case memoryview():
-                self._write(self._decode(item))
-            case np.ndarray():
-                self._write(item)
+            case memoryview() | np.ndarray():
+                samples = self._decode(item) if isinstance(item, memoryview) else item
+                piece, rest = samples[:MAX_WRITE_SAMPLES], samples[MAX_WRITE_SAMPLES:]
+                if len(rest):
+                    self._waiting.appendleft(rest)
+                if len(piece):
+                    self.session.write(piece)
             case StreamStart():
                 self.session.change(item)
             case "finish":  # the decoder's last samples come first
@@ -171,14 +167,6 @@ class ClientStream:
                 self.session.end()
             case _:
                 self.session.command(item)
-
-    def _write(self, samples: Float32Array) -> None:
-        """Write the first of some audio, and leave the rest waiting."""
-        piece, rest = samples[:MAX_WRITE_SAMPLES], samples[MAX_WRITE_SAMPLES:]
-        if len(rest):
-            self._waiting.appendleft(rest)
-        if len(piece):
-            self.session.write(piece)
 
     def _decode(self, data: memoryview) -> Float32Array:
         """Decode the first of some bytes, and leave the rest waiting. Returns audio, shape (n,)."""

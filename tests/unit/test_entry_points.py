@@ -77,6 +77,29 @@ def test_what_a_plugin_names_has_to_be_what_the_group_takes(tmp_path: Path) -> N
     assert "is not what streamer.commands takes" in helped.stderr
 
 
+def test_a_plugin_whose_flags_cannot_be_added_costs_these_flags(tmp_path: Path) -> None:
+    other = """
+import msgspec
+from streamer.commands.table import Subcommand, argument
+from streamer.settings.setting import section, setting
+
+@section
+class Theirs(msgspec.Struct, frozen=True, kw_only=True):
+    '''Theirs.'''
+    level: int = setting(1, "theirs", flag="--port", commands=("run",))
+
+UNKNOWN = Subcommand("unknown", "theirs", "other:show", ("nothing.known",))
+TWICE = Subcommand("twice", "theirs", "other:show", (argument("--config"), argument("--config")))
+"""
+    points = "[streamer.commands]\nunknown = other:UNKNOWN\ntwice = other:TWICE\n"
+    points += "[streamer.settings]\ntheirs = other:Theirs\n"
+    helped = run(installed(tmp_path, points, other=other), "run", "--help")
+    assert (helped.exit_code, helped.stdout.count("\n  --port ")) == (0, 1), helped.stderr
+    assert len(helped.stderr.splitlines()) == 3
+    assert "the plug-in's command unknown is left out: KeyError 'nothing.known'" in helped.stderr
+    assert "theirs.level has no flag of `streamer run`" in helped.stderr
+
+
 def test_no_plugin_takes_the_place_of_a_command_a_setting_or_an_address_of_ours(tmp_path: Path) -> None:
     other = """
 import msgspec

@@ -40,7 +40,7 @@ BUDGETS = {
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
     "settings": (1335, 900),
-    "modules": (2588, 1750),
+    "modules": (2609, 1750),
 }
 
 # The same of tests, by folders.
@@ -100,7 +100,6 @@ MANY_PARAMETERS = {
 LARGE_CLASSES = {
     "streamer.app.Daemon": (11, 18),
     "streamer.audio.sources.container.AudioTrack": (14, 27),
-    "streamer.daemon.streams.ClientStream": (23, 10),
     "streamer.engine.engine.Engine": (25, 19),
     "streamer.engine.eventlog.EventLog": (16, 17),
     "streamer.engine.runner.SessionRunner": (43, 20),

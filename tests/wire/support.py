@@ -20,7 +20,7 @@ from streamer.daemon.own_input import OwnInput
 from streamer.engine.eventlog import EventLog
 from streamer.engine.runner import SessionRunner
 from streamer.errors import UnknownSessionError
-from streamer.events import Error, Event, Final, Partial, Word, from_json
+from streamer.events import Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.context import Services
 from streamer.server.front import Server
@@ -75,7 +75,7 @@ class RecordingStream:
     def __init__(self, start: StreamStart) -> None:
         self.start = start
         self.log = opened_log(SESSION)
-        self.session = SimpleNamespace(outlives=False, report=lambda error: self.report(error))
+        self.session = SimpleNamespace(outlives=False, report=self.log.append)
         self.options: SessionOptions = start
         self.complete = False
         self.audio = bytearray()
@@ -122,9 +122,6 @@ class RecordingStream:
         self.log.append(final(1, f"{len(self.audio)} bytes"))
         self.log.close()
         self.finished.set()
-
-    def report(self, error: Error) -> None:
-        self.log.append(error)
 
     def go_on(self) -> int:
         return len(self.audio) // 2

@@ -99,7 +99,7 @@ async def test_a_daemon_that_was_restarted_is_given_the_rest() -> None:
 
 async def test_what_a_stopping_daemon_has_heard_is_not_read_out_of_its_sentence() -> None:
     def prepare(opened: RecordingStream) -> None:
-        opened.report = lambda error: opened.log.append(  # type: ignore[method-assign,assignment]
+        opened.session.report = lambda error: opened.log.append(
             msgspec.structs.replace(error, message="stopping in 5 s")
         )
 

@@ -174,7 +174,7 @@ async def test_a_failure_of_the_daemon_closes_1011(failure: Exception, code: str
 @pytest.mark.parametrize(("code", "close"), [("device", (1011, "device")), ("idle", (1008, "idle"))])
 async def test_a_session_that_ends_by_itself_closes_the_connection(code: str, close: tuple[int, str]) -> None:
     async with serving() as running, running.streaming() as (client, stream):
-        stream.report(Error(code=code, message="it ends", fatal=True))
+        stream.session.report(Error(code=code, message="it ends", fatal=True))
         stream.log.close()
         assert [event.type for event in await events_until(client, "end")] == ["error", "end"]
         assert await closing(client) == close

@@ -194,7 +194,7 @@ async def test_a_daemon_that_forgot_the_session_begins_another_behind_the_last_f
 
 async def test_a_daemon_that_stops_is_given_the_rest_when_it_is_back() -> None:
     def prepare(opened: RecordingStream) -> None:  # the number of samples is not parsed from the message
-        opened.report = lambda error: opened.log.append(  # type: ignore[method-assign,assignment]
+        opened.session.report = lambda error: opened.log.append(
             msgspec.structs.replace(error, message="stopping in 5 s")
         )
 
@@ -309,7 +309,7 @@ async def test_a_stream_that_fails_yields_the_error_and_raises_it() -> None:
         assert isinstance(await within(anext(events)), Ready)
         opened = running.streams.opened[0]
         opened.log.append(final(1, "said"))
-        opened.report(Error(code="idle", message="nothing was sent", fatal=True))
+        opened.session.report(Error(code="idle", message="nothing was sent", fatal=True))
         opened.log.close()
         assert [(await within(anext(events))).type for _ in range(2)] == ["final", "error"]
         with pytest.raises(IdleError, match="nothing was sent"):
