@@ -64,7 +64,7 @@ def serve(settings: Settings) -> int:
 
 
 async def run_gateway(settings: Settings) -> int:
-    """See `serve`."""
+    """Serve clients until a signal comes; see `serve`."""
     if settings.server.history or settings.server.history_audio != "none":
         name = "history" if settings.server.history else "history_audio"
         raise ConfigError(f"server.{name} is set, and a gateway keeps no history: leave it out")
@@ -192,7 +192,7 @@ class ClusterBackend(Backend):
         return outbox
 
     async def _last(self, name: str) -> Stored | None:
-        """Return the newest record of a session, None if there is none. Raises BusyError."""
+        """Return the newest record of a session, or None. Raises BusyError."""
         try:
             return await self._log.last(name)
         except ClusterMessageError:
