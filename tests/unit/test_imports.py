@@ -24,7 +24,7 @@ HOUSE = [
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
 # says beside it why not.
 BUDGETS = {
-    "plugins": (7641, 5650),
+    "plugins": (7631, 5650),
     "commands": (2730, 2400),
     "server": (4009, 2520),
     "daemon": (1408, 1300),
@@ -52,7 +52,7 @@ TEST_BUDGETS = {
     "unit/outputs": (1868, 1300),
     "unit/audio": (3185, 1700),
     "unit/commands unit/setup": (1810, 1100),
-    "plugins": (8327, 4000),
+    "plugins": (8321, 4000),
     "e2e": (3827, 1700),
     "reference": (3609, 2600),
 }
@@ -68,7 +68,6 @@ LONG_FILES = {
     "streamer.engine.engine": 390,
     "streamer.engine.runner": 536,
     "streamer.history.history": 607,
-    "streamer.plugins.cluster.worker": 351,
     "streamer.protocols.deepgram": 464,
     "streamer.protocols.openai_realtime": 380,
     "streamer.server.runtime": 411,

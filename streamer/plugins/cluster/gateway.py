@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from prometheus_client import CollectorRegistry
 
-from streamer import signals
+from streamer import descriptors, signals
 from streamer.daemon.backend import Backend
 from streamer.daemon.clients import ClientStreams
 from streamer.engine.eventlog import EventLog
@@ -57,8 +57,14 @@ MAX_UNSTORED = 10_000
 MAX_LEFT = 10_000  # sessions whose clients have left, and which a worker may still own
 
 
+def serve(settings: Settings) -> int:
+    """Serve clients until a signal stops it; return the exit code. Raises StreamerError."""
+    descriptors.raise_limit()
+    return asyncio.run(run_gateway(settings))
+
+
 async def run_gateway(settings: Settings) -> int:
-    """Serve clients until a signal stops it; return the exit code. Raises StreamerError if it cannot start."""
+    """Serve clients until a signal comes; see `serve`."""
     if settings.server.history or settings.server.history_audio != "none":
         name = "history" if settings.server.history else "history_audio"
         raise ConfigError(f"server.{name} is set, and a gateway keeps no history: leave it out")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 GATEWAY = Subcommand(
     "gateway",
     "the one address in front of many machines",
-    "streamer.plugins.cluster.gateway_command:serve",
+    "streamer.plugins.cluster.gateway:serve",
     ("cluster.nats", "cluster.name", *ADDRESS, "server.max_streams"),
     example="--nats nats://10.0.0.1:4222 --host 0.0.0.0",
     more="Serves clients as `streamer run` does, and has workers, joined to it by NATS, transcribe what they send."

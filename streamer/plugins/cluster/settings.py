@@ -15,7 +15,7 @@ class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
         metavar="URL",
         commands=("transcribe",),
     )
-    replicas: int = setting(0, "copies of each session's log in NATS; 0: as many as servers, at most 3", within=(0, 5))
+    replicas: int = setting(0, "copies of each session's log in NATS; 0: 3, or 1 on a single server", within=(0, 5))
     name: str = setting("", "of this gateway or worker, unique; empty: made of the machine's", metavar="N")
     nkey_file: str = setting("", "file with the seed of an NKey that NATS knows; empty: none", metavar="FILE")
     credentials: str = setting("", "NATS credentials file (JWT and seed); empty: none", metavar="FILE")

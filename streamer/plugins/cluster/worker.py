@@ -172,7 +172,7 @@ class ClusterWorker:
         for answer in tuple(self._answers):
             answer.cancel()
         await asyncio.gather(recordings, return_exceptions=True)
-        await self._report_alive()
+        await bus.publish(f"{ALIVE_WORKERS}.{name}", self.alive)
 
     async def _serve_jobs(self) -> None:
         try:
@@ -315,13 +315,10 @@ class ClusterWorker:
         return stuck or one_line(engine.failing)[:200]
 
     async def _beat(self) -> None:
-        await self._report_alive()
+        await self._context.bus.publish(f"{ALIVE_WORKERS}.{self._context.worker}", self.alive)
         for owned in self._to_give():
             await owned.report(move="drain" if self.draining else "failing" if self._failing() else "load")
         self._leave_orphans()
-
-    async def _report_alive(self) -> None:
-        await self._context.bus.publish(f"{ALIVE_WORKERS}.{self._context.worker}", self.alive)
 
     def _to_give(self) -> list[WorkerSession]:
         """Return sessions that others should take over: all while draining, else the one that moves fastest."""
