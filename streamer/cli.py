@@ -67,6 +67,10 @@ def _run(command: Subcommand, arguments: dict[str, Any]) -> int:
     if command.ends_on_sigterm:
         end_on_sigterm()
     parameters = inspect.signature(function).parameters
+    if "daemon" in parameters:
+        from streamer.commands.listen import daemon_of
+
+        given["daemon"] = daemon_of(arguments, given["settings"])
     if "console" in parameters:
         given["console"] = make_console()
     return function(**{name: given[name] for name in parameters if name in given})

@@ -5,6 +5,8 @@ import contextlib
 import logging
 import os
 import sys
+from collections.abc import Mapping
+from typing import Any
 
 from streamer import log
 from streamer.client.captions import listen as listen_to
@@ -23,20 +25,14 @@ logger = logging.getLogger(__name__)
 N_WAITING = 2
 
 
-def listen(
-    settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None, corrections: bool
-) -> int:
+def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, corrections: bool) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
 
-    url : the daemon; None: that of the settings
-    token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
-    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
     corrections : whether corrections of captions are printed, as lines of their own
 
     Raises PeerError if there is no daemon or it refuses, UsageError if the options do not fit.
     """
-    address = daemon_address(url, shown_token(token_file), fingerprint, settings)
     if corrections and format not in (None, "captions"):
         raise UsageError(f"--corrections is about captions, and --format is {format}: leave out one of the two")
     format = format or ("captions" if corrections or sys.stdout.isatty() else "text")
@@ -51,7 +47,7 @@ def listen(
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     try:
-        asyncio.run(follow(address, sink, tell_trouble=not shown))
+        asyncio.run(follow(daemon, sink, tell_trouble=not shown))
     finally:
         with contextlib.suppress(OSError):  # the reader of the pipe may have gone
             sink.close()
@@ -75,13 +71,12 @@ def log_trouble(event: Event) -> None:
         logger.warning("%s: %s", one_line(event.code), one_line(event.message))
 
 
-def shown_token(file: str) -> str:
-    """Return the token in a file, `-` for standard input; empty without a file. Raises UsageError."""
-    if not file:
-        return ""
+def daemon_of(arguments: Mapping[str, Any], settings: Settings) -> DaemonAddress:
+    """Return the daemon that the arguments `DAEMON` and `CLIENT` name. Raises UsageError."""
     from streamer.commands.token import read_token
 
-    return read_token(file)
+    token = read_token(file) if (file := arguments["token_file"]) else ""
+    return daemon_address(arguments["url"], token, arguments["fingerprint"], settings)
 
 
 def daemon_address(url: str | None, token: str, fingerprint: str, settings: Settings) -> DaemonAddress:

@@ -48,8 +48,8 @@ class Argument:
 class Subcommand:
     """A command.
 
-    Its function is called with those of its parameters that the command line has: arguments by their names, `settings`
-    (`Settings`), `console` (rich's, on standard output) and `invocation` (`Invocation`). It returns the exit code.
+    Its function is called with those of its parameters that the command line has: arguments by their names, `settings`,
+    `daemon` (a `DaemonAddress`), `console` (rich's, on standard output) and `invocation`. It returns the exit code.
     """
 
     # After `streamer`, such as `models pull`; and one line for lists and its own help.

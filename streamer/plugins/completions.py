@@ -29,6 +29,10 @@ MAX_ERROR_BYTES = 65_536  # that are read of an error's body
 LOOP_CHARS, LOOP_RATIO = 1_000, 3.5
 
 
+class WrongEndpointError(PeerError):
+    """Address or key is wrong, according to an endpoint that has given no other answer yet."""
+
+
 class WordlessError(PeerError):
     """A reply without words, which the same question would get again."""
 
@@ -72,8 +76,7 @@ class ChatEndpoint:
         self._model = model
         self._names = names
         self._max_reply_chars = max_reply_chars
-        # Whether it has answered, and only ever that address or key are wrong.
-        self.refused = False
+        # Whether it has given any answer but that address or key are wrong.
         self._accepted = False
         # The address without the parts that may be secret, for messages.
         self.name = str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
@@ -104,10 +107,9 @@ class ChatEndpoint:
         try:
             async with self._client.stream("POST", self._url, json=body) as response:
                 self._accepted = self._accepted or response.status_code not in (401, 403, 404)
-                self.refused = not self._accepted
                 if response.status_code != 200:
-                    refused = response.status_code in (400, 413, 422)
-                    raise (RefusalError if refused else PeerError)(await self._refusal(response))
+                    kind = RefusalError if response.status_code in (400, 413, 422) else PeerError
+                    raise (kind if self._accepted else WrongEndpointError)(await self._refusal(response))
                 if response.headers.get("content-type", "").startswith("application/json"):
                     content, _ = _content(await _body(response, 4 * self._max_reply_chars))  # it does not stream
                     if not content:

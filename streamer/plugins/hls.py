@@ -31,31 +31,19 @@ CLOCK_EVENTS = 64
 _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
-def make(target: Target) -> "Hls":
-    """Return the sink of `--to hls:DIR`. Raises ConfigError."""
-    return Hls(Path(target.argument), target.lines, target.said_at)
-
-
 class Hls:
     """A playlist and its segments of 6 s of audio, each published when all speech in it is final."""
 
-    def __init__(
-        self,
-        directory: Path,
-        options: SubtitleOptions,
-        said_at: Callable[[float], float],
-        *,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Begin; `said_at` returns the Unix time of a second of the audio. Raises ConfigError without a directory."""
+    def __init__(self, target: Target, *, clock: Callable[[], float] = time.monotonic) -> None:
+        """Begin. Raises ConfigError if the directory cannot be made."""
+        self._directory = folder = Path(target.argument)
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--to hls: {directory} cannot be made ({error.strerror}): name another path") from None
-        self._directory = directory
-        self._said_at = said_at
+            raise ConfigError(f"--to hls: {folder} cannot be made ({error.strerror}): name another path") from None
+        self._said_at = target.said_at
         self._clock = clock
-        self._writer = _Cues(options)
+        self._writer = _Cues(target.lines)
         # Lead of the audio over the clock according to each of the newest events; the largest is the right one.
         self._ahead: deque[float] = deque(maxlen=CLOCK_EVENTS)
         # Whether there is speech now; start of the speech that is not final, if there is any.

@@ -9,10 +9,10 @@ import pytest
 
 from streamer.errors import ConfigError
 from streamer.events import Event, Gap, Speech
-from streamer.outputs.subtitles import SubtitleOptions
 from streamer.plugins import hls
 from streamer.plugins.hls import N_SEGMENTS, PLAYLIST, Hls
 from tests.builders import ready
+from tests.targets import target
 from tests.unit.outputs.finals import final
 
 BEGAN = 1_800_000_000.0  # Unix time of the first sample; a multiple of a segment's length
@@ -26,7 +26,7 @@ class Show:
     def __init__(self, directory: Path, began: float = BEGAN) -> None:
         self.directory = directory
         self.now = 1000.0
-        self.output = Hls(directory, SubtitleOptions(), lambda position_s: began + position_s, clock=lambda: self.now)
+        self.output = Hls(target(str(directory), lambda position_s: began + position_s), clock=lambda: self.now)
         self.output.handle(READY)
 
     def at(self, position_s: float, *events: Event) -> None:
@@ -185,4 +185,4 @@ def test_a_final_that_could_not_be_written_is_there_once(
 def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another path$"):
-        Hls(tmp_path / "file", SubtitleOptions(), lambda position_s: position_s)
+        Hls(target(str(tmp_path / "file")))

@@ -5,14 +5,14 @@ import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Protocol
 
 from streamer.errors import PeerError, RefusalError
 from streamer.events import Event
 from streamer.outside import printable
+from streamer.plugins.chat.printer import Printer
 from streamer.plugins.chat.settings import ChatSettings
 from streamer.plugins.chat.turn import SpokenQuestion
-from streamer.plugins.completions import ChatEndpoint, Names, WordlessError
+from streamer.plugins.completions import ChatEndpoint, Names, WordlessError, WrongEndpointError
 
 logger = logging.getLogger(__name__)
 
@@ -38,11 +38,6 @@ class Conversation:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._endpoint.aclose()
-
-    @property
-    def refused(self) -> bool:
-        """Whether the endpoint has answered only that address or key are wrong."""
-        return self._endpoint.refused
 
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send a question and yield the reply in pieces.
@@ -78,35 +73,16 @@ class Conversation:
         return [*messages, {"role": "user", "content": text}]
 
 
-class ChatView(Protocol):
-    """Shows a conversation. Each question is followed by pieces of its reply, then by `interrupt`, `end` or `error`."""
-
-    def question(self, text: str) -> None:
-        """A question was sent."""
-
-    def piece(self, text: str) -> None:
-        """More of the reply arrived."""
-
-    def interrupt(self) -> None:
-        """The speaker interrupted the reply."""
-
-    def end(self) -> None:
-        """The reply is complete."""
-
-    def error(self, error: PeerError) -> None:
-        """The endpoint failed."""
-
-
 class Chatbot:
     """A sink that sends questions to a conversation, one at a time (see `SpokenQuestion`).
 
     Speech interrupts a reply. If the reply has not begun, what is said next is added to the question.
     """
 
-    def __init__(self, conversation: Conversation, view: ChatView, *, pause_s: float) -> None:
+    def __init__(self, conversation: Conversation, printer: Printer, *, pause_s: float) -> None:
         """Make a sink; `pause_s` is the silence after which an unfinished sentence is sent, too."""
         self._conversation = conversation
-        self._view = view
+        self._printer = printer
         self._turn = SpokenQuestion(pause_s)
         # The task of the current reply.
         self._replying: asyncio.Task[None] | None = None
@@ -135,7 +111,7 @@ class Chatbot:
         the next one. Raises PeerError if the address or the key of the endpoint is wrong.
         """
         while question := await self._question():
-            self._view.question(question)
+            self._printer.question(question)
             self._begun = False
             replying = self._replying = asyncio.create_task(self._reply(question))
             try:
@@ -145,7 +121,7 @@ class Chatbot:
                 replying.cancel()
                 await asyncio.gather(replying, return_exceptions=True)
             if replying.cancelled():
-                self._view.interrupt()
+                self._printer.interrupt()
                 if not self._begun:
                     self._turn.put_back(question)
             else:
@@ -169,11 +145,11 @@ class Chatbot:
             async with contextlib.aclosing(self._conversation.reply(question)) as pieces:
                 async for piece in pieces:
                     self._begun = True
-                    self._view.piece(piece)
-            self._view.end()
+                    self._printer.piece(piece)
+            self._printer.end()
         except PeerError as error:
-            if self._conversation.refused:
+            if isinstance(error, WrongEndpointError):
                 raise
-            self._view.error(error)
+            self._printer.error(error)
             if not (self._begun or self._closed or isinstance(error, RefusalError | WordlessError)):
                 self._turn.put_back(question, until_more=True)

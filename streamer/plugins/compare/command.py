@@ -9,6 +9,7 @@ from rich.console import Console
 from streamer.check import check_options
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.invocation import Invocation
+from streamer.commands.terminal import make_console
 from streamer.commands.words import words
 from streamer.errors import PeerError, UsageError
 from streamer.plugins.compare.candidates import parse_candidates
@@ -30,7 +31,6 @@ def compare_models(
     streaming: bool,
     format: str,
     output: Path | None,
-    console: Console,
 ) -> int:
     """Compare models over recordings, and print or write the comparison.
 
@@ -55,6 +55,7 @@ def compare_models(
             shown.begin("playing at real-time pace" if streaming else "transcribing")
             found[name] = (played if streaming else transcribed)(paths, _environment(invocation, own))
     comparison = compare([path.name for path in files], texts, found)
+    console = make_console()
     with opened(output) as stream:
         if format == "json":
             stream.write(comparison.to_json())

@@ -8,7 +8,7 @@ import socket
 import sqlite3
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 
 import platformdirs
@@ -16,7 +16,7 @@ import platformdirs
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DaemonAddress
 from streamer.client.control import command
-from streamer.commands.listen import daemon_address, log_trouble, shown_token
+from streamer.commands.listen import log_trouble
 from streamer.commands.terminal import notice
 from streamer.errors import PeerError, UsageError
 from streamer.plugins.dictation.dictation import Dictation
@@ -29,27 +29,14 @@ from streamer.plugins.dictation.keyboards import (
     find_keyboards,
     grabbed,
 )
-from streamer.settings.table import Settings
 
 RETRY_S = 0.1  # between attempts to reach a process that is to begin or end typing
 TOGGLE_S = 5.0  # in which a process answers that is to begin or end typing
 
 
-def type_text(
-    settings: Settings,
-    url: str | None,
-    *,
-    token_file: str,
-    fingerprint: str,
-    finals: bool,
-    key: str,
-    toggle: bool,
-) -> int:
+def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> int:
     """Type what is said to a daemon until it ends. Returns the exit code.
 
-    url : the daemon; None: that of the settings
-    token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
-    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     finals : whether whole sentences are typed, not words as soon as they are stable
     key : types only while this key is held; empty: from the start
     toggle : if another process of this user types, let it begin or end, and return
@@ -58,42 +45,26 @@ def type_text(
     """
     folder = platformdirs.user_cache_path("streamer", appauthor=False) / "type"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    try:
-        with _locked(folder / "lock"):
-            address = daemon_address(url, shown_token(token_file), fingerprint, settings)
-            name = desktop()
-            typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
-            try:
-                asyncio.run(_dictate(address, typist, folder / "port", finals=finals, key=key))
-            finally:
-                typist.end_line()
-    except _LockedError:
-        if not toggle:
-            raise UsageError(
-                "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
-            ) from None
-        notice(f"typing {_toggled(folder / 'port')}")
-    return 0
-
-
-class _LockedError(Exception):
-    """Another process holds the lock."""
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock in a block: on an empty database, since SQLite locks files on all systems, until the process ends.
-
-    Raises _LockedError if another process holds it.
-    """
-    with contextlib.closing(sqlite3.connect(path, timeout=0)) as connection:
+    # A lock until the process ends: on an empty database, since SQLite locks files on all systems.
+    with contextlib.closing(sqlite3.connect(folder / "lock", timeout=0)) as connection:
         try:
             connection.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
                 raise
-            raise _LockedError from None
-        yield
+            if not toggle:
+                raise UsageError(
+                    "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
+                ) from None
+            notice(f"typing {_toggled(folder / 'port')}")
+            return 0
+        name = desktop()
+        typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
+        try:
+            asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
+        finally:
+            typist.end_line()
+    return 0
 
 
 class _Switch:

@@ -31,22 +31,14 @@ AUTHENTICATION_FAILED = 4009
 OUTPUT_NOT_RUNNING = 501
 
 
-def make(target: Target) -> "Obs":
-    """Return the sink of `--to obs`. Raises ConfigError."""
-    return Obs(
-        target.address("outputs.obs_url"),
-        password=target.secret("outputs.obs_password"),
-        text_source=target.settings.of(ObsSettings).obs_text_source,
-    )
-
-
 class Obs:
     """A sink that connects at the start of a session, and again after a restart of OBS."""
 
     live = True
 
-    def __init__(self, url: str, *, password: str = "", text_source: str = "") -> None:
-        """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for an invalid address."""
+    def __init__(self, target: Target) -> None:
+        """Prepare. Raises ConfigError for an invalid address."""
+        url = target.address("outputs.obs_url")
         try:
             parts = urlsplit(url if "://" in url else f"ws://{url}")
             if parts.scheme == "ws" and parts.port is None:
@@ -57,8 +49,9 @@ class Obs:
             raise ConfigError("outputs.obs_url is not an address: expected ws://HOST:4455") from None
         self._name = f"OBS at {host_port(uri.host, uri.port)}"
         self._proxy: Literal[True] | None = None if is_loopback(uri.host) else True
-        self._password = password
-        self._text_source = text_source
+        self._password = target.secret("outputs.obs_password")
+        # The source whose text each final becomes; empty: none.
+        self._text_source = target.settings.of(ObsSettings).obs_text_source
         # Ready for requests; None before the first request, and after one that failed.
         self._connection: ClientConnection | None = None
         self._n_requests = 0

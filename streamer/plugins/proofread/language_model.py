@@ -21,6 +21,7 @@ from streamer.errors import PeerError
 from streamer.events import Word
 from streamer.plugins.completions import ChatEndpoint, Names
 from streamer.plugins.proofread.guard import RefusedError, changes
+from streamer.plugins.proofread.settings import ProofreadSettings
 
 logger = logging.getLogger(__name__)
 
@@ -90,22 +91,19 @@ class LanguageModel:
     name = "language_model"
     slow = True
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        model: str,
-        api_key: str,
-        deadline_s: float,
-        terms: Callable[[], Sequence[str]] = tuple,
-    ) -> None:
+    def __init__(self, settings: ProofreadSettings, deadline_s: float, terms: Callable[[], Sequence[str]]) -> None:
         """Prepare; nothing is sent yet. Raises ConfigError if address or key cannot be one.
 
         deadline_s : time after a final beyond which its correction is too late
         terms : returns names as they are spelled
         """
         self._endpoint = ChatEndpoint(
-            url, model=model, api_key=api_key, timeout_s=deadline_s, names=NAMES, max_reply_chars=MAX_ANSWER_CHARS
+            settings.to,
+            model=settings.to_model,
+            api_key=settings.api_key,
+            timeout_s=deadline_s,
+            names=NAMES,
+            max_reply_chars=MAX_ANSWER_CHARS,
         )
         self._deadline_s = deadline_s
         self._terms = terms

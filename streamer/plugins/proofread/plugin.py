@@ -17,5 +17,4 @@ def make_corrector(settings: Settings, terms: Callable[[], Sequence[str]]) -> Co
         return None
     from streamer.plugins.proofread.language_model import LanguageModel
 
-    deadline_s = settings.correction.deadline_s
-    return LanguageModel(wanted.to, model=wanted.to_model, api_key=wanted.api_key, deadline_s=deadline_s, terms=terms)
+    return LanguageModel(wanted, settings.correction.deadline_s, terms)

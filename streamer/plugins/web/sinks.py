@@ -14,7 +14,7 @@ import hmac
 import re
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 import httpx
@@ -56,26 +56,12 @@ def web_url(text: str) -> httpx.URL:
     return url
 
 
-def make_zoom(target: Target) -> "Zoom":
-    """Return the sink of `--to zoom`. Raises ConfigError."""
-    return Zoom(target.address("outputs.zoom_url"))
-
-
-def make_youtube(target: Target) -> "YouTube":
-    """Return the sink of `--to youtube`. Raises ConfigError."""
-    return YouTube(target.address("outputs.youtube_url"), target.said_at)
-
-
-def make_webhook(target: Target) -> "Webhook":
-    """Return the sink of `--to webhook:URL`. Raises ConfigError."""
-    return Webhook(target.address("outputs.webhook_url"), target.secret("outputs.webhook_secret"))
-
-
 class WebSink:
     """Base of sinks that post. No message contains the address, which may be a secret. For one thread at a time."""
 
-    def __init__(self, url: str, setting: str, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, target: Target, setting: str) -> None:
         """Prepare; `setting` is the name of the address's setting. Raises ConfigError for an invalid address."""
+        url = target.address(setting)
         try:
             self._host = web_url(url).host
         except ValueError:
@@ -84,9 +70,8 @@ class WebSink:
                 f"{setting} is {found}: expected https://HOST/..., or @FILE of a file that has it"
             ) from None
         self._url = url.partition("#")[0]  # parameters are added behind it
-        self._timeout_s = timeout_s
         self._client = httpx.Client(
-            timeout=timeout_s,
+            timeout=TIMEOUT_S,
             headers={"User-Agent": f"streamer/{__version__}", "Accept-Encoding": "identity"},
             trust_env=not is_loopback(self._host),  # a proxy cannot reach this machine's own ports
         )
@@ -109,9 +94,9 @@ class WebSink:
     def _send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> str:
         try:
             with self._client.stream(method, url, content=body, headers=headers) as response:
-                answer = self._beginning(response)
+                answer = _beginning(response)
         except httpx.TimeoutException:
-            raise PeerError(f"{self._host} did not answer within {self._timeout_s:g} s") from None
+            raise PeerError(f"{self._host} did not answer within {TIMEOUT_S:g} s") from None
         except (httpx.HTTPError, OSError) as error:
             raise PeerError(f"{self._host} cannot be reached ({one_line(error) or type(error).__name__})") from None
         if response.is_success:
@@ -121,16 +106,17 @@ class WebSink:
             raise PeerError(status)
         raise RefusalError(status)
 
-    def _beginning(self, response: httpx.Response) -> str:
-        """Return the first bytes of a body, however it ends: the status has been received."""
-        data = bytearray()
-        deadline = time.monotonic() + self._timeout_s
-        with contextlib.suppress(httpx.HTTPError):
-            for piece in response.iter_raw():
-                data += piece
-                if len(data) >= MAX_ANSWER_BYTES or time.monotonic() > deadline:
-                    break
-        return data[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
+
+def _beginning(response: httpx.Response) -> str:
+    """Return the first bytes of a body, however it ends: the status has been received."""
+    data = bytearray()
+    deadline = time.monotonic() + TIMEOUT_S
+    with contextlib.suppress(httpx.HTTPError):
+        for piece in response.iter_raw():
+            data += piece
+            if len(data) >= MAX_ANSWER_BYTES or time.monotonic() > deadline:
+                break
+    return data[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
 
 
 class Zoom(WebSink):
@@ -138,9 +124,8 @@ class Zoom(WebSink):
 
     live = True
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, "outputs.zoom_url")
-
+    def __init__(self, target: Target) -> None:
+        super().__init__(target, "outputs.zoom_url")
         # Number of the next post; None until Zoom has returned the last one's.
         self._next: int | None = None
 
@@ -172,10 +157,9 @@ class YouTube(WebSink):
 
     live = True
 
-    def __init__(self, url: str, said_at: Callable[[float], float]) -> None:
-        """Prepare; `said_at` returns the Unix time of a second of the session's audio."""
-        super().__init__(url, "outputs.youtube_url")
-        self._said_at = said_at
+    def __init__(self, target: Target) -> None:
+        super().__init__(target, "outputs.youtube_url")
+        self._said_at = target.said_at
         # Number of the next post. Numbers must grow across restarts, and YouTube does not return the last one. There is
         # less than one final a second.
         self._next = int(time.time())
@@ -206,10 +190,11 @@ def _time_text(unix_s: float) -> str:
 class Webhook(WebSink):
     """Posts finals with words, and events about them, as JSON. A retried post keeps its id."""
 
-    def __init__(self, url: str, secret: str = "") -> None:
-        """Prepare; empty `secret`: unsigned. Raises ConfigError for an invalid address or secret."""
-        super().__init__(url, "outputs.webhook_url")
-        self._key = _key(secret)
+    def __init__(self, target: Target) -> None:
+        """Prepare. Raises ConfigError for an invalid address or secret."""
+        super().__init__(target, "outputs.webhook_url")
+        # What posts are signed with; empty: they are not.
+        self._key = _key(target.secret("outputs.webhook_secret"))
 
     def handle(self, event: Event) -> None:
         """Post an event. Raises PeerError."""

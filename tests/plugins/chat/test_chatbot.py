@@ -13,6 +13,7 @@ from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Speech
 from streamer.languages import LANGUAGE_NAMES
 from streamer.plugins.chat.chatbot import Chatbot, Conversation
+from streamer.plugins.chat.printer import Printer
 from streamer.plugins.chat.settings import ChatSettings
 from streamer.plugins.completions import MAX_MESSAGE_BYTES, MAX_REPLY_CHARS
 from tests import builders
@@ -332,7 +333,7 @@ async def test_another_kind_of_server_is_an_error() -> None:
                 await pieces(conversation, "x")
 
 
-class Transcript:
+class Transcript(Printer):
     """A chatbot and what it shows."""
 
     def __init__(self, endpoint: Endpoint, *, pause_s: float = 1.5) -> None:

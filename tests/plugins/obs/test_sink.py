@@ -8,13 +8,14 @@ import pytest
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.plugins.obs.sink import Obs, authentication
 from tests.builders import ready
+from tests.targets import target
 from tests.unit.outputs.stand_ins import ObsStandIn, WebStandIn, final, sending, spoken, wait_failing, warnings
 
 READY = ready()
 
 
 def obs(stand_in: ObsStandIn, password: str = "", text_source: str = "") -> Obs:
-    return Obs(f"127.0.0.1:{stand_in.port}", password=password, text_source=text_source)
+    return Obs(target(f"127.0.0.1:{stand_in.port}", obs_password=password, obs_text_source=text_source))
 
 
 def test_obs_gets_each_final_once_through_a_restart(
@@ -85,9 +86,9 @@ def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> N
     with pytest.raises(PeerError, match="cannot be reached"):
         obs(stand_in).handle(final(1))
     with WebStandIn(lambda request: (200, b"")) as web, pytest.raises(PeerError, match="cannot be reached"):
-        Obs(f"ws://127.0.0.1:{web.port}").handle(READY)
+        Obs(target(f"ws://127.0.0.1:{web.port}")).handle(READY)
     with pytest.raises(ConfigError, match=r"outputs\.obs_url is not an address"):
-        Obs("http://127.0.0.1")
+        Obs(target("http://127.0.0.1"))
 
 
 @pytest.mark.parametrize(
@@ -106,7 +107,7 @@ def test_the_usual_port_is_that_of_obs(monkeypatch: pytest.MonkeyPatch, url: str
 
     monkeypatch.setattr("streamer.plugins.obs.sink.connect", refuse)
     with pytest.raises(PeerError, match=re.escape(f"OBS at {place} cannot be reached (refused)")):
-        Obs(url).handle(READY)
+        Obs(target(url)).handle(READY)
 
 
 def test_the_challenge_is_answered_as_the_protocol_says() -> None:

@@ -20,6 +20,7 @@ from streamer.errors import ConfigError
 from streamer.events import Event, Final, Revision, Word
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.plugins.proofread.language_model import MAX_USELESS, LanguageModel
+from streamer.plugins.proofread.settings import ProofreadSettings
 from tests.builders import final, words
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
@@ -69,7 +70,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
 
     def make(url: str, *, deadline_s: float = WAIT_S, api_key: str = "", terms: Sequence[str] = ()) -> Correcting:
-        model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=lambda: terms)
+        model = LanguageModel(ProofreadSettings(to=url, to_model="m", api_key=api_key), deadline_s, terms=lambda: terms)
         made.append(model)
         return Correcting(Corrections([model], deadline_s=deadline_s, health=Health(clock)), clock)
 

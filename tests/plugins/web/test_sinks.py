@@ -16,9 +16,11 @@ import pytest
 from streamer.errors import ConfigError, PeerError
 from streamer.events import from_json
 from streamer.outputs.outputs import Output
+from streamer.plugins.web import sinks
 from streamer.plugins.web.sinks import Webhook, WebSink, YouTube, Zoom, language_tag, signature
 from tests.builders import ready
 from tests.daemon import REPOSITORY
+from tests.targets import target
 from tests.unit.outputs.stand_ins import (
     CUT,
     Answer,
@@ -34,7 +36,7 @@ from tests.unit.outputs.stand_ins import (
 from tests.waiting import WAIT_S, wait_until
 
 
-def test_a_post_says_what_is_wrong_and_never_where() -> None:
+def test_a_post_says_what_is_wrong_and_never_where(monkeypatch: pytest.MonkeyPatch) -> None:
     hang = threading.Event()
 
     def answer(request: Request) -> Answer:
@@ -43,10 +45,12 @@ def test_a_post_says_what_is_wrong_and_never_where() -> None:
 
     with WebStandIn(answer) as stand_in:
         url = f"http://127.0.0.1:{stand_in.port}/hook?key=SECRET"
+        monkeypatch.setattr(sinks, "TIMEOUT_S", 0.05)
         with pytest.raises(PeerError, match=r"127\.0\.0\.1 did not answer within 0\.05 s") as slow:
-            WebSink(url, "outputs.webhook_url", timeout_s=0.05).post(b"", {})
+            WebSink(target(url), "outputs.webhook_url").post(b"", {})
         hang.set()
-        poster = WebSink(url, "outputs.webhook_url")
+        monkeypatch.setattr(sinks, "TIMEOUT_S", WAIT_S)
+        poster = WebSink(target(url), "outputs.webhook_url")
         with pytest.raises(PeerError, match="cannot be reached") as cut:
             poster.post(b"", {})
         stand_in.stop()
@@ -54,19 +58,19 @@ def test_a_post_says_what_is_wrong_and_never_where() -> None:
             poster.post(b"", {})
     for url in ("", "SECRET", "ftp://SECRET/x", "https://", "https://[SECRET", "http://a:SECRET/"):
         with pytest.raises(ConfigError, match=r"outputs\.zoom_url is .*: expected https://HOST/") as wrong:
-            WebSink(url, "outputs.zoom_url")
+            WebSink(target(url), "outputs.zoom_url")
         assert "SECRET" not in str(wrong.value)
     assert not any("SECRET" in str(error.value) for error in (slow, cut, down))
 
 
 def test_nothing_of_the_libraries_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with WebStandIn(lambda request: (200, b"")) as stand_in, caplog.at_level(logging.WARNING):
-        Webhook(f"http://127.0.0.1:{stand_in.port}/?key=SECRET").handle(final(1))
+        Webhook(target(f"http://127.0.0.1:{stand_in.port}/?key=SECRET")).handle(final(1))
     assert "SECRET" not in caplog.text
 
 
 def webhook(stand_in: WebStandIn, secret: str = "") -> Webhook:
-    return Webhook(f"http://127.0.0.1:{stand_in.port}/hook", secret)
+    return Webhook(target(f"http://127.0.0.1:{stand_in.port}/hook", webhook_secret=secret))
 
 
 def test_a_webhook_gets_signed_json_and_knows_what_it_has() -> None:
@@ -106,7 +110,7 @@ def test_signatures_are_those_of_standard_webhooks() -> None:
     expected = "v1,rAvfW3dJ/X/qxhsaXPOyyCGmRKsaKWcsNccKXlIktD0="
     assert signature(key, "msg_loFOjxBNrRLzqYUf", "1731705121", body) == expected
     with pytest.raises(ConfigError, match=r"outputs\.webhook_secret is not base64"):
-        Webhook("http://127.0.0.1:1/", "whsec_?")
+        Webhook(target("http://127.0.0.1:1/", webhook_secret="whsec_?"))
 
 
 def test_a_slow_or_redirecting_receiver_delays_no_event(caplog: pytest.LogCaptureFixture) -> None:
@@ -143,7 +147,7 @@ def test_youtube_gets_lines_with_their_times_by_its_own_clock() -> None:
     began_s = 1_700_000_000.0
     with WebStandIn(service) as stand_in:
         url = f"http://127.0.0.1:{stand_in.port}/closedcaption?cid=x"
-        with sending(YouTube(url, lambda position_s: began_s + position_s)) as output:
+        with sending(YouTube(target(url, lambda position_s: began_s + position_s))) as output:
             words = ["captions"] * 12
             output.handle(spoken(1, *words))
             service.wait_for(1)
@@ -172,7 +176,7 @@ def texts(service: CaptionService) -> list[str]:
 
 
 def zoom(stand_in: WebStandIn) -> Zoom:
-    return Zoom(f"http://127.0.0.1:{stand_in.port}/closedcaption?{QUERY}")
+    return Zoom(target(f"http://127.0.0.1:{stand_in.port}/closedcaption?{QUERY}"))
 
 
 def test_zoom_gets_each_final_once_through_restarts_of_either_side(caplog: pytest.LogCaptureFixture) -> None:

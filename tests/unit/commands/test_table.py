@@ -8,7 +8,7 @@ import pytest
 from streamer.cli import make_parser
 from streamer.commands.table import COMMANDS, Subcommand
 
-OURS = {"config", "debug", "run_command", "parser"}
+OURS = {"config", "debug", "run_command", "parser", *("url", "token_file", "fingerprint")}
 
 
 @pytest.mark.parametrize(("folder", "output"), [("texts", "texts/"), ("texts/", "texts//"), ("", "./")])
@@ -21,5 +21,5 @@ def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_p
     parameters = set(inspect.signature(command.load()).parameters)
     parsed = make_parser().parse_args(shlex.split(f"{command.name} {command.example}"))
     arguments = {name for name in vars(parsed) if "." not in name} - OURS
-    offered = {"invocation", "console", *(["settings"] if command.reads_settings else [])}
+    offered = {"daemon", "invocation", "console", *(["settings"] if command.reads_settings else [])}
     assert arguments <= parameters <= arguments | offered

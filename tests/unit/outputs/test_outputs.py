@@ -32,7 +32,6 @@ class Peer:
         self.taken: list[Event] = []
         self.closed = False
         self.n_calls = 0
-
         # Cleared: whoever hands over an event waits.
         self.open = threading.Event()
         self.open.set()

@@ -12,6 +12,7 @@ from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from streamer.outputs.subtitles.revised import SpeakerNames, speaker_of, turns
 from streamer.plugins.web.sinks import Webhook
 from tests.builders import ready
+from tests.targets import target
 from tests.unit.outputs.finals import final, labelled, revision, spaced, written
 from tests.unit.outputs.test_terminal import show
 
@@ -109,7 +110,7 @@ def test_the_terminal_shows_who_speaks_by_now() -> None:
 
 def test_webhooks_get_revisions_and_speakers(monkeypatch: pytest.MonkeyPatch) -> None:
     posted: list[str] = []
-    webhook = Webhook("http://127.0.0.1:1/hook")
+    webhook = Webhook(target("http://127.0.0.1:1/hook"))
     monkeypatch.setattr(webhook, "post", lambda body, headers: posted.append(headers["webhook-id"]))
     first = said(0, "one")
     for event in (first, revision(first, "One"), same("S2", "S1")):
