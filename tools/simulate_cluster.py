@@ -300,7 +300,7 @@ class Cell:
             return
         at = {session.worker for session in gateway.sessions if session.worker}
         lost = {worker.name for worker in at if gateway.workers.is_lost(worker.name, self.now_s)}
-        if lost and gateway.workers.any_alive(self.now_s):
+        if lost and gateway.workers.alive(self.now_s):
             for session in list(gateway.sessions):
                 if session.worker and session.worker.name in lost:
                     since_s, session.worker = session.worker.lost_s, None

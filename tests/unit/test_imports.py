@@ -24,7 +24,7 @@ HOUSE = [
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
 # says beside it why not.
 BUDGETS = {
-    "plugins": (7631, 5650),
+    "plugins": (7625, 5650),
     "commands": (2730, 2400),
     "server": (4009, 2520),
     "daemon": (1408, 1300),

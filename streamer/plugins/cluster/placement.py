@@ -79,10 +79,6 @@ class Workers:
             if worker != than and not self.is_lost(worker, now_s)
         )
 
-    def any_alive(self, now_s: float) -> bool:
-        """Whether any worker is alive: if none is, this machine may be cut off itself."""
-        return any(not self.is_lost(worker, now_s) for worker in self._known)
-
     def choose(self, now_s: float, *, model: str | None, avoid: Collection[str] = ()) -> list[str]:
         """Return whom to ask for a place, best first; the first counts as asked until its next sign of life.
 

@@ -3,6 +3,7 @@
 import asyncio
 
 from streamer import descriptors
+from streamer.plugins.cluster.worker import run_worker
 from streamer.settings.table import Settings
 from streamer.setup.auto import choose_model
 from streamer.setup.loading import load
@@ -10,9 +11,6 @@ from streamer.setup.loading import load
 
 def work(settings: Settings) -> int:
     """Transcribe the sessions of gateways until a signal stops it; return the exit code. Raises StreamerError."""
-    # Here, as it loads NATS' client, which nothing else needs.
-    from streamer.plugins.cluster.worker import run_worker
-
     descriptors.raise_limit()
     settings = choose_model(settings, live=True)
     n_beams = settings.decoding.beam_size

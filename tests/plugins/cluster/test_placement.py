@@ -66,8 +66,8 @@ def test_a_worker_is_lost_after_its_silence_and_then_forgotten() -> None:
     assert not workers.is_lost("a", LOST_S)
     assert workers.is_lost("a", LOST_S + 0.1)
     assert [sign.worker for sign in workers.alive(LOST_S + 0.1)] == ["b"]
-    assert workers.any_alive(LOST_S + 0.1)
-    assert not workers.any_alive(10.0)
+    assert workers.alive(LOST_S + 0.1)
+    assert not workers.alive(10.0)
     workers.take(alive("b"), FORGET_S + 0.1)
     assert [sign.worker for sign in workers.alive(FORGET_S + 0.1)] == ["b"]
 
@@ -76,7 +76,7 @@ def test_another_version_is_left_aside() -> None:
     workers = known(
         WorkerAlive(worker="new", version=VERSION + 1, model="x", load=0, capacity=0, sessions=0, room=True)
     )
-    assert not workers.any_alive(0.0)
+    assert not workers.alive(0.0)
 
 
 def test_a_worker_over_its_measure_gives_where_another_has_room() -> None:
