@@ -117,8 +117,9 @@ async def test_the_python_client_that_sends_fast_waits_for_the_answers_to_its_pi
             sys.executable, "-c", program, path, stdout=asyncio.subprocess.PIPE, env={**os.environ, "NO_PROXY": "*"}
         )
         async with other.socket("/v1/stream", **impatient, close_timeout=0.1) as client:
+            first = await running.streams.first()  # a program takes a while to begin: both are held up from here on
             sending = asyncio.create_task(send_all(client, audio))
-            streams = [await each.streams.first() for each in (running, other)]
+            streams = [first, await other.streams.first()]
             while not sending.done():  # until the one with a limit is cut off
                 for stream in streams:
                     stream.room.clear()
