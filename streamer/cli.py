@@ -127,7 +127,9 @@ def make_parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"streamer {__version__}")
     _add_debug(parser, default=False)
     groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
-    for command in filter(_can_be_parsed, commands()):
+    for command in commands():
+        if (arguments := _arguments_of(command)) is None:
+            continue
         group, _, name = command.name.rpartition(" ")
         if group not in groups:
             made = groups[""].add_parser(
@@ -135,27 +137,28 @@ def make_parser() -> _Parser:
             )
             groups[group] = made.add_subparsers(metavar="ACTION", required=True)
         description = f"{_sentence(command.summary)} {command.more}"
-        made = groups[group].add_parser(name, help=command.help, description=description, allow_abbrev=False)
+        made = groups[group].add_parser(
+            name, parents=[arguments], help=command.help, description=description, allow_abbrev=False
+        )
         made.set_defaults(run_command=command, parser=made)
-        # SUPPRESS: a flag before the command must not be undone by its absence after it.
-        _add_debug(made, default=argparse.SUPPRESS)
-        made.add_argument("--config", type=Path, metavar="FILE", help="configuration file")
-        _add_arguments(made, command)
     return parser
 
 
-def _can_be_parsed(command: Subcommand) -> bool:
-    """Return whether a command's arguments are ours or can be added; those of a plug-in may be anything."""
-    if command in COMMANDS:
-        return True
+def _arguments_of(command: Subcommand) -> _Parser | None:
+    """Return the arguments of a command; None, behind a warning, if those of a plug-in's cannot be parsed."""
+    parser = _Parser(add_help=False)
+    # SUPPRESS: a flag before the command must not be undone by its absence after it.
+    _add_debug(parser, default=argparse.SUPPRESS)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="configuration file")
     try:
-        _add_arguments(_Parser(), command)
-    except Exception as error:  # noqa: BLE001 - it costs itself, and nothing else
-        logger.warning(
-            "the plug-in's command %s is left out: %s %s", command.name, type(error).__name__, one_line(error)
-        )
-        return False
-    return " " not in command.name
+        _add_arguments(parser, command)
+    except Exception as error:
+        if command in COMMANDS:
+            raise
+        why = f"{type(error).__name__} {one_line(error)}"
+        logger.warning("the plug-in's command %s is left out: %s", command.name, why)
+        return None
+    return parser
 
 
 def _sentence(summary: str) -> str:

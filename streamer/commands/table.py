@@ -476,8 +476,8 @@ COMMANDS = (
 def commands() -> tuple[Subcommand, ...]:
     """Return all commands, those of plug-ins last, in the order of the help."""
     added = entry_points.load_all("streamer.commands", lambda found: isinstance(found, Subcommand))
-    ours = {command.name for command in COMMANDS}
-    return (*COMMANDS, *(command for command in added.values() if command.name not in ours))
+    ours = {command.name.partition(" ")[0] for command in COMMANDS}
+    return (*COMMANDS, *(each for each in added.values() if each.name not in ours and " " not in each.name))
 
 
 def summaries() -> dict[str, str]:

@@ -89,7 +89,7 @@ class Theirs(msgspec.Struct, frozen=True, kw_only=True):
     level: int = setting(1, "theirs", flag="--port", commands=("run",))
 
 UNKNOWN = Subcommand("unknown", "theirs", "other:show", ("nothing.known",))
-TWICE = Subcommand("twice", "theirs", "other:show", (argument("--config"), argument("--config")))
+TWICE = Subcommand("twice", "theirs", "other:show", (argument("--config"),))
 """
     points = "[streamer.commands]\nunknown = other:UNKNOWN\ntwice = other:TWICE\n"
     points += "[streamer.settings]\ntheirs = other:Theirs\n"
