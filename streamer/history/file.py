@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from streamer.errors import ConfigError, HistoryError, ProtocolError
+from streamer.lock import LockedError, locked
 from streamer.outside import one_line
 
 LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
@@ -37,7 +38,7 @@ class HistoryFile:
         if not lock_path(self.path).exists():
             return False
         try:
-            # A shared lock, for a moment, for which `locked` waits.
+            # A shared lock, for a moment, for which `owned` waits.
             uri = f"{lock_path(self.path).absolute().as_uri()}?mode=ro"
             with contextlib.closing(sqlite3.connect(uri, timeout=0, uri=True)) as connection:
                 connection.execute("SELECT * FROM sqlite_master").fetchall()
@@ -63,24 +64,15 @@ def connect(path: Path) -> sqlite3.Connection:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Lock a history for writing in a block. Raises ConfigError if another daemon writes it.
-
-    The lock is on an empty database beside the file: SQLite locks files on all systems, until the process ends.
-    """
-    beside = lock_path(path)
-    beside.touch(mode=0o600)
-    connecting = sqlite3.connect(beside, timeout=READERS_TIMEOUT_S, check_same_thread=False)
-    with contextlib.closing(connecting) as connection:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            raise ConfigError(
-                f"the history {path} is in use by another daemon: name another file in server.history, or stop it"
-            ) from None
-        yield
+def owned(path: Path) -> Iterator[None]:
+    """Own a history for writing in a block. Raises ConfigError if another daemon writes it."""
+    try:
+        with locked(lock_path(path), timeout_s=READERS_TIMEOUT_S):
+            yield
+    except LockedError:
+        raise ConfigError(
+            f"the history {path} is in use by another daemon: name another file in server.history, or stop it"
+        ) from None
 
 
 def lock_path(path: Path) -> Path:

@@ -26,7 +26,7 @@ from streamer.errors import ConfigError, HistoryError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.history import audio as history_audio
 from streamer.history.audio import AudioKeeper
-from streamer.history.file import LOCK_TIMEOUT_S, HistoryFile, connect, locked
+from streamer.history.file import LOCK_TIMEOUT_S, HistoryFile, connect, owned
 from streamer.languages import WITHOUT_SPACES
 from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import one_line, printable
@@ -223,7 +223,7 @@ class History(HistoryFile):
             try:
                 self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
                 self.path.touch(mode=0o600)
-                stack.enter_context(locked(self.path))
+                stack.enter_context(owned(self.path))
                 connection = stack.enter_context(contextlib.closing(connect(self.path)))
                 _check_schema(connection, self.path, create=True)
                 (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()

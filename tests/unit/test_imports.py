@@ -17,21 +17,21 @@ HOUSE = [
     "plugins", "__main__", "cli", "commands", "app", "library", "server", "daemon", "check", "after", "setup",
     "offline", "history", "protocols", "client", "outputs", "engine", "session", "whisper", "audio", "log",
     "settings", "findings", "packed_models", "wheels", "languages", "health", "worker", "systemd", "signals",
-    "descriptors", "extras", "entry_points", "events", "outside", "errors", "arrays", "constants", "version",
+    "descriptors", "lock", "extras", "entry_points", "events", "outside", "errors", "arrays", "constants", "version",
 ]
 # fmt: on
 
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
 # says beside it why not.
 BUDGETS = {
-    "plugins": (7625, 5650),
+    "plugins": (7614, 5650),
     "commands": (2730, 2400),
     "server": (4009, 2520),
     "daemon": (1408, 1300),
     "after": (2554, 2050),
     "setup": (714, 700),
     "offline": (1177, 950),
-    "history": (916, 640),
+    "history": (908, 640),
     "protocols": (2512, 1980),
     "client": (1014, 850),
     "outputs": (1882, 1240),
@@ -40,7 +40,7 @@ BUDGETS = {
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
     "settings": (1335, 900),
-    "modules": (2613, 1750),
+    "modules": (2644, 1750),  # lock.py, which the history and dictation had each for itself
 }
 
 # The same of tests, by folders.

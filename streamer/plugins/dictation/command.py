@@ -5,7 +5,6 @@ import contextlib
 import hmac
 import secrets
 import socket
-import sqlite3
 import sys
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -19,6 +18,7 @@ from streamer.client.control import command
 from streamer.commands.listen import log_trouble
 from streamer.commands.terminal import notice
 from streamer.errors import PeerError, UsageError
+from streamer.lock import LockedError, locked
 from streamer.plugins.dictation.dictation import Dictation
 from streamer.plugins.dictation.keyboards import (
     MAX_PIECE_CHARS,
@@ -45,25 +45,20 @@ def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) ->
     """
     folder = platformdirs.user_cache_path("streamer", appauthor=False) / "type"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A lock until the process ends: on an empty database, since SQLite locks files on all systems.
-    with contextlib.closing(sqlite3.connect(folder / "lock", timeout=0)) as connection:
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-            if not toggle:
-                raise UsageError(
-                    "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
-                ) from None
-            notice(f"typing {_toggled(folder / 'port')}")
-            return 0
-        name = desktop()
-        typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
-        try:
-            asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
-        finally:
-            typist.end_line()
+    try:
+        with locked(folder / "lock"):
+            name = desktop()
+            typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
+            try:
+                asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
+            finally:
+                typist.end_line()
+    except LockedError:
+        if not toggle:
+            raise UsageError(
+                "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
+            ) from None
+        notice(f"typing {_toggled(folder / 'port')}")
     return 0
 
 
