@@ -97,8 +97,7 @@ class SessionLog:
 
         Raises ClusterMessageError if it is malformed, and ClusterError if NATS does not answer.
         """
-        found = await self._get(session)
-        return _stored(found) if found else None
+        return await self._get(session)
 
     async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
         """Return a session's records, oldest first, or those behind one that is malformed.
@@ -115,8 +114,7 @@ class SessionLog:
             while stored is not None and (stored.record.checkpoint.seq > seq or not seq):
                 records.append(stored)
                 previous = stored.record.previous
-                found = await self._get(session, previous) if previous else None
-                stored = _stored(found) if found is not None else None
+                stored = await self._get(session, previous) if previous else None
         except ClusterMessageError as error:
             logger.warning("a record of a session is left out: %s", one_line(error))
         return records[::-1]
@@ -180,8 +178,8 @@ class SessionLog:
             raise FencedError(f"{one_line(found.worker):.64} owns the session, with epoch {found.epoch}")
         return 0, last.sequence  # another write is under way, or NATS has lost some
 
-    async def _get(self, session: str, sequence: int | None = None) -> RawStreamMsg | None:
-        """Ask the stream's leader for a session's last message, or the one at a sequence."""
+    async def _get(self, session: str, sequence: int | None = None) -> Stored | None:
+        """Return a session's last record, or the one at a sequence, as the stream's leader has it."""
         subject = log_subject(session)
 
         def ask() -> Awaitable[RawStreamMsg]:
@@ -191,7 +189,7 @@ class SessionLog:
             found = await self._bus.patiently(ask, "a session's log")
         except NotFoundError:
             return None
-        return found if found.subject == subject else None
+        return Stored(decoded(found.data or b"", Record), found.seq or 0) if found.subject == subject else None
 
     def _trouble(self, error: Exception) -> None:
         if not self._troubled:
@@ -205,7 +203,3 @@ def log_subject(session: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", session):
         raise UnknownSessionError("a session's name is not one that streamer gives: expected that of `ready`")
     return f"{EVENTS}.{VERSION}-{session}"
-
-
-def _stored(message: RawStreamMsg) -> Stored:
-    return Stored(decoded(message.data or b"", Record), message.seq or 0)
