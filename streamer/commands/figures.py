@@ -96,7 +96,7 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     }
 
 
-def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> "Counter[str]":
+def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> Counter[str]:
     """Return how many words were replaced, deleted and inserted."""
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 

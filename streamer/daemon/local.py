@@ -33,13 +33,13 @@ class LocalBackend(Backend):
         # None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
-        self._enrichment: PostProcessing | None = None
+        self._post_processing: PostProcessing | None = None
 
     def serve_with(
-        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing | None = None
+        self, engine: Engine[EncodedWindow], model: WhisperModel, post_processing: PostProcessing | None = None
     ) -> None:
         """Open sessions from now on."""
-        self._engine, self._model, self._enrichment = engine, model, enrichment
+        self._engine, self._model, self._post_processing = engine, model, post_processing
 
     async def open(self, name: str, start: StreamStart, *, tenant: str) -> "LocalSession":
         """Begin a session.
@@ -55,7 +55,7 @@ class LocalBackend(Backend):
         _check_room(engine)
         log, keep_audio = self._log(name, keep=start.keep)
         source = SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio)
-        runner = open_session(settings, model, log, source, enrichment=self._enrichment)
+        runner = open_session(settings, model, log, source, enrichment=self._post_processing)
         engine.add(runner)
         if not model.loaded:  # not only when a window is due, which reports what fails
             in_thread("load", model.wake)

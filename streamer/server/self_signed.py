@@ -47,7 +47,7 @@ def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
         if wanted <= known and now < old.not_valid_after_utc - datetime.timedelta(days=RENEWAL_DAYS):
             return False
     wanted |= addresses
-    with contextlib.suppress(UnicodeError):  # a host name that is no domain's
+    with contextlib.suppress(UnicodeError):  # a host name that cannot be a domain's
         wanted.add(socket.getfqdn().lower())  # it asks the network, and so only now
     if len(wanted | known) <= MAX_NAMES:
         wanted |= known
@@ -56,7 +56,7 @@ def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
 
 
 def _self_signed(names: Iterable[str], now: datetime.datetime) -> bytes:
-    """Return a new certificate and its key as PEM (RFC 5280, RFC 9525). It is no authority for other certificates."""
+    """Return a new certificate and its key as PEM (RFC 5280, RFC 9525). It cannot sign other certificates."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer")])
     begin = now - datetime.timedelta(days=CLOCK_DAYS)

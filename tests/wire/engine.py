@@ -1,4 +1,4 @@
-"""An engine that only listens: a session that writes down what it hears, for a real client's stream."""
+"""An engine that takes notes: a session that writes down what it receives, for a real client's stream."""
 
 import asyncio
 import random
@@ -50,8 +50,8 @@ class ListeningSession(Session):
         """Begin to listen."""
         self._thread.start()
 
-    def heard(self) -> NDArray[np.int64]:
-        """Return what was heard, shape (n,), as 16-bit integers."""
+    def received(self) -> NDArray[np.int64]:
+        """Return what was received, shape (n,), as 16-bit integers."""
         return np.round(np.concatenate(self._pieces) * 32768).astype(np.int64)
 
     @property

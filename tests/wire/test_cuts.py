@@ -137,7 +137,7 @@ async def test_cuts_at_any_moment_lose_and_double_nothing(monkeypatch: pytest.Mo
         await client.run()
     assert client.n_samples is not None
     assert client.n_samples > 80 * N_CUTS
-    assert np.array_equal(session.heard(), audio(0, client.n_samples))
+    assert np.array_equal(session.received(), audio(0, client.n_samples))
     assert session.commands == [("end", client.n_samples)]
 
     assert [event.seq for event in client.events] == list(range(1, len(client.events) + 1))

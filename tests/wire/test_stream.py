@@ -397,7 +397,7 @@ async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch
                 await new.send('{"type":"finish"}')
                 session.start()
                 await events_until(new, "end")
-        assert np.array_equal(session.heard(), np.arange(3100))
+        assert np.array_equal(session.received(), np.arange(3100))
 
 
 async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:

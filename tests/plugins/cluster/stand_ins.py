@@ -219,7 +219,7 @@ class Gateway:
         return answer
 
     async def opened(self, worker: str, *, must: bool = False) -> Opened:
-        for _ in range(100):  # what its worker stores until it is told that it has lost the session comes first
+        for _ in range(100):  # what its worker stores before it learns that it has lost the session comes first
             answer = await self.open(worker, must=must)
             if not (isinstance(answer, Refused) and answer.code == FencedError.code):
                 break

@@ -78,7 +78,7 @@ async def test_silence_says_nothing_while_this_machine_may_be_cut_off(clock: Clo
     clock.now_s += 1.0  # this process was stopped
     assert neighbours.look(clock.now_s) == (False, True)
     assert (await looks(2 * LOST_S))[-1] == (True, False)
-    assert (await looks(2 * LOST_S, worker=False))[-1] == (False, False)  # nobody is heard
+    assert (await looks(2 * LOST_S, worker=False))[-1] == (False, False)  # no machine has reported
     bus.close()
 
 

@@ -36,7 +36,7 @@ def test_a_worker_is_slow_that_is_far_behind_and_does_not_keep_pace() -> None:
         assert progress.fault(HOUR, second) == ""
         progress.note(update(0.4 * second), HOUR, second)
     assert progress.fault(HOUR, STUCK_S + 0.1) == "slow"
-    assert progress.fault(HOUR, STUCK_S + 0.1 + QUIET_S) == ""  # nobody reports while NATS stores nothing
+    assert progress.fault(HOUR, STUCK_S + 0.1 + QUIET_S) == ""  # no worker reports while NATS stores nothing
     progress.note(update(30.0), HOUR, 9.0)
     assert progress.fault(HOUR, 10.0) == ""
 

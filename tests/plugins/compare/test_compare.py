@@ -127,9 +127,9 @@ def test_one_candidate_alone_and_silence_are_no_trouble() -> None:
 
 
 def test_json_has_words_in_columns() -> None:
-    told = json.loads(compare(["a"], ["Yes, sir"], {"x": runs("yes")}).to_json())
-    assert told["models"][0]["wer"] == 0.5
-    assert told["recordings"] == [
+    report = json.loads(compare(["a"], ["Yes, sir"], {"x": runs("yes")}).to_json())
+    assert report["models"][0]["wer"] == 0.5
+    assert report["recordings"] == [
         {"name": "a", "texts": ["reference", "x"], "columns": [["Yes,", "yes"], ["sir", None]], "places": [[1]]}
     ]
 

@@ -234,7 +234,7 @@ async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: p
     await within(stream.command("clear"))
     await within(stream.finish())
     assert session.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
-    assert len(session.heard()) == 3010
+    assert len(session.received()) == 3010
 
 
 async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None:
@@ -246,7 +246,7 @@ async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None
     assert stream.go_on() == 4
     session.start()
     await within(stream.finish())
-    assert session.heard().tolist() == [16, 32, 48, 64]
+    assert session.received().tolist() == [16, 32, 48, 64]
 
 
 async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
@@ -360,7 +360,7 @@ async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machi
 
 
 class SlowBackend(Backend):
-    """Opens sessions that only listen, when it is told to; one of another machine's can be resumed."""
+    """Opens sessions that only take notes, when a test allows it; one of another machine's can be resumed."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()
@@ -525,7 +525,7 @@ async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamSt
     await within(stream.finish())
     n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
     assert stream.go_on() == n_frames
-    assert len(session.heard()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
+    assert len(session.received()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
 
 
 async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -542,4 +542,4 @@ async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytes
     writing = asyncio.create_task(stream.write(bytes(6000)))
     await asyncio.sleep(0)
     stream.go_on()
-    await within(writing)  # nobody waits for what is forgotten
+    await within(writing)  # no call waits for what is forgotten
