@@ -40,7 +40,8 @@ class Reply:
 
     async def hang(self) -> None:
         """Send nothing more until the client has gone."""
-        await self.reader.read()
+        with contextlib.suppress(ConnectionError):  # one that goes with bytes unread
+            await self.reader.read()
 
     async def cut(self) -> None:
         self.writer.transport.abort()

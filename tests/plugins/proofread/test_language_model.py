@@ -108,10 +108,12 @@ async def test_what_follows_an_answer_is_not_read(make: Make) -> None:
 
     async def plays_on(reply: Reply) -> None:
         await reply.start()
-        for piece in (edits(("shivon", "Siobhan")), "\nUser: ", '{"language": "en", "text": "', edits(("we", "you"))):
-            await reply.say(piece)
-        await reply.hang()
-        hung_up.set()
+        try:  # the client may hang up while this still talks
+            for piece in (edits(("shivon", "Siobhan")), "\nUser: ", '{"language": "en", "text": "', edits(("we", "you"))):
+                await reply.say(piece)
+            await reply.hang()
+        finally:
+            hung_up.set()
 
     async with chat_endpoint(plays_on) as endpoint:
         assert text_of(await make(endpoint.url)(heard("we met shivon"))) == "we met Siobhan"
