@@ -13,7 +13,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import N_FRAMES, SAMPLE_RATE
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis, TimedWord
 
 # Tokens of word i: from i * TOKENS_PER_WORD on; of its k-th misspelling: beyond k * MISSPELT.

@@ -21,7 +21,7 @@ from streamer.engine.yielding import WaitIdle, YieldToLive
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.session.words import SENTENCE_ENDS
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel

@@ -11,7 +11,7 @@ from streamer.arrays import Float32Array
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
 from streamer.session.language import choose_language, is_doubtful, language_outside, next_likely, only_among
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.hotwords import HotWords

@@ -17,7 +17,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.host import EngineStats, Host
 from streamer.engine.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
 from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.session.window import Request, Window
+from streamer.session.task import Request, Span, Task
 from streamer.whisper.result import N_BUFFERS, Hypothesis
 
 logger = logging.getLogger(__name__)
@@ -111,7 +111,7 @@ class _Slotted(Generic[Encoded]):
     """An encoded window, the buffer that it is in, and the seconds that encoding took."""
 
     runner: SessionRunner
-    window: Window
+    window: Span
     encoded: Encoded
     buffer: int
     encode_s: float
@@ -306,7 +306,7 @@ class Engine(Generic[Encoded]):
             self._listening.wake()  # a recording is processed further when none of its windows is on its way
         return True
 
-    def _encode(self, runner: SessionRunner, window: Window, samples: Float32Array, begin_s: float) -> None:
+    def _encode(self, runner: SessionRunner, window: Span, samples: Float32Array, begin_s: float) -> None:
         with self._lock:
             replaced, self._slot = self._slot, None
             if runner in self._runners:  # its turn was now
@@ -334,12 +334,12 @@ class Engine(Generic[Encoded]):
     def _decode(self, waiting: _Slotted[Encoded]) -> None:
         runner, window = waiting.runner, waiting.window
 
-        def decode(request: Request) -> Hypothesis:
+        def decode(task: Task) -> Hypothesis:
             begin_s = self._clock()
-            wanted = replace(request, others_wait=lambda: self._others_wait(runner))
+            wanted = replace(task.request, others_wait=lambda: self._others_wait(runner))
             hypothesis = self._decoder.decode(waiting.encoded, wanted)
             try:
-                self._count(waiting, hypothesis, self._clock() - begin_s)
+                self._count(waiting, task, hypothesis, self._clock() - begin_s)
             except Exception:
                 runner.logger.exception("a window is not counted")
             return hypothesis
@@ -360,7 +360,7 @@ class Engine(Generic[Encoded]):
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
         return RETRY_S if self.load.ratio < most else 0.0
 
-    def _count(self, decoded: _Slotted[Encoded], hypothesis: Hypothesis, decode_s: float) -> None:
+    def _count(self, decoded: _Slotted[Encoded], task: Task, hypothesis: Hypothesis, decode_s: float) -> None:
         runner, window = decoded.runner, decoded.window
         text = "".join(word.text for word in hypothesis.words)
         runner.logger.debug("window %.2f-%.2f s: %s", window.start / SAMPLE_RATE, window.end / SAMPLE_RATE, text)
@@ -379,7 +379,7 @@ class Engine(Generic[Encoded]):
                 n_calls=hypothesis.n_calls,
                 n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
                 window_s=(window.end - window.start) / SAMPLE_RATE,
-                new_s=window.n_new_samples / SAMPLE_RATE,
+                new_s=task.n_new_samples / SAMPLE_RATE,
             )
         )
 

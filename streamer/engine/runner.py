@@ -35,7 +35,7 @@ from streamer.events import Error, Event, GapReason
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
 from streamer.session.state import NEW, SessionState
-from streamer.session.window import Request, Window
+from streamer.session.task import Span, Task
 from streamer.whisper.result import Hypothesis
 
 logger = logging.getLogger(__name__)
@@ -278,7 +278,7 @@ class SessionRunner:
         """Apply the next command, or process the audio before it, a chunk at most. Returns whether there was either."""
         session = self._session
         with self._lock:
-            busy = self._n_in_flight > 0 or session.next_window_due() or session.judged_until is not None
+            busy = self._n_in_flight > 0 or session.due or session.judged_until is not None
             if self.over or (self.recorded and busy and not self._outage.lasting):
                 return False
             begin = session.position
@@ -305,7 +305,7 @@ class SessionRunner:
             if probability is None:
                 self._publish(session.lose(end, "overrun"))
                 return True
-            events = session.advance(end, probability, now_s)
+            events = session.hear(end, probability, now_s)
             self._note_success(listening=True)
             self._publish(events)
             turn = session.turn_to_judge()
@@ -317,12 +317,12 @@ class SessionRunner:
 
     # The threads `encode` and `decode`.
 
-    def issue(self, now_s: float) -> tuple[Window, Float32Array] | None:
+    def issue(self, now_s: float) -> tuple[Span, Float32Array] | None:
         """Hand out the window that is due, if it still is, and its audio, shape (n,).
 
         It is given to `decode`, `fail` or `withdraw`.
         """
-        window: Window | None = None
+        window: Span | None = None
         with self._recovering(), self._lock:
             window = None if self.over else self._next_window(now_s)
             self._n_in_flight += window is not None
@@ -347,13 +347,13 @@ class SessionRunner:
         with self._lock:
             self._n_in_flight -= 1
 
-    def decode(self, window: Window, decode: Callable[[Request], Hypothesis], *, retry_s: float) -> None:
+    def decode(self, window: Span, decode: Callable[[Task], Hypothesis], *, retry_s: float) -> None:
         """Have a window decoded, if it is still wanted, and publish its text."""
-        request: Request | None = None
+        task: Task | None = None
         with self._recovering(), self._lock:
-            request = None if self.over else self._session.request(window, retry_s=retry_s)
+            task = None if self.over else self._session.task(window, retry_s=retry_s)
         try:
-            hypothesis = decode(request) if request is not None else None
+            hypothesis = decode(task) if task is not None else None
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
             self.fail(window, error)
             return
@@ -362,13 +362,13 @@ class SessionRunner:
             self._n_in_flight -= 1
             if self.over:
                 return
-            if request is not None and hypothesis is not None:
-                self._publish(self._session.apply_hypothesis(window, request, hypothesis, now_s))
+            if task is not None and hypothesis is not None:
+                self._publish(self._session.take(task, hypothesis, now_s))
                 self._note_success(listening=False)
                 self._publisher.warn_of_language(hypothesis.language_outside, self.settings)
             self._note_change(now_s)
 
-    def fail(self, window: Window, error: Exception) -> None:
+    def fail(self, window: Span, error: Exception) -> None:
         """Give up the audio of a window that cannot be transcribed. The next is tried after a while."""
         with self._lock:
             self._n_in_flight -= 1
@@ -408,13 +408,13 @@ class SessionRunner:
         came_s = None if self.recorded else self._arrivals.time_at(round(time_s * SAMPLE_RATE))
         return None if came_s is None else self._host.clock() - came_s
 
-    def _next_window(self, now_s: float) -> Window | None:
+    def _next_window(self, now_s: float) -> Span | None:
         """Return the window that is due, if any, after giving up speech that has waited for too long."""
         if (lost := self._lost(now_s)) is not None:
             if self._n_in_flight:
                 return None  # what is on its way is published before a loss
             self._publish(self._session.drop_before(*lost))
-        window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
+        window = None if self._outage.waits(now_s) else self._session.next_span(now_s)
         self.due.since_s = math.inf
         self._note_change(now_s)
         return window
@@ -438,7 +438,7 @@ class SessionRunner:
         self.ring.release(min(self.position, session.needed_from))
         due.retrying = waits or session.waiting_from is not None
         due.quiet_s = math.inf if session.until_due is None else session.until_due / SAMPLE_RATE
-        due.since_s = min(due.since_s, now_s) if not waits and session.next_window_due() else math.inf
+        due.since_s = min(due.since_s, now_s) if not waits and session.due else math.inf
         # At once for a final, else within the pace.
         patience_s = 0.0 if session.final_awaited else self.settings.pace_s
         due.deadline_s = due.since_s + (RECORDED_PATIENCE_S if self.recorded else patience_s)
@@ -456,7 +456,7 @@ class SessionRunner:
             with self._lock:
                 self._fail(error, listening=listening)
 
-    def _fail(self, error: Exception, window: Window | None = None, *, listening: bool = False) -> None:
+    def _fail(self, error: Exception, window: Span | None = None, *, listening: bool = False) -> None:
         """Publish a failure, once until it is over; then give up audio and go on, or end.
 
         window : the only one that cannot be transcribed; None: the session itself has failed

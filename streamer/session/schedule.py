@@ -13,7 +13,7 @@ from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.session.coverage import DetectedSpeech, Spans
 from streamer.session.gate import PAUSE_SAMPLES
 from streamer.session.settings import SessionSettings
-from streamer.session.window import MAX_SILENCE_SAMPLES, Utterance, Window, down_to_frame
+from streamer.session.task import MAX_SILENCE_SAMPLES, Span, Utterance, down_to_frame
 
 HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long, wait and see whether it becomes a pause
 
@@ -116,7 +116,7 @@ class WindowSchedule:
         rest = Utterance(position, open=old.open, end=old.end, words_end=old.words_end, overdue=True)
         self._utterances[0] = rest
 
-    def find(self, window: Window) -> Utterance | None:
+    def find(self, window: Span) -> Utterance | None:
         """Return the utterance of a window that was decoded; None if its text is no longer wanted.
 
         That is after a newer window was decoded. (The last window may be shorter than one before it, because the end
@@ -181,14 +181,14 @@ class WindowSchedule:
         rest = self._interval - (self.received - max(utterance.issued_end, utterance.start))
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
-    def next_window(self, first_word: int, now_s: float) -> Window | None:
+    def next_window(self, first_word: int, now_s: float) -> Span | None:
         """Return the window to transcribe next, which begins with a stable word; None if none is due."""
         if not self.due():
             return None
         self._join_waiting()
         utterance = self._utterances[0]
         end = utterance.issued_end = self._window_end(utterance)
-        return Window(
+        return Span(
             utterance=utterance,
             start=self.window_start,
             end=end,

@@ -13,8 +13,8 @@ from streamer.session.gate import PAUSE_SAMPLES, GateState, SpeechEnd, SpeechGat
 from streamer.session.schedule import ScheduleState, WindowSchedule
 from streamer.session.settings import SessionSettings
 from streamer.session.state import NEW, Loss, SessionState
+from streamer.session.task import MAX_SILENCE_SAMPLES, Span, Task, Utterance, down_to_frame, up_to_frame
 from streamer.session.transcript import INVENTED_SAMPLES, SessionTranscript, Verdict
-from streamer.session.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window, down_to_frame, up_to_frame
 from streamer.whisper.result import Hypothesis
 
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
@@ -133,7 +133,7 @@ class Session:
         utterance = self._schedule.current
         return utterance is not None and not utterance.open
 
-    def advance(self, end: int, probability: float, now_s: float) -> list[Event]:
+    def hear(self, end: int, probability: float, now_s: float) -> list[Event]:
         """Take the probability that there is speech in the audio from the end of the last call to `end`."""
         self._received_s = now_s
         self._missing = False
@@ -283,7 +283,7 @@ class Session:
             self._add_loss(lost[0], lost[-1], reason)
         return [*events, *self._publish_losses()]
 
-    def fail(self, window: Window) -> list[Event]:
+    def fail(self, window: Span) -> list[Event]:
         """A window cannot be transcribed: give up its utterance, unless a newer window has been transcribed.
 
         Until a window succeeds, all that is lost is one loss.
@@ -300,8 +300,9 @@ class Session:
         self._add_loss(known, utterance.end, "device")
         return [*events, *self._publish_losses()]
 
-    def next_window_due(self) -> bool:
-        """Return whether `next_window` would return one."""
+    @property
+    def due(self) -> bool:
+        """Whether `next_span` would return one."""
         return self._schedule.due()
 
     @property
@@ -309,28 +310,30 @@ class Session:
         """Samples of audio that have to come before a window can be due; None without speech."""
         return self._schedule.until_due
 
-    def next_window(self, now_s: float) -> Window | None:
-        """Return the window to transcribe next; None if none is due."""
+    def next_span(self, now_s: float) -> Span | None:
+        """Return the audio to encode next; None if none is due."""
         return self._schedule.next_window(self._transcript.first_word, now_s)
 
-    def request(self, window: Window, *, retry_s: float = 0.0) -> Request | None:
-        """Return how to decode a window; None if it is no longer wanted.
+    def task(self, span: Span, *, retry_s: float = 0.0) -> Task | None:
+        """Return how to decode a span; None if it is no longer wanted.
 
         retry_s : seconds for further attempts if its text becomes final and fails its thresholds
 
-        The answer holds until the next `apply_hypothesis`: windows are decoded one after the other.
+        The answer holds until the next `take`: spans are decoded one after the other.
         """
-        utterance = self._schedule.find(window)
+        utterance = self._schedule.find(span)
         if utterance is None:
             return None
         self._retry_s = retry_s
-        request = self._transcript.request(window, retry_s=retry_s if utterance.complete_at(window.end) else 0.0)
+        request = self._transcript.request(span, retry_s=retry_s if utterance.complete_at(span.end) else 0.0)
         if request is None:
             utterance.issued_end = 0  # a later window is decoded instead
-        return request
+            return None
+        return Task(span, request, max(0, span.end - max(span.start, utterance.start, utterance.decoded_end)))
 
-    def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
-        """Take the hypothesis of a window; return what to publish."""
+    def take(self, task: Task, hypothesis: Hypothesis, now_s: float) -> list[Event]:
+        """Take what the decoder found; return what to publish."""
+        window, request = task.span, task.request
         utterance = self._schedule.find(window)
         if utterance is None:
             return self.recovered()
@@ -374,7 +377,7 @@ class Session:
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
 
-    def _move_on(self, utterance: Utterance, window: Window) -> list[Event]:
+    def _move_on(self, utterance: Utterance, window: Span) -> list[Event]:
         """Make the beginning of long speech final, and keep the next window short enough."""
         events = self._published(self._transcript.cut(window, self._pauses))
         full = self._schedule.is_full(window.end)  # it is not decoded once more by itself
@@ -386,7 +389,7 @@ class Session:
         self._transcript.move_on(window)
         return events
 
-    def _resume_after_stable(self, utterance: Utterance, window: Window) -> list[Event]:
+    def _resume_after_stable(self, utterance: Utterance, window: Span) -> list[Event]:
         end = window.end if utterance.open else min(window.end, utterance.end)
         return self._published(self._transcript.skip_hole(end) or self._transcript.resume_after_stable(end))
 

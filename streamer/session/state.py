@@ -11,8 +11,8 @@ from streamer.errors import SessionStateError
 from streamer.events import GapReason
 from streamer.session.gate import CLOSED, GateState
 from streamer.session.schedule import SILENT, ScheduleState
+from streamer.session.task import up_to_frame
 from streamer.session.transcript import TranscriptState
-from streamer.session.window import up_to_frame
 
 MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE  # ten years of audio
 

@@ -20,7 +20,7 @@ from streamer.session.agreement import Partners, agree
 from streamer.session.coverage import Hole
 from streamer.session.schedule import WindowSchedule
 from streamer.session.settings import SessionSettings
-from streamer.session.window import MAX_SILENCE_SAMPLES, Request, Window, down_to_frame
+from streamer.session.task import MAX_SILENCE_SAMPLES, Request, Span, down_to_frame
 from streamer.session.words import (
     CLAUSE_ENDS,
     MIN_REPEATED_WORDS,
@@ -247,7 +247,7 @@ class SessionTranscript(TranscriptState):
         """Number of the first word that a window may begin with."""
         return self.first_word if self.earlier is None else self.earlier[0]
 
-    def request(self, window: Window, *, retry_s: float) -> Request | None:
+    def request(self, window: Span, *, retry_s: float) -> Request | None:
         """Return how to decode a window; None if one from a later word is needed."""
         prefix = tuple(token for word in self.stable.since(window.first_word) for token in word.tokens)
         crowded = len(prefix) > MAX_STABLE_TOKENS and window.first_word < self.first_word
@@ -272,7 +272,7 @@ class SessionTranscript(TranscriptState):
 
     def apply_hypothesis(
         self,
-        window: Window,
+        window: Span,
         request: Request,
         hypothesis: Hypothesis,
         *,
@@ -358,7 +358,7 @@ class SessionTranscript(TranscriptState):
         """Whether pass after pass brings no new word although there is speech."""
         return self.n_stuck >= MAX_STUCK_PASSES
 
-    def commit(self, window: Window) -> None:
+    def commit(self, window: Span) -> None:
         """Let words of the newest hypothesis, that of a window, become stable."""
         new = list(self.tail.words[: self._n_before_hole(window.end)])
         # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
@@ -495,7 +495,7 @@ class SessionTranscript(TranscriptState):
         self.first_in_prompt = self.stable.end
         self.schedule.move_on(self.segment_start)
 
-    def cut(self, window: Window, pauses: Sequence[int]) -> list[Event]:
+    def cut(self, window: Span, pauses: Sequence[int]) -> list[Event]:
         """Make whole sentences before a pause final, and the beginning of long speech; nothing if it is not time yet.
 
         pauses : positions of silences in the current speech
@@ -506,7 +506,7 @@ class SessionTranscript(TranscriptState):
         n_final, position = place
         return self._publish(n_final, min(max(position, self.segment_start), window.end))
 
-    def move_on(self, window: Window) -> None:
+    def move_on(self, window: Span) -> None:
         """Let the next window begin with a later word if it would be too long, or have too many words or none at all.
 
         If the model has no room for it, all words become stable except the last ones.
@@ -534,7 +534,7 @@ class SessionTranscript(TranscriptState):
             (self.first_word, position), self.earlier = place, None
             self.schedule.move_on(position)
 
-    def partial(self, window: Window, *, trusted: bool) -> Partial | None:
+    def partial(self, window: Span, *, trusted: bool) -> Partial | None:
         """Return the text of the open segment; None if it has not changed."""
         previous = self.published
         n_shown = min(self.tail.n_new, self._count_shown(window, trusted=trusted))
@@ -584,7 +584,7 @@ class SessionTranscript(TranscriptState):
             self.segment += 1
             self.published = None
 
-    def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
+    def _align(self, window: Span, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
         """Update the places of the stable words; return the words after them and whether the first continues one."""
         stable = list(self.stable.words)
         # Indices of the stable words that begin at a token of the prefix.
@@ -637,7 +637,7 @@ class SessionTranscript(TranscriptState):
             return replace(self.tail, words=self.trusted, n_new=len(self.trusted), continues=False)
         return self.tail.kept(0, _count_while(self.tail.words, lambda word: word.likelihood >= LIKELY_PROBABILITY))
 
-    def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
+    def _count_certain(self, words: Sequence[TimedWord], window: Span) -> int:
         """Count the first words that become stable whatever earlier hypotheses said."""
         margin = 0 if window.pause else round(self.settings.attention_margin_s * SAMPLE_RATE)
         return _count_while(
@@ -649,7 +649,7 @@ class SessionTranscript(TranscriptState):
             ),
         )
 
-    def _count_shown(self, window: Window, *, trusted: bool) -> int:
+    def _count_shown(self, window: Span, *, trusted: bool) -> int:
         """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
         if self.undecided and not self.known_languages and window.end - window.start < MIN_UNDECIDED_SAMPLES:
             return 0

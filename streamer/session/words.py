@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from streamer.constants import SAMPLE_RATE
 from streamer.events import Word, seconds
-from streamer.session.window import Window
+from streamer.session.task import Span
 from streamer.whisper.result import TimedWord, is_mark
 
 # The decoder repeats itself if its attention does not advance for this many words in a row, and is further back than
@@ -23,7 +23,7 @@ ABBREVIATIONS = frozenset(("Mr", "Mrs", "Ms", "Dr", "Prof", "St"))
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
-def placed(word: TimedWord, window: Window) -> TimedWord:
+def placed(word: TimedWord, window: Span) -> TimedWord:
     """Return a word of a window's hypothesis with its position in the session, limited to the window."""
     start = min(window.start + max(0, word.start_samples), window.end)
     end = min(max(start, window.start + word.end_samples), window.end)

@@ -14,7 +14,7 @@ from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, from_json
 from streamer.offline import transcribe
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module

@@ -7,7 +7,7 @@ import pytest
 
 from streamer.audio.mel import log_mel
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow

@@ -36,7 +36,7 @@ BUDGETS = {
     "client": (1014, 850),
     "outputs": (1882, 1240),
     "engine": (1993, 1280),
-    "session": (2258, 1450),
+    "session": (2265, 1450),
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
     "settings": (1335, 900),
@@ -45,14 +45,14 @@ BUDGETS = {
 
 # The same of tests, by folders.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (5804, 3200),
+    "unit/session unit/engine": (5807, 3200),
     "unit/whisper": (11615, 6300),
     "unit/server unit/history wire": (9055, 4000),
     "unit/protocols": (2159, 1900),
     "unit/outputs": (1868, 1300),
     "unit/audio": (3185, 1700),
     "unit/commands unit/setup": (1810, 1100),
-    "plugins": (8321, 4000),
+    "plugins": (8328, 4000),
     "e2e": (3827, 1700),
     "reference": (3609, 2600),
 }
@@ -71,7 +71,7 @@ LONG_FILES = {
     "streamer.protocols.deepgram": 464,
     "streamer.protocols.openai_realtime": 380,
     "streamer.server.runtime": 411,
-    "streamer.session.session": 537,
+    "streamer.session.session": 540,
     "streamer.session.transcript": 829,
     "streamer.settings.table": 654,
     "streamer.whisper.device.compile": 419,

@@ -58,26 +58,26 @@ class Simulator:
                 chunk = samples[n_received : n_received + CHUNK_SAMPLES]
                 n_received += len(chunk)
                 (probability,) = detector.process(np.pad(chunk, (0, CHUNK_SAMPLES - len(chunk))))
-                record(session.advance(n_received, probability, now_s))
+                record(session.hear(n_received, probability, now_s))
             if n_received == len(samples) and not session.ended:
                 record(session.finish(n_received))
 
         while not session.finished:
             now_s += CHUNK_S
             receive()
-            window = session.next_window(now_s)
-            if window is None:
+            span = session.next_span(now_s)
+            if span is None:
                 continue
             n_encoded += 1
-            spectrogram = mel.window(samples[window.start : window.end], window.start)
-            encoded = self._encoder.encode(spectrogram, 0, window.end - window.start)
+            spectrogram = mel.window(samples[span.start : span.end], span.start)
+            encoded = self._encoder.encode(spectrogram, 0, span.end - span.start)
             now_s += self._inference_s
             receive()
-            request = session.request(window, retry_s=math.inf)
-            if request is not None:
-                hypothesis = self._decoder.decode(encoded, request)
+            task = session.task(span, retry_s=math.inf)
+            if task is not None:
+                hypothesis = self._decoder.decode(encoded, task.request)
                 n_calls += hypothesis.n_calls
-                record(session.apply_hypothesis(window, request, hypothesis, now_s))
+                record(session.take(task, hypothesis, now_s))
         return recorder.timeline(
             "simulated",
             name,

@@ -109,7 +109,12 @@ async def test_what_follows_an_answer_is_not_read(make: Make) -> None:
     async def plays_on(reply: Reply) -> None:
         await reply.start()
         try:  # the client may hang up while this still talks
-            for piece in (edits(("shivon", "Siobhan")), "\nUser: ", '{"language": "en", "text": "', edits(("we", "you"))):
+            for piece in (
+                edits(("shivon", "Siobhan")),
+                "\nUser: ",
+                '{"language": "en", "text": "',
+                edits(("we", "you")),
+            ):
                 await reply.say(piece)
             await reply.hang()
         finally:

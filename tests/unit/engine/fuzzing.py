@@ -30,8 +30,8 @@ from streamer.session.language import choose_language
 from streamer.session.schedule import WindowSchedule
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
+from streamer.session.task import Request
 from streamer.session.transcript import PROMPT_CHARACTERS, SessionTranscript
-from streamer.session.window import Request
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import (
@@ -577,7 +577,7 @@ def failing_logic(world: World) -> Iterator[None]:
         yield
         return
     steps = (
-        (Session, "advance", chance / 50),
+        (Session, "hear", chance / 50),
         (WindowSchedule, "next_window", chance),
         (SessionTranscript, "request", chance),
         (SessionTranscript, "apply_hypothesis", chance),

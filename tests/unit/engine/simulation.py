@@ -21,7 +21,7 @@ from streamer.engine.publisher import SessionOutput
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.events import Error, Event, Final, Gap
 from streamer.session.settings import SessionSettings
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (

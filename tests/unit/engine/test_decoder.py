@@ -17,7 +17,7 @@ from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
 from streamer.engine.engine import Engine
 from streamer.errors import ConfigError, LostDeviceError
 from streamer.protocols.native import SessionOptions
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback

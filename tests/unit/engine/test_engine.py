@@ -18,7 +18,7 @@ from streamer.engine.host import Host
 from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import InferenceError, ModelError
 from streamer.events import Error, Event, Gap, Speech
-from streamer.session.window import Request, Window
+from streamer.session.task import Request, Span
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     FakeDecoder,
@@ -204,7 +204,7 @@ def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkey
     listener = setting.listener()
     issue = listener.runner.issue
 
-    def issue_and_close(now_s: float) -> tuple[Window, Float32Array] | None:
+    def issue_and_close(now_s: float) -> tuple[Span, Float32Array] | None:
         issued = issue(now_s)
         listener.runner.close()
         return issued

@@ -20,8 +20,8 @@ from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
 from streamer.errors import InferenceError
 from streamer.events import Final, Flushed, Gap, GapReason, Partial, Speech
 from streamer.session.session import MAX_FLUSHES, STALL_S, Session
+from streamer.session.task import Request
 from streamer.session.transcript import MAX_STABLE_TOKENS
-from streamer.session.window import Request
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import FakeDetector, FakeEncoded, SpokenWord, words_at
 from tests.unit.engine.simulation import SETTINGS, Machine, Talker, settings_of
@@ -518,7 +518,7 @@ def test_a_session_whose_device_fails_for_good_ends_soon_after_its_audio(kind: A
     assert len(talker.errors) == len(talker.gaps) == 1
 
 
-@pytest.mark.parametrize("step", ["advance", "apply_hypothesis"])
+@pytest.mark.parametrize("step", ["hear", "take"])
 def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error(
     step: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -581,7 +581,7 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
 ) -> None:
     talker = talking(words_at(0.5, 1.0, 1.5))
     talker.speak_until(1.9)
-    monkeypatch.setattr(Session, "apply_hypothesis", lambda *args: 1 / 0)
+    monkeypatch.setattr(Session, "take", lambda *args: 1 / 0)
     talker.runner.end()
     talker.machine.work()
     assert talker.runner.over
@@ -589,7 +589,7 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
     talker.check()
 
 
-@pytest.mark.parametrize("step", ["fail", "give_up", "_close_gate", "request"])
+@pytest.mark.parametrize("step", ["fail", "give_up", "_close_gate", "task"])
 @pytest.mark.parametrize("n_windows", [1, MAX_FAILURES + 1])
 def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
     step: str, n_windows: int, monkeypatch: pytest.MonkeyPatch
@@ -624,7 +624,7 @@ def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final
     talker.speak_until(2.0)
     assert talker.of(Partial)
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "advance", lambda *args: 1 / 0)
+        patched.setattr(Session, "hear", lambda *args: 1 / 0)
         talker.speak_until(2.1)
     talker.machine.wait(FIRST_RETRY_S, step_s=0.1)
     talker.finish(7.0)

@@ -3,7 +3,7 @@
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.session.gate import PAUSE_SAMPLES
 from streamer.session.schedule import HESITATION_SAMPLES, WindowSchedule
-from streamer.session.window import MAX_SILENCE_SAMPLES, Window
+from streamer.session.task import MAX_SILENCE_SAMPLES, Span
 from tests.unit.engine.simulation import SETTINGS
 
 PACE = round(SETTINGS.pace_s * SAMPLE_RATE)
@@ -26,7 +26,7 @@ def schedule_of(*utterances_s: tuple[float, float | None]) -> WindowSchedule:
     return schedule
 
 
-def window_of(schedule: WindowSchedule) -> Window:
+def window_of(schedule: WindowSchedule) -> Span:
     window = schedule.next_window(0, 0.0)
     assert window is not None
     return window

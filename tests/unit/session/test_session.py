@@ -18,8 +18,8 @@ from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.session.gate import PAUSE_SAMPLES
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
+from streamer.session.task import Request, Span, Task
 from streamer.session.transcript import PROMPT_CHARACTERS, SessionTranscript
-from streamer.session.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken, words_at
 from tests.promises import Promises
@@ -52,15 +52,15 @@ class Conversation:
         self.speaker = Speaker(words, seed=seed, manners=manners)
         self.clock = Clock()
         self.position = 0
-        self.windows: list[Window] = []
+        self.windows: list[Span] = []
         self.requests: list[Request] = []
         self._rng = random.Random(seed)
         self._cost_s, self._failure, self._loss = cost_s, failure, loss
         # No audio before this can be had: released, as the ring buffer does.
         self._released = 0
         # The window that waits for the decoder, and the one that it is busy with.
-        self._slot: Window | None = None
-        self._job: tuple[Window, Request, Hypothesis] | None = None
+        self._slot: Span | None = None
+        self._job: tuple[Task, Hypothesis] | None = None
         self._done_s = 0.0
 
     def speak_until(self, end_s: float) -> None:
@@ -75,7 +75,7 @@ class Conversation:
                 talks = self.speaker.talks(self.position, end)
                 if talks:
                     self.promises.detected.append((self.position / SAMPLE_RATE, end / SAMPLE_RATE))
-                self.promises.take(self.session.advance(end, 0.9 if talks else 0.05, self.clock.now_s))
+                self.promises.take(self.session.hear(end, 0.9 if talks else 0.05, self.clock.now_s))
             self.position = end
             self._work()
 
@@ -100,13 +100,13 @@ class Conversation:
         assert all(a < b for a, b in itertools.pairwise(indices)), indices
         return indices
 
-    def transcribe(self, cost_s: float = 0.1) -> Window:
+    def transcribe(self, cost_s: float = 0.1) -> Span:
         """Decode the window that is due, which takes `cost_s`."""
         window = self._next_window()
-        request = self.session.request(window)
-        assert request is not None
-        hypothesis = self.speaker.hypothesis(window.start, window.end, request.prefix)
-        self._told(self.session.apply_hypothesis(window, request, hypothesis, self.clock.now_s + cost_s))
+        task = self.session.task(window)
+        assert task is not None
+        hypothesis = self.speaker.hypothesis(window.start, window.end, task.request.prefix)
+        self._told(self.session.take(task, hypothesis, self.clock.now_s + cost_s))
         return window
 
     def _work(self) -> None:
@@ -116,23 +116,23 @@ class Conversation:
         if self._job is not None and self.clock.now_s >= self._done_s:
             job, self._job = self._job, None
             if self._rng.random() < self._failure:
-                self._told(self.session.fail(job[0]))
+                self._told(self.session.fail(job[0].span))
             else:
-                self._told(self.session.apply_hypothesis(*job, self.clock.now_s))
-        if self.session.next_window_due():
+                self._told(self.session.take(*job, self.clock.now_s))
+        if self.session.due:
             self._slot = self._next_window()
         if self._job is None and self._slot is not None:
             window, self._slot = self._slot, None
-            request = self.session.request(window)
-            if request is not None:
-                assert request.n_samples == window.end - window.start
-                self.requests.append(request)
-                hypothesis = self.speaker.hypothesis(window.start, window.end, request.prefix)
-                self._job = (window, request, hypothesis)
+            task = self.session.task(window)
+            if task is not None:
+                assert task.request.n_samples == window.end - window.start
+                self.requests.append(task.request)
+                hypothesis = self.speaker.hypothesis(window.start, window.end, task.request.prefix)
+                self._job = (task, hypothesis)
                 self._done_s = self.clock.now_s + self._rng.uniform(0, 2 * self._cost_s)
 
-    def _next_window(self) -> Window:
-        window = self.session.next_window(self.clock.now_s)
+    def _next_window(self) -> Span:
+        window = self.session.next_span(self.clock.now_s)
         assert window is not None
         assert window.start % HOP_LENGTH == 0
         assert 0 <= window.end - window.start <= N_SAMPLES
@@ -295,13 +295,13 @@ def test_windows_grow_by_the_pace_and_no_faster_than_they_cost() -> None:
     take(session, first, [], now_s=13.0)
     assert session._schedule.cost == 3 * SAMPLE_RATE
     hear(session, first.end / SAMPLE_RATE + 2.9)
-    assert session.next_window(13.0) is None
+    assert session.next_span(13.0) is None
     second = window_at(session, first.end / SAMPLE_RATE + 3.1, now_s=14.0)
     assert second.start == first.start
     take(session, second, [], now_s=14.1)
     # A pass that was cheap again: the pace is the floor.
     hear(session, second.end / SAMPLE_RATE + 0.9)
-    assert session.next_window(15.0) is None
+    assert session.next_span(15.0) is None
     assert window_at(session, second.end / SAMPLE_RATE + 1.1).end > second.end
 
 
@@ -413,14 +413,14 @@ def test_the_end_of_speech_makes_everything_final() -> None:
     final = only(Final, take(session, last, [(" hello", 0.5, 1.0), (" there.", 1.2, 1.6)]))
     assert final.text == "hello there."
     assert final.end == end.time
-    assert session.next_window(6.0) is None
+    assert session.next_span(6.0) is None
 
 
 def test_a_pause_is_transcribed_at_once_and_its_window_serves_as_the_last() -> None:
     session = speaking(settings_of(policy="alignatt"))
     take(session, window_at(session, 2.0), [(" hello", 0.5, 1.0)])
     hear(session, 2.2, 0.0)
-    assert session.next_window(2.2) is None, "it may be a stop within a word"
+    assert session.next_span(2.2) is None, "it may be a stop within a word"
     window = pause_at(session, 2.3)
     assert window.pause
     assert not window.last
@@ -432,7 +432,7 @@ def test_a_pause_is_transcribed_at_once_and_its_window_serves_as_the_last() -> N
     assert [type(event) for event in events] == [Speech, Final]
     assert isinstance(events[1], Final)
     assert events[1].text == "hello there."
-    assert session.next_window(5.0) is None, "all that was said had been encoded"
+    assert session.next_span(5.0) is None, "all that was said had been encoded"
 
 
 def test_where_speech_ends_while_the_pause_is_transcribed_that_is_the_last_pass() -> None:
@@ -440,9 +440,9 @@ def test_where_speech_ends_while_the_pause_is_transcribed_that_is_the_last_pass(
     hear(session, 2.0)
     window = pause_at(session, 2.3)
     hear(session, 4.0, 0.0)
-    assert session.next_window(4.0) is None
+    assert session.next_span(4.0) is None
     assert said(take(session, window, [(" hello", 0.5, 1.0)])) == "hello"
-    assert session.next_window(5.0) is None
+    assert session.next_span(5.0) is None
 
 
 def test_silence_after_a_pause_is_not_encoded_and_speech_goes_on_behind_it() -> None:
@@ -450,7 +450,7 @@ def test_silence_after_a_pause_is_not_encoded_and_speech_goes_on_behind_it() -> 
     hear(session, 2.0)
     take(session, pause_at(session, 2.3), [(" hello", 0.5, 1.0)])
     hear(session, 5.0, 0.0)
-    assert session.next_window(5.0) is None
+    assert session.next_span(5.0) is None
     window = window_at(session, 5.6)
     assert window.start == 0
     assert not window.pause
@@ -530,7 +530,7 @@ def test_words_before_a_segment_that_lead_into_a_loop_are_dropped_and_the_last_w
     assert window.start == 3.7 * SAMPLE_RATE // HOP_LENGTH * HOP_LENGTH
     assert (request.prefix, request.prompt, request.first) == ((), "", False)
     assert said(take(session, window, [(" on and on.", 0.5, 1.8)])) == "on and on."
-    assert session.finished or session.next_window(8.0) is None
+    assert session.finished or session.next_span(8.0) is None
 
 
 @pytest.mark.parametrize("start_s", [0.5, 0.7, 0.9, 1.1])  # within a mel frame, and at its edge
@@ -551,7 +551,7 @@ def test_a_window_on_its_way_with_words_that_led_into_a_loop_is_replaced() -> No
     waiting = window_at(session, 6.6)
     assert waiting.start == window.start
     take(session, window, LOOP, looped=True)
-    assert session.request(waiting) is None
+    assert session.task(waiting) is None
     window = window_at(session, 6.6)
     assert (window.start > waiting.start, window.end) == (True, waiting.end)
     assert request_of(session, window).prefix == ()
@@ -790,7 +790,7 @@ def test_an_older_window_has_nothing_to_say_once_a_newer_was_taken() -> None:
     older = window_at(session, 2.0)
     newer = window_at(session, 3.0)
     take(session, newer, [(" word", 0.5, 0.8)])
-    assert session.request(older) is None
+    assert session.task(older) is None
     assert session.fail(older) == []
 
 
@@ -831,7 +831,7 @@ def test_windows_that_fail_one_after_the_other_are_one_gap_that_is_told_when_one
     session = speaking()
     for i in range(100):
         hear(session, 10.0 * i + 5.0)
-        window = session.next_window(0.0)
+        window = session.next_span(0.0)
         assert window is not None
         events = [*session.fail(window), *hear(session, 10.0 * i + 10.0, 0.0)]
         assert not any(isinstance(event, Gap) for event in events)
@@ -870,7 +870,7 @@ def test_what_is_given_up_while_windows_fail_belongs_to_the_same_gap_also_at_the
     events += hear(session, 22.0, 0.0)
     window = pause_at(session, 22.3)
     events += session.fail(window)
-    events += session.finish(session._schedule.received)
+    events += session.finish(session.position)
     (gap,) = (event for event in events if isinstance(event, Gap))
     assert gap.reason == "device"
     assert (gap.start, session.finished) == (0.0, True)
@@ -888,7 +888,7 @@ def test_a_hypothesis_without_its_prefix_takes_nothing_back() -> None:
 AUTO = settings_of(language="auto", policy="alignatt")
 
 
-def asked(session: Session, window: Window) -> tuple[str, float, int, str]:
+def asked(session: Session, window: Span) -> tuple[str, float, int, str]:
     """Return the language that a window is to be decoded in, where it begins, its prefix's length and its prompt."""
     request = request_of(session, window)
     return request.language, window.start / SAMPLE_RATE, len(request.prefix), request.prompt
@@ -1025,8 +1025,7 @@ def test_speech_without_words_is_decoded_once_more_without_what_was_said_before_
     assert request_of(session, window).prefix, "it reaches back to what was said before"
     assert take(session, window, [(" so", 0.5, 0.8), (" far.", 0.8, 1.2)]) == []
     again = due(session, 11.0)
-    request = session.request(again)
-    assert request is not None
+    request = request_of(session, again)
     assert (request.prefix, request.prompt) == ((), "")
     assert request.retry_s > 0, "however busy the machine is"
     gap = only(Gap, take(session, again, []))
@@ -1138,7 +1137,7 @@ def test_a_loop_that_stays_ends_with_what_was_known(n_speaking_on: int) -> None:
     for i in range(20):
         said.append((f" w{i}", 0.5 * i + 0.1, 0.5 * i + 0.5))
         hear(session, 0.5 * i + 1.0)
-        if session.next_window_due():
+        if session.due:
             window = due(session, 0.0)
             begin = window.start / SAMPLE_RATE
             heard = [(text, a - begin, b - begin) for text, a, b in said if a >= begin]
@@ -1198,33 +1197,37 @@ def speaking(settings: SessionSettings = SETTINGS) -> Session:
 def hear(session: Session, until_s: float, probability: float | None = None) -> list[Event]:
     """Add audio. By default it is speech too faint to count as skipped: clear only until it has begun."""
     events: list[Event] = []
-    position = session._schedule.received
+    position = session.position
     while position < until_s * SAMPLE_RATE:
         position += CHUNK_SAMPLES
         found = (0.4 if session._gate.open else 0.9) if probability is None else probability
-        events += session.advance(position, found, position / SAMPLE_RATE)
+        events += session.hear(position, found, position / SAMPLE_RATE)
     return events
 
 
-def window_at(session: Session, until_s: float, now_s: float = 0.0) -> Window:
+def window_at(session: Session, until_s: float, now_s: float = 0.0) -> Span:
     hear(session, until_s)
     return due(session, now_s)
 
 
-def pause_at(session: Session, until_s: float) -> Window:
+def pause_at(session: Session, until_s: float) -> Span:
     hear(session, until_s, 0.0)
     return due(session, 0.0)
 
 
-def request_of(session: Session, window: Window) -> Request:
-    request = session.request(window)
-    assert request is not None
-    return request
+def task_of(session: Session, window: Span) -> Task:
+    task = session.task(window)
+    assert task is not None
+    return task
+
+
+def request_of(session: Session, window: Span) -> Request:
+    return task_of(session, window).request
 
 
 def take(
     session: Session,
-    window: Window,
+    window: Span,
     words: Sequence[Said],
     now_s: float | None = None,
     *,
@@ -1237,7 +1240,7 @@ def take(
     fields = {"no_speech_prob": 0.0, "avg_logprob": -0.1, **more}
     hypothesis = Hypothesis(found, language, language_sure=sure, **fields)
     now_s = window.issued_s if now_s is None else now_s
-    return session.apply_hypothesis(window, request_of(session, window), hypothesis, now_s)
+    return session.take(task_of(session, window), hypothesis, now_s)
 
 
 def only(kind: type[AnyEvent], events: Sequence[Event]) -> AnyEvent:
@@ -1263,8 +1266,8 @@ def said(events: Sequence[Event]) -> str:
     return only(Final, events).text
 
 
-def due(session: Session, now_s: float) -> Window:
-    window = session.next_window(now_s)
+def due(session: Session, now_s: float) -> Span:
+    window = session.next_span(now_s)
     assert window is not None
     return window
 
@@ -1286,5 +1289,5 @@ def tokens_of(text: str) -> tuple[int, ...]:
     return tuple(text.encode())
 
 
-def seconds_of(window: Window) -> float:
+def seconds_of(window: Span) -> float:
     return (window.end - window.start) / SAMPLE_RATE

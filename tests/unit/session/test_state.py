@@ -113,16 +113,16 @@ def test_what_is_known_is_not_decoded_anew() -> None:
 def test_a_session_of_which_nothing_is_known_goes_on_behind_a_gap() -> None:
     session = Session(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
     assert session.state.mark == 2
-    events = session.advance(80_512, 0.9, 0.0)
+    events = session.hear(80_512, 0.9, 0.0)
     assert events == [Gap(start=2.0, end=5.0, reason="device")]
     for end in range(81_024, 96_000, 512):
-        events += session.advance(end, 0.9, 0.0)
+        events += session.hear(end, 0.9, 0.0)
     events += session.finish(96_000)
-    window = session.next_window(0.0)
+    window = session.next_span(0.0)
     assert window is not None
-    request = session.request(window)
-    assert request is not None
-    assert not request.first
+    task = session.task(window)
+    assert task is not None
+    assert not task.request.first
     assert window.start >= 80_000
     assert session.state.transcript.segment == 4
 
@@ -131,14 +131,14 @@ def test_speech_soon_behind_a_gap_begins_with_it_also_elsewhere() -> None:
     session = Session(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
     events: list[Event] = []
     for end in range(80_512, 96_000, 512):
-        events += session.advance(end, 0.9 if end > 86_000 else 0.0, 0.0)
+        events += session.hear(end, 0.9 if end > 86_000 else 0.0, 0.0)
     assert [event.time for event in events if isinstance(event, Speech)] == [5.0]
 
 
 def test_pauses_flushes_and_the_end_go_along() -> None:
     session = Session(SETTINGS)
     for end in range(512, 16_384, 512):
-        session.advance(end, 0.9, 0.0)
+        session.hear(end, 0.9, 0.0)
     session.flush()
     session.pause()
     again = Session(SETTINGS, session.state)

@@ -15,7 +15,7 @@ import pytest
 from streamer.audio.mel import log_mel
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.errors import InferenceError, ModelError
-from streamer.session.window import Request
+from streamer.session.task import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel

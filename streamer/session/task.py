@@ -1,4 +1,4 @@
-"""Utterances, windows of their audio, and how to decode a window. Positions are absolute samples of the session."""
+"""Utterances, spans of their audio to encode, and how to decode a span. Positions are absolute samples."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -63,8 +63,8 @@ class Utterance:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
-    """Audio to transcribe, from one absolute sample to another."""
+class Span:
+    """Audio to encode as a window, from one absolute sample to another."""
 
     utterance: Utterance
     start: int
@@ -73,11 +73,6 @@ class Window:
     pause: bool  # whether it ends in a pause: its last word is not truncated
     first_word: int  # number of its first stable word
     issued_s: float  # when it was issued, in seconds of the caller's clock
-
-    @property
-    def n_new_samples(self) -> int:
-        """Samples of it that no window of its utterance before it had, until its hypothesis is applied."""
-        return max(0, self.end - max(self.start, self.utterance.start, self.utterance.decoded_end))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,3 +101,12 @@ class Request:
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodingSettings | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A span and how to decode it. `Session.take` is given it back with what the decoder finds."""
+
+    span: Span
+    request: Request
+    n_new_samples: int  # samples of the span that no span of its utterance before it had
