@@ -35,7 +35,7 @@ BUDGETS = {
     "protocols": (2512, 1980),
     "client": (1014, 850),
     "outputs": (1882, 1240),
-    "engine": (1993, 1280),
+    "engine": (2020, 1280),
     "session": (2265, 1450),
     "whisper": (10529, 7000),
     "audio": (3488, 2150),
