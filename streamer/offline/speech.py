@@ -15,7 +15,7 @@ from streamer.arrays import BoolArray, Float32Array
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.offline.segments import Segment
-from streamer.session.gate import SpeechEnd, SpeechGate, SpeechStart
+from streamer.session.gate import Gate, SpeechEnd, SpeechStart
 from streamer.settings.table import SpeechSettings
 
 # First frame, and the one behind the last.
@@ -33,7 +33,7 @@ class SpeechFinder:
 
     def __init__(self, settings: SpeechSettings) -> None:
         self._detector = SpeechDetector()
-        self._gate = SpeechGate(settings)
+        self._settings, self._gate = settings, Gate()
         # Probability of speech in each 512 samples; where speech begins, ends, begins, ...
         self._probabilities: list[float] = []
         self._bounds: list[int] = []
@@ -47,7 +47,8 @@ class SpeechFinder:
         """Process the next block, 16 kHz mono, shape (n,); return where speech begins and ends in it."""
         changes = []
         for probability in self._detector.process(samples):
-            change = self._gate.feed(self.position, self.position + CHUNK_SAMPLES, probability)
+            begin, end = self.position, self.position + CHUNK_SAMPLES
+            self._gate, change = self._gate.hear(self._settings, begin, end, probability)
             self._probabilities.append(probability)
             if change is not None:
                 changes.append(change)
@@ -62,7 +63,8 @@ class SpeechFinder:
 
     def finish(self, n_frames: int, clips: Sequence[Span]) -> "JoinedSpeech":
         """Return the speech in some clips of a recording of `n_frames`, after the last block."""
-        if (end := self._gate.close(n_frames * HOP_LENGTH)) is not None:
+        self._gate, end = self._gate.close(self._settings, n_frames * HOP_LENGTH)
+        if end is not None:
             self._bounds.append(end.position)
         bounds = zip(self._bounds[::2], self._bounds[1::2], strict=True)
         spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in bounds]
@@ -70,7 +72,7 @@ class SpeechFinder:
         return JoinedSpeech(
             [[span for span in clip if span[0] < span[1]] for clip in both],
             self._probabilities,
-            self._gate.settings.threshold,
+            self._settings.threshold,
         )
 
 

@@ -1,8 +1,10 @@
 """Detected speech that no word covers: Whisper has skipped it. Sans-I/O, positions in absolute samples."""
 
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Self
+
+import msgspec
 
 from streamer.constants import SAMPLE_RATE
 from streamer.whisper.result import TimedWord, is_mark
@@ -15,8 +17,6 @@ EMPTY_SAMPLES = SAMPLE_RATE
 LONGEST_WORD_SAMPLES = SAMPLE_RATE
 DIGIT_SAMPLES = SAMPLE_RATE // 2
 
-Spans = tuple[tuple[int, int], ...]
-
 
 @dataclass(frozen=True, slots=True)
 class Hole:
@@ -27,29 +27,25 @@ class Hole:
     end: int
 
 
-class DetectedSpeech:
+class DetectedSpeech(msgspec.Struct, frozen=True, array_like=True):
     """Where the detector has found speech: spans of chunks, oldest first."""
 
-    def __init__(self, spans: Spans = ()) -> None:
-        self._spans = deque(spans)
+    spans: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def spans(self) -> Spans:
-        return tuple(self._spans)
-
-    def add(self, start: int, end: int) -> None:
+    def with_more(self, start: int, end: int) -> Self:
         """Add speech behind all that is known."""
-        if self._spans and self._spans[-1][1] >= start:
-            start, _ = self._spans.pop()
-        self._spans.append((start, end))
+        known = self.spans
+        if known and known[-1][1] >= start:
+            return type(self)((*known[:-1], (known[-1][0], end)))
+        return type(self)((*known, (start, end)))
 
-    def drop_before(self, position: int) -> None:
-        while self._spans and self._spans[0][1] <= position:
-            self._spans.popleft()
+    def since(self, position: int) -> Self:
+        """Forget spans that end before a position."""
+        return type(self)(tuple(span for span in self.spans if span[1] > position))
 
     def between(self, start: int, end: int) -> int:
         """Return how many samples from one position to another are speech."""
-        return sum(max(0, min(end, behind) - max(start, first)) for first, behind in self._spans)
+        return sum(max(0, min(end, behind) - max(start, first)) for first, behind in self.spans)
 
     def holes(self, words: Sequence[TimedWord], start: int, end: int) -> Iterator[Hole]:
         """Yield the holes of a text, whose words lie between two positions."""

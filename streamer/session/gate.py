@@ -1,8 +1,10 @@
 """The speech gate: finds where speech begins and ends, from its probability in each chunk. No I/O, no clock."""
 
 from dataclasses import dataclass
+from typing import Self
 
 import msgspec
+from msgspec.structs import replace
 
 from streamer.constants import SAMPLE_RATE
 from streamer.settings.table import SpeechSettings
@@ -30,97 +32,81 @@ class SpeechEnd:
     position: int
 
 
-class GateState(msgspec.Struct, frozen=True, array_like=True):
-    """A gate's memory, to continue with elsewhere."""
+class Gate(msgspec.Struct, frozen=True, array_like=True):
+    """Whether somebody speaks, as of the audio so far. Starts and ends alternate and never go back in time."""
 
+    # Whether speech has started and not ended.
     open: bool = False
+
+    # Start of the newest run of speech, which is a start of speech if it lasts; None in silence.
     run_start: int | None = None
+
+    # End of the last chunk with speech.
     last_speech: int = 0
+
+    # The last end, or where audio began: the next start is not before it.
     floor: int = 0
 
+    # `last_speech` of the newest pause that a turn model was asked about; whether speech goes on through it.
+    asked_after: int | None = None
+    holds: bool = False
 
-CLOSED = GateState()
-
-
-class SpeechGate:
-    """Turns probabilities into starts and ends that alternate and never go back in time."""
-
-    def __init__(self, settings: SpeechSettings, state: GateState = CLOSED) -> None:
-        self.settings = settings
-        # Whether speech has started and not ended.
-        self.open = state.open
-        # Start of the newest run of speech, which is a start of speech if it lasts; None in silence.
-        self._run_start = state.run_start
-        # End of the last chunk with speech.
-        self.last_speech = state.last_speech
-        # The last end, or where audio began: the next start is not before it.
-        self.floor = state.floor
-        # `last_speech` of the newest pause that a turn model was asked about; whether speech goes on through it.
-        self._asked_after: int | None = None
-        self._holds = False
-
-    @property
-    def state(self) -> GateState:
-        return GateState(self.open, self._run_start, self.last_speech, self.floor)
-
-    def feed(self, start: int, end: int, probability: float) -> SpeechStart | SpeechEnd | None:
+    def hear(
+        self, settings: SpeechSettings, start: int, end: int, probability: float
+    ) -> tuple[Self, SpeechStart | SpeechEnd | None]:
         """Take the probability of speech in the next samples, from `start` to `end`."""
-        settings = self.settings
-        if probability >= settings.threshold - (HYSTERESIS if self._run_start is not None else 0.0):
-            if self._run_start is None:
-                self._run_start = start
-            self.last_speech = end
-            if not self.open and end - self._run_start >= round(settings.min_speech_s * SAMPLE_RATE):
-                self.open = True
-                return SpeechStart(max(self.floor, self._run_start - self._pad))
-        elif not self.open:
-            self._run_start = None
-        elif end - self.last_speech >= round(self._patience_s * SAMPLE_RATE):
-            return self.close(end)
-        return None
+        if probability >= settings.threshold - (HYSTERESIS if self.run_start is not None else 0.0):
+            run_start = start if self.run_start is None else self.run_start
+            speaking = replace(self, run_start=run_start, last_speech=end)
+            if self.open or end - run_start < round(settings.min_speech_s * SAMPLE_RATE):
+                return speaking, None
+            begin = max(self.floor, run_start - _pad(settings))
+            return replace(speaking, open=True), SpeechStart(begin)
+        if not self.open:
+            return self if self.run_start is None else replace(self, run_start=None), None
+        if end - self.last_speech >= round(self._patience_s(settings) * SAMPLE_RATE):
+            return self.close(settings, end)
+        return self, None
 
-    def ask(self, position: int) -> bool:
-        """Return whether a turn model is to be asked about the pause up to a position: once for each.
+    def ask(self, settings: SpeechSettings, position: int) -> Self | None:
+        """Have a turn model asked about the pause up to a position, once for each; None: it is not to be asked.
 
         Until `answer`, and if the speaker has not finished, speech goes on for `turn_silence_s`.
         """
-        new = self._asked_after != self.last_speech and position - self.last_speech >= PAUSE_SAMPLES
-        if not (new and self.open and self.settings.turns):
-            return False
-        self._asked_after, self._holds = self.last_speech, True
-        return True
+        new = self.asked_after != self.last_speech and position - self.last_speech >= PAUSE_SAMPLES
+        if not (new and self.open and settings.turns):
+            return None
+        return replace(self, asked_after=self.last_speech, holds=True)
 
-    def answer(self, *, finished: bool) -> bool:
+    def answer(self, *, finished: bool) -> tuple[Self, bool]:
         """Note whether the speaker has finished: then `min_silence_s` ends speech. Returns whether the pause lasts."""
-        lasts = self.open and self._asked_after == self.last_speech
-        self._holds = lasts and not finished
-        return lasts
+        lasts = self.open and self.asked_after == self.last_speech
+        return replace(self, holds=lasts and not finished), lasts
 
-    @property
-    def _patience_s(self) -> float:
-        """Silence that ends speech."""
-        settings = self.settings
-        if not settings.turns:
-            return settings.min_silence_s
-        if self._asked_after != self.last_speech:
-            return max(settings.min_silence_s, ASKED_S)
-        return max(settings.min_silence_s, settings.turn_silence_s) if self._holds else settings.min_silence_s
+    def unasked(self) -> Self:
+        """Forget what a turn model was asked: the answer will not come."""
+        return replace(self, asked_after=None, holds=False)
 
-    @property
-    def _pad(self) -> int:
-        return round(self.settings.pad_s * SAMPLE_RATE)
-
-    def skip_to(self, position: int) -> None:
+    def skip_to(self, position: int) -> Self:
         """Go on at a position after a gap, in silence."""
         assert not self.open, "speech has to be closed first"
-        self._run_start = None
-        self.floor = self.last_speech = position
+        return replace(self, run_start=None, floor=position, last_speech=position)
 
-    def close(self, position: int) -> SpeechEnd | None:
-        """End speech because the audio ends, or is lost, at a position; None in silence."""
-        self._run_start = None
+    def close(self, settings: SpeechSettings, position: int) -> tuple[Self, SpeechEnd | None]:
+        """End speech because of silence, or because audio ends or is lost at a position; None in silence."""
         if not self.open:
-            return None
-        self.open = False
-        self.floor = min(position, self.last_speech + self._pad)
-        return SpeechEnd(self.floor)
+            return replace(self, run_start=None), None
+        end = min(position, self.last_speech + _pad(settings))
+        return replace(self, open=False, run_start=None, floor=end), SpeechEnd(end)
+
+    def _patience_s(self, settings: SpeechSettings) -> float:
+        """Return the silence that ends speech."""
+        if not settings.turns:
+            return settings.min_silence_s
+        if self.asked_after != self.last_speech:
+            return max(settings.min_silence_s, ASKED_S)
+        return max(settings.min_silence_s, settings.turn_silence_s) if self.holds else settings.min_silence_s
+
+
+def _pad(settings: SpeechSettings) -> int:
+    return round(settings.pad_s * SAMPLE_RATE)

@@ -1,62 +1,59 @@
-"""A session's memory between two decisions: all that another machine needs to continue it, except its audio."""
+"""All that a session knows, as one value: with the audio that it needs another machine can continue it."""
 
 import itertools
-from dataclasses import dataclass
 from typing import Self
 
 import msgspec
 
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.errors import SessionStateError
-from streamer.events import GapReason
-from streamer.session.gate import CLOSED, GateState
-from streamer.session.schedule import SILENT, ScheduleState
-from streamer.session.task import up_to_frame
-from streamer.session.transcript import TranscriptState
+from streamer.session.gate import Gate
+from streamer.session.losses import Loss, Losses
+from streamer.session.task import down_to_frame, up_to_frame
+from streamer.session.text import Beginning, Said, Text
+from streamer.session.windows import Heard
 
 MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE  # ten years of audio
 
 
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """Audio that is not transcribed."""
-
-    start: int
-    end: int
-    reason: GapReason
-
-
 class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
-    """All that another session needs to continue this one; by default a new session. Positions are absolute samples.
-
-    Windows that are not decoded yet are not part of it: they are issued again.
-    """
+    """All that a session knows; by default of a new one. Positions are absolute samples."""
 
     needed_from: int = 0  # audio before this is no longer needed
 
     # See `Session.mark`.
     mark: int = 0
-    gate: GateState = CLOSED
-    schedule: ScheduleState = SILENT
-    transcript: TranscriptState = msgspec.field(default_factory=TranscriptState)
-    losses: tuple[Loss, ...] = ()
-    flushes: tuple[int, ...] = ()
-    missing: bool = False
+    gate: Gate = Gate()
+    heard: Heard = Heard()
+    text: Text = Text()
+    losses: Losses = Losses()
+
+    # Whether no speech began since the last gap, or the beginning of the audio.
     after_gap: bool = True
-    published_until: int = 0
+
+    # Position at which the client paused; None if not paused.
     paused_from: int | None = None
+
+    # Seconds that the newest task left for a better text of a final.
     retry_s: float = 0.0
+
+    # Whether the audio has ended.
     ended: bool = False
 
     @property
     def received(self) -> int:
         """Position up to which audio was received; audio after it has to be sent again."""
-        return self.schedule.received
+        return self.heard.received
+
+    @property
+    def finished(self) -> bool:
+        """Whether the audio has ended and all speech is final."""
+        return self.ended and self.heard.current is None
 
     @property
     def read(self) -> int:
         """Position up to which speech has been transcribed."""
-        first = next(iter(self.schedule.utterances), None)
+        first = self.heard.current
         return self.received if first is None else max(first.start, first.decoded_end)
 
     @classmethod
@@ -71,24 +68,27 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return cls(
             needed_from=position,
             mark=mark,
-            gate=GateState(last_speech=position, floor=position),
-            schedule=ScheduleState.at(position),
-            transcript=TranscriptState(position, segment, anything_said=segment > 1),
-            losses=lost,
-            published_until=published_until,
+            gate=Gate(last_speech=position, floor=position),
+            heard=Heard(position),
+            text=Text(
+                segment=segment,
+                start=position,
+                begins=Beginning(0, down_to_frame(position)),
+                said=Said(anything=segment > 1),
+            ),
+            losses=Losses(lost, published_until=published_until),
         )
 
     def check(self) -> None:
         """Raise SessionStateError if no session can be in this state."""
-        utterances, text = self.schedule.utterances, self.transcript
-        stable, tail = text.stable, text.tail
-        words = [*stable.words, *tail.words, *(text.before.words if text.before is not None else ())]
+        utterances, text, losses = self.heard.utterances, self.text, self.losses
+        stable, tail, before = text.stable, text.tail, text.search.before
+        words = [*stable.words, *tail.words, *(before.words if before is not None else ())]
         positions = [
-            *(self.needed_from, self.received, self.gate.last_speech, self.gate.floor, self.published_until),
-            *(self.schedule.last_speech, self.schedule.window_start, self.paused_from or 0, text.segment_start),
-            *self.flushes,
-            *(end for loss in self.losses for end in (loss.start, loss.end)),
-            *(end for span in self.schedule.speech for end in span),
+            *(self.needed_from, self.received, self.gate.last_speech, self.gate.floor, losses.published_until),
+            *(text.begins.position, self.paused_from or 0, text.start, *losses.flushes, *self.heard.pauses),
+            *(end for loss in losses.waiting for end in (loss.start, loss.end)),
+            *(end for span in self.heard.detected.spans for end in span),
             *(end for word in words for end in (word.start_samples, word.end_samples)),
         ]
         for each in utterances:
@@ -96,17 +96,18 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         possible = (
             all(0 <= position <= MAX_POSITION for position in positions)
             and self.needed_from <= self.received
-            and self.schedule.window_start <= self.received + N_SAMPLES
+            and text.begins.position <= self.received + N_SAMPLES
             and all(not utterance.open for utterance in utterances[:-1])
-            and all(a.start <= b.start for a, b in itertools.pairwise(utterances))
-            and 0 <= stable.first <= text.n_final <= stable.end
-            and stable.first <= text.first_word <= stable.end
+            and all(a.start <= b.start and a.number < b.number for a, b in itertools.pairwise(utterances))
+            and all(utterance.number <= self.heard.n_begun for utterance in utterances)
+            and 0 <= stable.first <= stable.n_final <= stable.end
+            and stable.first <= text.begins.word <= stable.end
             and 0 <= tail.n_new <= len(tail.words)
             and (not tail.continues or bool(tail.words and stable.words))
             and text.segment >= 1
             and (not self.gate.open or bool(utterances and utterances[-1].open))
-            and (not utterances or self.needed_from <= self.schedule.window_start)
-            and (text.earlier is None or stable.first <= text.earlier[0] <= text.n_final)
+            and (not utterances or self.needed_from <= text.begins.position)
+            and (text.earlier is None or stable.first <= text.earlier.word <= stable.n_final)
         )
         if not possible:
             raise SessionStateError(

@@ -1,7 +1,9 @@
 """Words with their places in a session's audio. Positions are absolute samples."""
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
+
+import msgspec
 
 from streamer.constants import SAMPLE_RATE
 from streamer.events import Word, seconds
@@ -23,12 +25,39 @@ ABBREVIATIONS = frozenset(("Mr", "Mrs", "Ms", "Dr", "Prof", "St"))
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
+class StableWords(msgspec.Struct, frozen=True, array_like=True):
+    """Stable words, numbered from the beginning of the session; the oldest are dropped."""
+
+    words: tuple[TimedWord, ...] = ()
+
+    # Numbers of the first of them, and of the first that is not final.
+    first: int = 0
+    n_final: int = 0
+
+    @property
+    def end(self) -> int:
+        """Number of the next word to become stable."""
+        return self.first + len(self.words)
+
+    @property
+    def open(self) -> tuple[TimedWord, ...]:
+        """Those that are not final."""
+        return self.since(self.n_final)
+
+    def between(self, start: int, end: int) -> tuple[TimedWord, ...]:
+        """Return the words from one number to before another, as far as they are kept."""
+        return self.words[max(0, start - self.first) : max(0, end - self.first)]
+
+    def since(self, start: int) -> tuple[TimedWord, ...]:
+        return self.between(start, self.end)
+
+
 def placed(word: TimedWord, window: Span) -> TimedWord:
     """Return a word of a window's hypothesis with its position in the session, limited to the window."""
     start = min(window.start + max(0, word.start_samples), window.end)
     end = min(max(start, window.start + word.end_samples), window.end)
     attended = min(window.start + word.attended_samples, window.end)
-    return replace(word, start_samples=start, end_samples=end, attended_samples=attended)
+    return dataclasses.replace(word, start_samples=start, end_samples=end, attended_samples=attended)
 
 
 def find_repeated(words: Sequence[TimedWord], known: Sequence[TimedWord] = ()) -> range:
@@ -85,7 +114,7 @@ def event_words(words: Sequence[TimedWord], n_stable: int, start: int, end: int)
     for i, word in enumerate(words):
         if joined and is_mark(word.text) and joined[-1][1] == (i < n_stable):
             last, _ = joined.pop()
-            word = replace(last, text=last.text + word.text)
+            word = dataclasses.replace(last, text=last.text + word.text)
         joined.append((word, i < n_stable))
     result: list[Word] = []
     earliest = start

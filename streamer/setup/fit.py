@@ -13,8 +13,8 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
-from streamer.session.schedule import EASE, EASY_SAMPLES
 from streamer.session.settings import when_stable
+from streamer.session.windows import EASE, EASY_SAMPLES
 from streamer.settings.table import StreamSettings
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages

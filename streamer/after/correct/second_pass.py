@@ -17,7 +17,7 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.events import Event, Final, Gap, Speech, Word, seconds
 from streamer.session.settings import SessionSettings
-from streamer.session.task import MAX_SILENCE_SAMPLES
+from streamer.session.windows import MAX_SILENCE_SAMPLES
 
 # The `by` of its revisions.
 NAME = "second_pass"

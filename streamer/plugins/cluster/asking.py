@@ -74,7 +74,8 @@ def offer(known: SessionCheckpoint, model: str, *, is_new: bool) -> SessionCheck
     if is_new or known.model == model:
         return msgspec.structs.replace(known, model=model)
     state = known.state
-    behind = SessionState.behind_loss(state.published_until, state.received, state.transcript.segment, mark=state.mark)
+    until, segment = state.losses.published_until, state.text.segment
+    behind = SessionState.behind_loss(until, state.received, segment, mark=state.mark)
     paused_from = None if state.paused_from is None else behind.needed_from
     behind = msgspec.structs.replace(behind, paused_from=paused_from, ended=state.ended)
     return msgspec.structs.replace(known, model=model, state=behind)

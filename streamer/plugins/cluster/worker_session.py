@@ -273,8 +273,9 @@ def newest(*candidates: tuple[int, SessionCheckpoint] | None) -> tuple[int, Sess
 def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -> None:
     """Raise SessionStateError if this model cannot continue from a state, or this buffer is too small for it."""
     state.check()
-    text, n_vocab = state.transcript, model.dims.n_vocab
-    words = (*text.stable.words, *text.tail.words, *text.trusted)
+    text, n_vocab = state.text, model.dims.n_vocab
+    before = text.search.before.words if text.search.before is not None else ()
+    words = (*text.stable.words, *text.tail.words, *text.trusted, *before)
     if not all(0 <= token < n_vocab for word in words for token in word.tokens):
         raise SessionStateError(
             f"a session's state has tokens that {model.name} does not know: expected below {n_vocab}, from workers with"

@@ -33,8 +33,9 @@ from streamer.plugins.cluster.messages import (
     decoded,
     unpack_samples,
 )
-from streamer.session.schedule import ScheduleState
+from streamer.session.losses import Losses
 from streamer.session.state import SessionState
+from streamer.session.windows import Heard
 from tests.wire.support import final, partial, ready
 
 SEGMENT_SAMPLES = 1600
@@ -177,7 +178,7 @@ class FakeWorker:
             checkpoint=msgspec.structs.replace(checkpoint, seq=max(checkpoint.seq, request.seen)),
             head=needed_from,
             command=checkpoint.command,
-            segment=checkpoint.state.transcript.segment,
+            segment=checkpoint.state.text.segment,
             first=needed_from,
         )
         await self._store(own, ())
@@ -237,8 +238,7 @@ class FakeWorker:
         stamped = [event.stamped(seq + i, own.name) for i, event in enumerate(events, 1)]
         published_until = min(own.first, own.head)
         state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
-        schedule = ScheduleState((), own.head, own.head, 0, own.head)
-        state = msgspec.structs.replace(state, needed_from=own.first, losses=(), schedule=schedule)
+        state = msgspec.structs.replace(state, needed_from=own.first, losses=msgspec.structs.replace(state.losses, waiting=()), heard=Heard(own.head))
         own.checkpoint = msgspec.structs.replace(
             own.checkpoint, seq=seq + len(events), command=own.command, state=state
         )

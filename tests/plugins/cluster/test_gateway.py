@@ -574,7 +574,7 @@ async def test_another_model_continues_behind_a_gap(places: Places, monkeypatch:
     known = second.sessions[client.name].checkpoint
     assert known.model == "base.en 2"
     assert known.state.needed_from == 3040  # behind what was processed
-    assert known.state.losses[0].start == 1600
+    assert known.state.losses.waiting[0].start == 1600
     known.state.check()
     await client.speak()
     await client.stream.finish()

@@ -261,18 +261,19 @@ async def test_progress_is_reported_during_silence_and_the_log_is_renewed(
 async def test_an_impossible_state_is_refused(scene: Scene) -> None:
     gateway = scene.gateway
     await gateway.opened("w1")
-    while not gateway.checkpoint.state.transcript.stable.words:
+    while not gateway.checkpoint.state.text.stable.words:
         await gateway.write(SPEECH.audio[len(gateway.audio) : len(gateway.audio) + SAMPLE_RATE])
         await gateway.processed(len(gateway.audio) - SAMPLE_RATE // 10)
     await gateway.release()
     good = gateway.checkpoint
-    state, text = good.state, good.state.transcript
+    state, text = good.state, good.state.text
     foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
-    behind = replace(text, stable=replace(text.stable, words=foreign))
+    stable = msgspec.structs.replace(text.stable, words=foreign)
+    behind = msgspec.structs.replace(text, stable=stable)
     for bad in (
         msgspec.structs.replace(state, needed_from=state.received + 1),
         msgspec.structs.replace(state, needed_from=-1),
-        msgspec.structs.replace(state, transcript=behind),
+        msgspec.structs.replace(state, text=behind),
         SessionState.behind_loss(0, 10**15, 1, mark=0),
     ):
         gateway.checkpoint = msgspec.structs.replace(good, state=bad, seq=good.seq + 1)
@@ -280,7 +281,7 @@ async def test_an_impossible_state_is_refused(scene: Scene) -> None:
     # It goes on behind a gap.
     processed = len(gateway.audio) - SAMPLE_RATE
     published_until = round(max((event.end for event in gateway.finals), default=0.0) * SAMPLE_RATE)
-    lost = SessionState.behind_loss(published_until, processed, state.transcript.segment, mark=state.mark)
+    lost = SessionState.behind_loss(published_until, processed, state.text.segment, mark=state.mark)
     gateway.checkpoint = msgspec.structs.replace(good, state=lost)
     await gateway.opened("w2")
     assert len(scene.log.records["s1"]) > 2

@@ -27,11 +27,10 @@ from streamer.engine.runner import AudioKind
 from streamer.errors import InferenceError
 from streamer.events import Error, Final, Gap, GapReason
 from streamer.session.language import choose_language
-from streamer.session.schedule import WindowSchedule
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
 from streamer.session.task import Request
-from streamer.session.transcript import PROMPT_CHARACTERS, SessionTranscript
+from streamer.session.text import PROMPT_CHARACTERS
 from streamer.settings.table import SpeechSettings
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import (
@@ -578,9 +577,9 @@ def failing_logic(world: World) -> Iterator[None]:
         return
     steps = (
         (Session, "hear", chance / 50),
-        (WindowSchedule, "next_window", chance),
-        (SessionTranscript, "request", chance),
-        (SessionTranscript, "apply_hypothesis", chance),
+        (Session, "next_span", chance),
+        (Session, "task", chance),
+        (Session, "take", chance),
     )
     with ExitStack() as patches:
         for owner, name, odds in steps:

@@ -1,8 +1,9 @@
 """Which window is due, and when."""
 
+from streamer.session.schedule import HESITATION_SAMPLES, WindowSchedule
+
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.session.gate import PAUSE_SAMPLES
-from streamer.session.schedule import HESITATION_SAMPLES, WindowSchedule
 from streamer.session.task import MAX_SILENCE_SAMPLES, Span
 from tests.unit.engine.simulation import SETTINGS
 

@@ -19,7 +19,8 @@ from streamer.session.gate import PAUSE_SAMPLES
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
 from streamer.session.task import Request, Span, Task
-from streamer.session.transcript import PROMPT_CHARACTERS, SessionTranscript
+from streamer.session.text import PROMPT_CHARACTERS
+from streamer.session.transcript import Transcript
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken, words_at
 from tests.promises import Promises
@@ -293,7 +294,7 @@ def test_windows_grow_by_the_pace_and_no_faster_than_they_cost() -> None:
     first = window_at(session, 1.5, now_s=10.0)
     assert (first.start, first.end) == (0, first.end)
     take(session, first, [], now_s=13.0)
-    assert session._schedule.cost == 3 * SAMPLE_RATE
+    assert session.state.heard.cost == 3 * SAMPLE_RATE
     hear(session, first.end / SAMPLE_RATE + 2.9)
     assert session.next_span(13.0) is None
     second = window_at(session, first.end / SAMPLE_RATE + 3.1, now_s=14.0)
@@ -582,13 +583,15 @@ def test_a_loop_in_a_full_window_that_reaches_the_end_of_speech_is_decoded_once_
     take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
     hear(session, 4.0, 0.0)
     hear(session, 4.3)
-    utterance = session._schedule.current
+    utterance = session.state.heard.current
     assert utterance is not None
-    begin = session._schedule.window_start
+    begin = session.state.text.begins.position
     # What is kept behind the last sound ends beyond the window, what has to be heard of it within.
     hear(session, (begin + N_SAMPLES) / SAMPLE_RATE - PAUSE_SAMPLES / SAMPLE_RATE - 0.04)
     hear(session, 36.0, 0.0)
     window = due(session, 36.0)
+    utterance = session.state.heard.current
+    assert utterance is not None
     assert not utterance.open
     assert window.end == begin + N_SAMPLES < utterance.end
     assert take(session, window, LOOP, looped=True) == []
@@ -852,7 +855,7 @@ def test_a_hypothesis_that_cannot_be_taken_does_not_take_the_gap_before_it_along
     hear(session, 7.0)
     window = window_at(session, 9.0)
     with monkeypatch.context() as patched:
-        patched.setattr(SessionTranscript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
+        patched.setattr(Transcript, "keep", lambda *args, **kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             take(session, window, [(" so", 0.5, 0.8)])
     gap, partial = take(session, window, [(" so", 0.5, 0.8)])
@@ -1030,7 +1033,7 @@ def test_speech_without_words_is_decoded_once_more_without_what_was_said_before_
     assert request.retry_s > 0, "however busy the machine is"
     gap = only(Gap, take(session, again, []))
     assert (gap.reason, gap.end) == ("unclear", seconds_of_end(session))
-    assert session._schedule.current is None
+    assert session.state.heard.current is None
 
 
 def test_a_second_try_that_finds_the_words_makes_them_final() -> None:
@@ -1183,7 +1186,7 @@ def test_a_copy_of_the_prompt_is_decoded_without_it() -> None:
 
 def seconds_of_end(session: Session) -> float:
     """Return where the newest final or gap ends."""
-    return session._published_until / SAMPLE_RATE
+    return session.state.losses.published_until / SAMPLE_RATE
 
 
 def speaking(settings: SessionSettings = SETTINGS) -> Session:
@@ -1200,7 +1203,7 @@ def hear(session: Session, until_s: float, probability: float | None = None) -> 
     position = session.position
     while position < until_s * SAMPLE_RATE:
         position += CHUNK_SAMPLES
-        found = (0.4 if session._gate.open else 0.9) if probability is None else probability
+        found = (0.4 if session.state.gate.open else 0.9) if probability is None else probability
         events += session.hear(position, found, position / SAMPLE_RATE)
     return events
 
