@@ -1,7 +1,5 @@
 """What is decoded again, and how: loops, speech without words, and what is in another language."""
 
-from typing import Any
-
 import pytest
 
 from tests.fakes import Manners, words_at
@@ -192,9 +190,9 @@ def test_after_long_speech_without_a_word_what_begins_the_window_is_left_out() -
     assert scene.read(f"{words} / said 8 8.6")[0] == "gap 0-6.5 unclear"
 
 
-def german(*, again: bool = True, **settings: Any) -> Scene:
+def german(*, again: bool = True, language: str = "auto") -> Scene:
     """Return a scene in which "eins" was said in German, and speech has begun again at 5.7 s."""
-    scene = Scene(policy="alignatt", **{"language": "auto", **settings})
+    scene = Scene(policy="alignatt", language=language)
     scene.read("eins .5 1", 3.0, language="de")
     if again:
         scene.read("eins .5 1", rest=3.3, language="de")
