@@ -1,56 +1,130 @@
-"""A session to which a test says what is heard and read; what it publishes comes back as text."""
+"""Scenes: what a session hears and reads, a line a step, and what it publishes then.
 
+    Words settle when two hypotheses agree, and not where the audio cuts them off. [agreement=2]
+      talk 2 ; read so .5 .8 / far .9 1.5 -> |so far
+      talk 3 ; read so .5 .8 / far .9 2.9 -> so| far
+      talk 4 ; ask en 0 " so"
+
+Speech has begun at sample 0. Times are seconds of the audio. What stands behind `->` is all that a step publishes (see
+`text_of`; ` + ` between events), and nothing if nothing stands there. The steps:
+
+    talk 2          speech up to 2 s: clear until it has begun, then too faint to count as skipped; `loud`: all clear
+    rest 2          silence up to 2 s
+    read so .5 .8   the decoder reads that in what was asked, or else is due (see `words_of`; `=`: what it read
+                    before); options in braces
+    ask en 0 " so" " before" {last=True}
+                    what it is asked for now: language, start, prefix, prompt; other things in braces
+    is due False    a property of the session
+    fail            what was asked, or is due, fails
+    move            another session goes on with the state
+
+and the other verbs of `Session`: `flush`, `lose 5 overrun`.
+"""
+
+import ast
+import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
+import pytest
+from _pytest.mark import ParameterSet
 
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.constants import SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, Partial, Speech, Turn
 from streamer.session.session import Session
-from streamer.session.settings import SessionSettings
 from streamer.session.state import NEW, SessionState
-from streamer.session.task import Request, Task
+from streamer.session.task import Task
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.promises import Promises
-from tests.unit.engine.simulation import settings_of
-
-CLEAR = 0.9  # probability of speech that counts as skipped if no word covers it
+from tests.unit.engine.simulation import GATE, settings_of
 
 
-@dataclass(frozen=True)
-class Asked:
-    """What the decoder is asked for."""
+def scenes(text: str) -> list[ParameterSet]:
+    """Return the settings and steps of scenes, which blank lines part, by their titles."""
+    blocks = [block.splitlines() for block in text.strip().split("\n\n")]
+    parts = [(*title.removesuffix("]").partition(" ["), steps) for title, *steps in blocks]
+    return [pytest.param(settings, steps, id=title) for title, _, settings, steps in parts]
 
-    task: Task
-    start_s: float
-    end_s: float
-    prefix: str
-    prompt: str
-    language: str
-    now_s: float
 
-    @property
-    def request(self) -> Request:
-        return self.task.request
+def play(settings: str, steps: Sequence[str]) -> None:
+    """Hold a scene; AssertionError with the line that goes otherwise."""
+    scene = Scene(**named(settings))
+    for line in steps:
+        for step in line.strip().split(" ; "):
+            action, arrow, expected = step.partition(" ->")
+            published = " + ".join(scene.act(*action.partition(" ")[::2]))
+            assert not arrow or published == expected.strip(), f"{step}\npublished: {published}"
 
-    @property
-    def context(self) -> tuple[str, float, str, str]:
-        """Language, begin of the window, prefix and prompt."""
-        return self.language, self.start_s, self.prefix, self.prompt
+
+def named(text: str) -> dict[str, Any]:
+    """Return values by their names: `language=de sure=False`; `gate.` is before those of the gate."""
+    values: dict[str, Any] = {}
+    for name, value in (item.split("=") for item in text.split()):
+        try:
+            values[name] = ast.literal_eval(value)
+        except (SyntaxError, ValueError):
+            values[name] = value
+    gate = {name: values.pop(name) for name in list(values) if name.startswith("gate.")}
+    if gate:
+        values["gate"] = msgspec.structs.replace(GATE, **{name.removeprefix("gate."): gate[name] for name in gate})
+    return values
 
 
 class Scene:
-    """A session in which speech has begun at sample 0, unless it is `silent`. Times are seconds of its audio."""
+    """A session in which speech has begun at sample 0, unless it is `silent`."""
 
-    def __init__(self, state: SessionState = NEW, *, silent: bool = False, **settings: object) -> None:
-        self.settings: SessionSettings = settings_of(**settings)
+    def __init__(self, state: SessionState = NEW, *, silent: bool = False, **settings: Any) -> None:  # noqa: ANN401
+        self.settings = settings_of(**settings)
         self.session = Session(self.settings, state)
         self.promises = Promises()
-        self.talking = False
-        self.asked: Asked | None = None
+        self._talking = False
+        # What the decoder was asked for and has not answered, and when; what it read last.
+        self._asked: tuple[Task, float] | None = None
+        self._read = ""
         if not silent:
             assert self.talk(0.2) == ["start 0"]
+
+    def act(self, verb: str, rest: str) -> list[str]:
+        """Take a step; return what is published."""
+        rest, _, options = rest.partition("{")
+        more, words = named(options.removesuffix("}")), shlex.split(rest)
+        match verb:
+            case "talk":
+                return self.talk(float(rest))
+            case "loud" | "rest":
+                return self.hear(float(rest), 0.9 if verb == "loud" else 0.0)
+            case "read":
+                self._read = rest.strip().replace("=", self._read)
+                return self.read(self._read, **more)
+            case "ask":
+                self.check(self.ask(more.pop("retry", 0.0)), words, more)
+            case "is":
+                assert str(getattr(self.session, words[0])) == words[1], (
+                    f"{words[0]}: {getattr(self.session, words[0])}"
+                )
+            case "fail":
+                (task, _), self._asked = self._asked or (self.ask(), 0.0), None
+                return self.tell(self.session.fail(task.span))
+            case "language":
+                assert self.promises.finals[-1].language == rest
+            case "turn_to_judge":
+                self.session.turn_to_judge()
+            case "judge":
+                return self.tell(self.session.judge(round(float(words[0]) * SAMPLE_RATE), float(words[1])))
+            case "tick":
+                return self.tell(self.session.tick(float(rest)))
+            case "change":
+                self.session.change(settings_of(**named(rest)))
+            case "move":
+                state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.session.state), type=SessionState)
+                self.session = Session(self.settings, state)
+                assert self.session.state == state
+            case _:
+                found = [round(float(word) * SAMPLE_RATE) if word[0].isdigit() else word for word in words]
+                return self.tell(getattr(self.session, verb)(*found) or [])
+        return []
 
     def hear(self, until_s: float, probability: float) -> list[str]:
         """Let audio come, in chunks; return what is published."""
@@ -61,59 +135,53 @@ class Scene:
         return events
 
     def talk(self, until_s: float) -> list[str]:
-        """Let speech come that is clear until it has begun, and then too faint to count as skipped."""
         events: list[str] = []
         while self.session.position < until_s * SAMPLE_RATE:
-            position = (self.session.position + CHUNK_SAMPLES) / SAMPLE_RATE
-            events += self.hear(position, 0.4 if self.talking else CLEAR)
+            events += self.hear((self.session.position + CHUNK_SAMPLES) / SAMPLE_RATE, 0.4 if self._talking else 0.9)
         return events
 
-    def rest(self, until_s: float) -> list[str]:
-        """Let silence come."""
-        return self.hear(until_s, 0.0)
-
-    def ask(self, talk: float = 0.0, *, rest: float = 0.0, now_s: float = 0.0, retry_s: float = 0.0) -> Asked:
-        """Let speech or silence come and take the task that is due then; the next `read` answers it."""
-        self.talk(talk)
-        self.rest(rest)
+    def ask(self, retry_s: float = 0.0, *, now_s: float = 0.0) -> Task:
+        """Take the task that is due; the next `read` answers it."""
         span = self.session.next_span(now_s)
         assert span is not None, "nothing is due"
         task = self.session.task(span, retry_s=retry_s)
-        assert task is not None
-        prefix = bytes(token for token in task.request.prefix if token < 256).decode()
-        start_s, end_s = round(span.start / SAMPLE_RATE, 2), round(span.end / SAMPLE_RATE, 2)
-        self.asked = Asked(task, start_s, end_s, prefix, task.request.prompt, task.request.language, now_s)
-        return self.asked
+        assert task is not None, "it is not wanted any more"
+        self._asked = task, now_s
+        return task
+
+    def check(self, task: Task, expected: Sequence[str], more: dict[str, Any]) -> None:
+        """Hold a task against what is expected of it."""
+        request, span = task.request, task.span
+        prefix = bytes(token for token in request.prefix if token < 256).decode()
+        found = [request.language, brief(span.start / SAMPLE_RATE), prefix, request.prompt]
+        assert found[: len(expected)] == list(expected), f"asked for {found}"
+        for name, value in more.items():
+            known = span.end / SAMPLE_RATE if name == "end" else getattr(span if hasattr(span, name) else request, name)
+            assert known == pytest.approx(value, abs=0.005), f"{name}: {known}"
 
     def read(
         self,
         words: str | Sequence[TimedWord],
-        talk: float = 0.0,
         *,
-        rest: float = 0.0,
         cost_s: float = 0.0,
         language: str = "en",
         sure: bool = True,
         **more: Any,  # noqa: ANN401 - of the hypothesis
     ) -> list[str]:
-        """Let the decoder read words (see `words_of`) in what was asked, or is due now; return what is published."""
-        asked, self.asked = self.asked or self.ask(talk, rest=rest), None
-        found = words_of(words, asked.task.span.start) if isinstance(words, str) else tuple(words)
-        hypothesis = Hypothesis(
-            found, language, language_sure=sure, **{"no_speech_prob": 0.0, "avg_logprob": -0.1, **more}
-        )
-        return self.tell(self.session.take(asked.task, hypothesis, asked.now_s + cost_s))
-
-    def move(self) -> None:
-        """Go on with another session."""
-        self.session = Session(self.settings, self.session.state)
+        """Let the decoder read words in what was asked, or else is due; return what is published."""
+        task, now_s = self._asked or (self.ask(), 0.0)
+        self._asked = None
+        found = words_of(words, task.span.start) if isinstance(words, str) else tuple(words)
+        fields = {"no_speech_prob": 0.0, "avg_logprob": -0.1, **more}
+        hypothesis = Hypothesis(found, language, language_sure=sure, **fields)
+        return self.tell(self.session.take(task, hypothesis, now_s + cost_s))
 
     def tell(self, events: Sequence[Event]) -> list[str]:
         """Hold events against the promises; return them as text."""
         self.promises.take(events)
         for event in events:
             if isinstance(event, Speech):
-                self.talking = event.state == "start"
+                self._talking = event.state == "start"
         return [text_of(event) for event in events]
 
 
@@ -123,7 +191,7 @@ def words_of(text: str, position: int = 0) -> tuple[TimedWord, ...]:
     Each has its text, probability (.5), start and end in seconds, and how far the decoder attended (its end).
     """
     words = []
-    for item in filter(None, text.split(" / ")):
+    for item in filter(None, text.strip().split(" / ")):
         spelt, *times = item.split()
         spelt, _, probability = spelt.partition("@")
         spelt = spelt if spelt in (".", ",") else " " + spelt.replace("_", " ")
@@ -137,18 +205,18 @@ def tokens_of(text: str) -> tuple[int, ...]:
 
 
 def text_of(event: Event) -> str:
-    """Return an event as text: `start 0`, `so| far` (`so` is stable), `0-1.6: so far`, `gap 1.6-3 unclear`."""
+    """Return an event as text: `start 0`, `so| far` (`so` is stable), `0-1.6 so far`, `gap 1.6-3 unclear`."""
     match event:
         case Speech(state=state, time=time):
             return f"{state} {brief(time)}"
         case Partial(text=text, stable=stable):
             return f"{text[:stable]}|{text[stable:]}"
-        case Final():
-            return f"{brief(event.start)}-{brief(event.end)}: {event.text}"
-        case Gap():
-            return f"gap {brief(event.start)}-{brief(event.end)} {event.reason}"
-        case Turn():
-            return f"turn {brief(event.time)} {event.probability} {event.finished}"
+        case Final(text=text):
+            return f"{brief(event.start)}-{brief(event.end)} {text}".strip()
+        case Gap(reason=reason):
+            return f"gap {brief(event.start)}-{brief(event.end)} {reason}"
+        case Turn(probability=probability):
+            return f"turn {brief(event.time)} {probability} {event.finished}"
     assert isinstance(event, Flushed)
     return f"flushed {brief(event.time)}"
 

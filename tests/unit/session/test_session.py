@@ -160,7 +160,6 @@ paces = st.builds(
 seeds = st.integers(0, 2**32)
 costs = st.sampled_from((0.0, 0.3, 1.0, 4.0, 15.0))
 pauses = st.sampled_from((0.0, 0.05, 0.3, 0.8))
-durations = st.sampled_from((0.5, 7.0, 40.0, 90.0))
 
 
 def held(
@@ -178,14 +177,19 @@ def held(
     return conversation
 
 
-@given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, duration_s=durations)
-def test_with_a_good_decoder_every_word_is_told_once(
-    settings: SessionSettings, seed: int, cost_s: float, pause: float, duration_s: float
+@given(
+    settings=paces,
+    seed=seeds,
+    cost_s=costs,
+    pause=pauses,
+    duration_s=st.sampled_from((0.5, 7.0, 40.0, 90.0)),
+    manners=st.sampled_from((FAITHFUL, NEVER_AGREES)),
+)
+def test_every_word_is_told_once_also_where_no_two_hypotheses_agree(
+    settings: SessionSettings, seed: int, duration_s: float, pause: float, cost_s: float, manners: Manners
 ) -> None:
-    conversation = held(settings, seed, duration_s, pause=pause, cost_s=cost_s)
-    assert " ".join(final.text for final in conversation.promises.finals if final.text).split() == [
-        word.text.strip() for word in conversation.speaker.words
-    ]
+    conversation = held(settings, seed, duration_s, pause=pause, cost_s=cost_s, manners=manners)
+    assert conversation.check_words() == [word.index for word in conversation.speaker.words]
     assert not conversation.promises.gaps
 
 
@@ -196,8 +200,7 @@ def test_windows_grow_up_to_their_length_and_the_decoder_knows_what_was_said_bef
     assert window_s - 2.0 < max(lengths_s) <= window_s
     # A prompt ends where the prefix begins.
     said = "".join(word.text for word in conversation.speaker.words)
-    for request in conversation.requests:
-        assert said.startswith(request.prompt)
+    assert all(said.startswith(request.prompt) for request in conversation.requests)
     assert any(request.prompt for request in conversation.requests)
 
 
@@ -211,21 +214,12 @@ def test_with_lost_audio_and_failures_every_promise_is_kept(
     conversation.speak_until(random.Random(seed).uniform(1.0, 60.0))
     conversation.finish()
     told = set(conversation.check_words())
-    if not bad:
-        gaps = [(gap.start, gap.end) for gap in conversation.promises.gaps]
-        for word in words:
-            start, end = word.start / SAMPLE_RATE, word.end / SAMPLE_RATE
-            if end <= conversation.position / SAMPLE_RATE and word.index not in told:
-                # A word that was hardly begun before a gap, or hardly left behind it, is lost too.
-                assert any(a < end + 0.35 and start - 0.35 < b for a, b in gaps), f"{word} lies in no gap of {gaps}"
-
-
-@given(settings=paces, seed=seeds, cost_s=costs)
-def test_where_no_two_hypotheses_agree_long_speech_is_still_told(
-    settings: SessionSettings, seed: int, cost_s: float
-) -> None:
-    conversation = held(settings, seed, 120.0, manners=NEVER_AGREES, cost_s=cost_s)
-    assert conversation.check_words() == [word.index for word in conversation.speaker.words]
+    gaps = [(gap.start, gap.end) for gap in conversation.promises.gaps]
+    for word in words if not bad else ():
+        start, end = word.start / SAMPLE_RATE, word.end / SAMPLE_RATE
+        if end <= conversation.position / SAMPLE_RATE and word.index not in told:
+            # A word that was hardly begun before a gap, or hardly left behind it, is lost too.
+            assert any(a < end + 0.35 and start - 0.35 < b for a, b in gaps), f"{word} lies in no gap of {gaps}"
 
 
 @given(settings=paces, seed=seeds, cost_s=costs)
@@ -276,9 +270,12 @@ def n_items(value: object, seen: set[int] | None = None) -> int:
     seen.add(id(value))
     if isinstance(value, str | int | float | Enum | itertools.count | None):
         return len(value) if isinstance(value, str) else 1
-    if isinstance(value, list | tuple | deque):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return 1 + sum(n_items(item, seen) for item in value)
-    names = getattr(type(value), "__slots__", ()) or getattr(value, "__dict__", ())
+    if isinstance(value, dict):
+        return 1 + sum(n_items(item, seen) for item in value.items())
+    kind = type(value)
+    names = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__slots__", ()) or getattr(value, "__dict__", ())
     return 1 + sum(n_items(getattr(value, name), seen) for name in names)
 
 

@@ -18,7 +18,7 @@ from streamer.session.settings import SessionSettings
 from streamer.session.state import NEW, Loss, SessionState
 from tests.fakes import BAD, FAITHFUL, Manners, spoken
 from tests.unit.engine.simulation import SETTINGS, settings_of
-from tests.unit.session.scene import Scene
+from tests.unit.session.scene import Scene, play, scenes
 from tests.unit.session.test_session import Conversation
 
 
@@ -92,26 +92,29 @@ def test_a_session_of_which_nothing_is_known_goes_on_behind_a_gap(quiet_s: float
     assert scene.session.mark == scene.session.state.mark == 2
     assert scene.hear(5.01 + quiet_s, 0.0) == ["gap 2-5 device"]
     assert scene.talk(6.5 + quiet_s) == [start]
-    asked = scene.ask()
-    assert not asked.request.first
-    assert asked.start_s >= 5
+    task = scene.ask()
+    assert not task.request.first
+    assert task.span.start >= 5 * SAMPLE_RATE
     assert scene.read(f"so {6 + quiet_s} {6.4 + quiet_s}") == ["|so"]
 
 
-def test_pauses_flushes_and_the_end_go_along() -> None:
-    scene = Scene()
-    scene.session.flush()
-    scene.session.pause()
-    before = scene.session.state
-    scene.move()
-    assert scene.session.paused
-    assert scene.session.state == before
-    scene.session.skip(2 * SAMPLE_RATE)
-    scene.session.finish(2 * SAMPLE_RATE)
-    assert scene.session.state.ended
-    scene.move()
-    assert scene.session.ended
-    assert scene.read("") == ["0-0.22: ", "gap 0.22-2 paused", "flushed 0.22"]
+SCENES = """
+Pauses, flushes and the end go along.
+  flush ; pause ; move ; is paused True ; skip 2 ; finish 2 ; move ; is ended True
+  read -> 0-0.22 + gap 0.22-2 paused + flushed 0.22
+
+So does what was said, and what was shown of it.
+  talk 2 ; read one .5 1 / two 1 1.4 -> |one two
+  move ; talk 3 ; read = -> one two|
+  move ; talk 4 ; ask en 0 " one two" {first=True} ; read = / three 3 3.3 -> one two| three
+  rest 6 ; move ; read = -> 0-4.3 one two three
+  move ; talk 7 ; ask en 0 " one two three" {first=False}
+"""
+
+
+@pytest.mark.parametrize(("settings", "steps"), scenes(SCENES))
+def test_scene(settings: str, steps: list[str]) -> None:
+    play(settings, steps)
 
 
 @pytest.mark.parametrize(
