@@ -101,16 +101,11 @@ class Scene:
             case "ask":
                 self.check(self.ask(more.pop("retry", 0.0)), words, more)
             case "is":
-                assert str(getattr(self.session, words[0])) == words[1], (
-                    f"{words[0]}: {getattr(self.session, words[0])}"
-                )
+                known = str(getattr(self.session, words[0]))
+                assert known == words[1], f"{words[0]}: {known}"
             case "fail":
                 (task, _), self._asked = self._asked or (self.ask(), 0.0), None
                 return self.tell(self.session.fail(task.span))
-            case "language":
-                assert self.promises.finals[-1].language == rest
-            case "turn_to_judge":
-                self.session.turn_to_judge()
             case "judge":
                 return self.tell(self.session.judge(round(float(words[0]) * SAMPLE_RATE), float(words[1])))
             case "tick":
@@ -123,7 +118,8 @@ class Scene:
                 assert self.session.state == state
             case _:
                 found = [round(float(word) * SAMPLE_RATE) if word[0].isdigit() else word for word in words]
-                return self.tell(getattr(self.session, verb)(*found) or [])
+                events = getattr(self.session, verb)(*found)
+                return self.tell(events) if isinstance(events, list) else []
         return []
 
     def hear(self, until_s: float, probability: float) -> list[str]:
@@ -212,7 +208,8 @@ def text_of(event: Event) -> str:
         case Partial(text=text, stable=stable):
             return f"{text[:stable]}|{text[stable:]}"
         case Final(text=text):
-            return f"{brief(event.start)}-{brief(event.end)} {text}".strip()
+            language = f" ({event.language})" if text and event.language != "en" else ""
+            return f"{brief(event.start)}-{brief(event.end)} {text}{language}".strip()
         case Gap(reason=reason):
             return f"gap {brief(event.start)}-{brief(event.end)} {reason}"
         case Turn(probability=probability):

@@ -45,21 +45,19 @@ Speech without words is decoded once more without what was said before, and then
 
 A second try that finds the words makes them final. [language=auto]
   talk 2 ; read eins .5 .8 / zwei. .8 1.2 {language=de}
-  loud 6 ; rest 8 ; read = {language=de} -> 0-1.2 eins zwei.
-  ask de 1.2 ; read drei 2.2 2.7 / vier 3.2 4.2 / acht 4.3 5.6 {language=de} -> 1.2-6.32 drei vier acht
+  loud 6 ; rest 8 ; read = {language=de} -> 0-1.2 eins zwei. (de)
+  ask de 1.2 ; read drei 2.2 2.7 / vier 3.2 4.2 / acht 4.3 5.6 {language=de} -> 1.2-6.32 drei vier acht (de)
 
 Speech without words is decoded in the next likely language. [language=auto policy=alignatt]
   loud 5 ; rest 7 ; read {language=cy other_language=de} ->
   ask de 0 {chosen=False}
-  read a .2 .8 / b 1.2 1.8 / c 2.2 2.8 / d 3.2 3.8 / e 4.2 4.8 {language=de} -> 0-5.32 a b c d e
-  language de
+  read a .2 .8 / b 1.2 1.8 / c 2.2 2.8 / d 3.2 3.8 / e 4.2 4.8 {language=de} -> 0-5.32 a b c d e (de)
 
 What was known stays if another try finds less. [language=auto policy=alignatt]
   loud 8 ; rest 10
-  read eins .3 .8 / zwei 3.5 4 / drei 4.5 5 / vier 5.6 6.2 / acht 7 7.8 {language=de other_language=cy} -> 0-0.8 eins
+  read ja .3 .8 / zwei 3.5 4 / drei 4.5 5 / vier 5.6 6.2 / acht 7 7.8 {language=de other_language=cy} -> 0-0.8 ja (de)
   read Unsinn 6.8 7.7 {language=de other_language=cy} ->
-  read {language=cy} -> gap 0.8-3.5 unclear + 3.5-8.3 zwei drei vier acht
-  language de
+  read {language=cy} -> gap 0.8-3.5 unclear + 3.5-8.3 zwei drei vier acht (de)
 
 Words behind speech without words wait until it is filled or a gap. [policy=alignatt]
   loud 4 ; read now .3 .8 / then 3 3.4 / more 3.4 3.6 -> now| then more
@@ -91,8 +89,7 @@ A new utterance is decoded alone until its language is sure, and then with what 
 A short utterance is decoded once more with what was said before.
   talk 3 ; read eins .5 1 {language=de} ; rest 3.3 ; read = {language=de} ; rest 6
   talk 6.5 ; flush ; read zwei 6 6.2 {language=de sure=False} ->
-  ask de 0 " eins" "" ; read eins .5 1 / zwei 6.2 6.4 {language=de} -> 5.72-6.53 zwei + flushed 6.53
-  language de
+  ask de 0 " eins" "" ; read eins .5 1 / zwei 6.2 6.4 {language=de} -> 5.72-6.53 zwei (de) + flushed 6.53
 
 When the language is to be found in mid-speech, nothing is published twice. [language=en]
   talk 3 ; read eins .5 1 ; rest 3.3 ; read = ; rest 6
@@ -108,15 +105,13 @@ Text in another language is no context.
 Where another language goes on, the next window begins behind what is stable.
   talk 3 ; read eins .5 1 {language=de}
   talk 4 ; read eins .5 1 / Zuluft 1.5 2 {language=de sure=False} -> eins| Zuluft
-  talk 5 ; read = {language=de sure=False} -> 0-1 eins
-  language de
+  talk 5 ; read = {language=de sure=False} -> 0-1 eins (de)
   talk 6 ; ask auto 1 "" "" ; read two 1.5 2 {language=en} -> two|
 
 The end of speech is decoded once more where it is in another language.
   talk 3 ; read eins .5 1 {language=de} ; talk 3.5 ; flush
-  read eins .5 1 / Zuluft 1.5 2 {language=de sure=False} -> 0-1 eins
+  read eins .5 1 / Zuluft 1.5 2 {language=de sure=False} -> 0-1 eins (de)
   ask auto 1 "" "" ; read two 1.5 2 {language=en} -> 1-3.52 two + flushed 3.52
-  language en
 
 A language that was set stays. [language=fr]
   talk 3 ; ask fr {chosen=False}

@@ -222,22 +222,15 @@ def test_with_lost_audio_and_failures_every_promise_is_kept(
             assert any(a < end + 0.35 and start - 0.35 < b for a, b in gaps), f"{word} lies in no gap of {gaps}"
 
 
-@given(settings=paces, seed=seeds, cost_s=costs)
-def test_speech_without_words_ends_all_the_same(settings: SessionSettings, seed: int, cost_s: float) -> None:
-    conversation = held(settings, seed, 100.0, manners=Manners(nothing=1.0), cost_s=cost_s)
-    assert not any(final.text for final in conversation.promises.finals)
-    assert conversation.promises.partials == 0
-
-
-@given(seed=seeds, cost_s=costs)
-def test_words_at_the_begin_of_a_full_window_only_do_not_stop_it(seed: int, cost_s: float) -> None:
-    # Two seconds of words, then minutes of something that is speech to the gate and nothing to the decoder.
-    words = spoken(random.Random(seed), 2.0, pause=0.0)
-    conversation = Conversation(SETTINGS, words, seed=seed, cost_s=cost_s)
+@given(settings=paces, seed=seeds, cost_s=costs, said_s=st.sampled_from((0.0, 2.0)))
+def test_what_is_speech_to_the_gate_and_nothing_to_the_decoder_ends_all_the_same(
+    settings: SessionSettings, seed: int, cost_s: float, said_s: float
+) -> None:
+    conversation = Conversation(settings, spoken(random.Random(seed), said_s, pause=0.0), seed=seed, cost_s=cost_s)
     conversation.speaker.talks = lambda start, end: start > SAMPLE_RATE  # type: ignore[method-assign]
     conversation.speak_until(100.0)
     conversation.finish()
-    assert conversation.check_words() == [word.index for word in words]
+    assert conversation.check_words() == [word.index for word in conversation.speaker.words]
 
 
 def test_silence_asks_for_nothing_and_keeps_little_audio() -> None:
