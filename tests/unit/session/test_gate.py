@@ -1,14 +1,15 @@
 """The speech gate."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.constants import SAMPLE_RATE
 from streamer.session.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.settings.table import SpeechSettings
 
 CHUNK = 512
 SETTINGS = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
+PAD = 4_800
 
 Boundary = SpeechStart | SpeechEnd
 
@@ -19,37 +20,35 @@ def feed(gate: SpeechGate, first: int, n_chunks: int, probability: float) -> lis
     return [boundary for boundary in boundaries if boundary is not None]
 
 
-def test_speech_starts_before_and_ends_behind_what_was_heard() -> None:
-    gate = SpeechGate(SETTINGS)
-    pad = round(0.3 * SAMPLE_RATE)
-    assert feed(gate, 0, 50, 0.1) == []
-    assert feed(gate, 50, 20, 0.9) == [SpeechStart(50 * CHUNK - pad)]
-    assert feed(gate, 70, 40, 0.1) == [SpeechEnd(70 * CHUNK + pad)]
+@pytest.mark.parametrize(
+    ("chunks", "expected"),
+    [
+        pytest.param(
+            [(50, 0.1), (20, 0.9), (40, 0.1)],
+            [SpeechStart(50 * CHUNK - PAD), SpeechEnd(70 * CHUNK + PAD)],
+            id="it starts before and ends behind what was heard",
+        ),
+        pytest.param([(3, 0.9), (100, 0.1)], [], id="a short burst is not speech"),
+        pytest.param(
+            [(50, 0.4), (10, 0.9), (100, 0.4), (40, 0.3)],
+            [SpeechStart(50 * CHUNK - PAD), SpeechEnd(160 * CHUNK + PAD)],
+            id="it goes on a little below the threshold but does not start there",
+        ),
+    ],
+)
+def test_speech_is_found(chunks: list[tuple[int, float]], expected: list[Boundary]) -> None:
+    gate, n_fed, found = SpeechGate(SETTINGS), 0, list[Boundary]()
+    for n_chunks, probability in chunks:
+        found += feed(gate, n_fed, n_chunks, probability)
+        n_fed += n_chunks
+    assert found == expected
 
 
-def test_a_short_burst_is_not_speech() -> None:
-    gate = SpeechGate(SETTINGS)
-    assert feed(gate, 0, 3, 0.9) == []
-    assert feed(gate, 3, 100, 0.1) == []
-
-
-def test_speech_goes_on_a_little_below_the_threshold_but_does_not_start_there() -> None:
-    gate = SpeechGate(SETTINGS)
-    assert feed(gate, 0, 50, 0.4) == []
-    assert len(feed(gate, 50, 10, 0.9)) == 1
-    assert feed(gate, 60, 100, 0.4) == []
-    assert len(feed(gate, 160, 40, 0.3)) == 1
-
-
-def test_the_end_of_the_audio_ends_speech_within_it() -> None:
+def test_the_end_of_the_audio_ends_speech_within_it_and_none_reaches_back_into_lost_audio() -> None:
     gate = SpeechGate(SETTINGS)
     feed(gate, 0, 20, 0.9)
     assert gate.close(20 * CHUNK) == SpeechEnd(20 * CHUNK)
     assert gate.close(20 * CHUNK) is None
-
-
-def test_no_speech_reaches_back_into_lost_audio() -> None:
-    gate = SpeechGate(SETTINGS)
     gate.skip_to(100 * CHUNK)
     assert feed(gate, 100, 10, 0.9) == [SpeechStart(100 * CHUNK)]
 
@@ -70,6 +69,4 @@ def test_starts_and_ends_alternate_and_never_go_back(
         assert not boundaries or boundaries[-1].position <= (i + 1) * CHUNK
     positions = [boundary.position for boundary in boundaries]
     assert positions == sorted(positions)
-    assert [type(b) for b in boundaries] == [SpeechStart, SpeechEnd] * (len(boundaries) // 2) + [SpeechStart] * (
-        len(boundaries) % 2
-    )
+    assert all(type(b) is (SpeechEnd if i % 2 else SpeechStart) for i, b in enumerate(boundaries))
