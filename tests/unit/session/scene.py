@@ -115,7 +115,7 @@ class Scene:
             case "move":
                 state = msgspec.msgpack.decode(msgspec.msgpack.encode(self.session.state), type=SessionState)
                 self.session = Session(self.settings, state)
-                assert self.session.state == state
+                assert self.session.state.text == state.text
             case _:
                 found = [round(float(word) * SAMPLE_RATE) if word[0].isdigit() else word for word in words]
                 events = getattr(self.session, verb)(*found)

@@ -10,7 +10,7 @@ from streamer.whisper.result import TimedWord
 def speech(*spans: tuple[float, float]) -> DetectedSpeech:
     detected = DetectedSpeech()
     for start_s, end_s in spans:
-        detected.add(at(start_s), at(end_s))
+        detected = detected.with_more(at(start_s), at(end_s))
     return detected
 
 
@@ -32,8 +32,7 @@ def test_neighbouring_speech_is_one_span_and_the_oldest_is_dropped() -> None:
     detected = speech((0.0, 1.0), (1.0, 2.0), (3.0, 4.0))
     assert detected.spans == ((0, at(2.0)), (at(3.0), at(4.0)))
     assert detected.between(at(1.5), at(3.25)) == at(0.75)
-    detected.drop_before(at(2.0))
-    assert DetectedSpeech(detected.spans).spans == ((at(3.0), at(4.0)),)
+    assert detected.since(at(2.0)).spans == ((at(3.0), at(4.0)),)
 
 
 def test_a_hole_is_before_between_or_behind_words() -> None:

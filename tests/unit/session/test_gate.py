@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.session.gate import SpeechEnd, SpeechGate, SpeechStart
+from streamer.session.gate import Gate, SpeechEnd, SpeechStart
 from streamer.settings.table import SpeechSettings
 
 CHUNK = 512
@@ -14,10 +14,15 @@ PAD = 4_800
 Boundary = SpeechStart | SpeechEnd
 
 
-def feed(gate: SpeechGate, first: int, n_chunks: int, probability: float) -> list[Boundary]:
-    """Feed chunks from number `first` on; return what was said."""
-    boundaries = (gate.feed(i * CHUNK, (i + 1) * CHUNK, probability) for i in range(first, first + n_chunks))
-    return [boundary for boundary in boundaries if boundary is not None]
+def hear(
+    gate: Gate, first: int, n_chunks: int, probability: float, settings: SpeechSettings = SETTINGS
+) -> tuple[Gate, list[Boundary]]:
+    """Let a gate hear chunks from number `first` on; return it and what was found."""
+    found: list[Boundary] = []
+    for i in range(first, first + n_chunks):
+        gate, boundary = gate.hear(settings, i * CHUNK, (i + 1) * CHUNK, probability)
+        found += [boundary] if boundary is not None else []
+    return gate, found
 
 
 @pytest.mark.parametrize(
@@ -37,20 +42,20 @@ def feed(gate: SpeechGate, first: int, n_chunks: int, probability: float) -> lis
     ],
 )
 def test_speech_is_found(chunks: list[tuple[int, float]], expected: list[Boundary]) -> None:
-    gate, n_fed, found = SpeechGate(SETTINGS), 0, list[Boundary]()
+    gate, n_heard, found = Gate(), 0, list[Boundary]()
     for n_chunks, probability in chunks:
-        found += feed(gate, n_fed, n_chunks, probability)
-        n_fed += n_chunks
+        gate, more = hear(gate, n_heard, n_chunks, probability)
+        found += more
+        n_heard += n_chunks
     assert found == expected
 
 
 def test_the_end_of_the_audio_ends_speech_within_it_and_none_reaches_back_into_lost_audio() -> None:
-    gate = SpeechGate(SETTINGS)
-    feed(gate, 0, 20, 0.9)
-    assert gate.close(20 * CHUNK) == SpeechEnd(20 * CHUNK)
-    assert gate.close(20 * CHUNK) is None
-    gate.skip_to(100 * CHUNK)
-    assert feed(gate, 100, 10, 0.9) == [SpeechStart(100 * CHUNK)]
+    gate, _ = hear(Gate(), 0, 20, 0.9)
+    gate, end = gate.close(SETTINGS, 20 * CHUNK)
+    assert end == SpeechEnd(20 * CHUNK)
+    assert gate.close(SETTINGS, 20 * CHUNK) == (gate, None)
+    assert hear(gate.skip_to(100 * CHUNK), 100, 10, 0.9)[1] == [SpeechStart(100 * CHUNK)]
 
 
 @given(
@@ -61,10 +66,12 @@ def test_the_end_of_the_audio_ends_speech_within_it_and_none_reaches_back_into_l
 def test_starts_and_ends_alternate_and_never_go_back(
     probabilities: list[float], min_silence_s: float, pad_s: float
 ) -> None:
-    gate = SpeechGate(SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=min_silence_s, pad_s=pad_s))
+    gate = Gate()
+    settings = SpeechSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=min_silence_s, pad_s=pad_s)
     boundaries: list[Boundary] = []
     for i, probability in enumerate(probabilities):
-        boundaries += feed(gate, i, 1, probability)
+        gate, more = hear(gate, i, 1, probability, settings)
+        boundaries += more
         assert gate.open == (len(boundaries) % 2 == 1)
         assert not boundaries or boundaries[-1].position <= (i + 1) * CHUNK
     positions = [boundary.position for boundary in boundaries]

@@ -1,6 +1,5 @@
 """A session that goes on elsewhere: nothing is lost, nothing doubled, and what was said to be stable stays."""
 
-import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -13,9 +12,10 @@ from hypothesis import strategies as st
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import SessionStateError
 from streamer.events import Event
+from streamer.session.losses import Loss
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
-from streamer.session.state import NEW, Loss, SessionState
+from streamer.session.state import NEW, SessionState
 from tests.fakes import BAD, FAITHFUL, Manners, spoken
 from tests.unit.engine.simulation import SETTINGS, settings_of
 from tests.unit.session.scene import Scene, play, scenes
@@ -122,12 +122,12 @@ def test_scene(settings: str, steps: list[str]) -> None:
     [
         ("needed_from", 10**9),
         ("needed_from", -1),
-        ("published_until", 2**62),
+        ("losses.published_until", 2**62),
         ("gate.open", True),
-        ("losses", (Loss(-5, 3, "device"),)),
-        ("transcript.segment", 0),
-        ("transcript.n_final", 3),
-        ("transcript.tail.continues", True),
+        ("losses.waiting", (Loss(-5, 3, "device"),)),
+        ("text.segment", 0),
+        ("text.stable.n_final", 3),
+        ("text.tail.continues", True),
     ],
 )
 def test_a_state_that_contradicts_itself_is_refused(path: str, value: object) -> None:
@@ -138,5 +138,4 @@ def test_a_state_that_contradicts_itself_is_refused(path: str, value: object) ->
 def changed(state: Any, path: Sequence[str], value: object) -> Any:  # noqa: ANN401
     """Return a state with another value somewhere in it."""
     name, *rest = path
-    replace = msgspec.structs.replace if isinstance(state, msgspec.Struct) else dataclasses.replace
-    return replace(state, **{name: changed(getattr(state, name), rest, value) if rest else value})
+    return msgspec.structs.replace(state, **{name: changed(getattr(state, name), rest, value) if rest else value})
