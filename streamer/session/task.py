@@ -1,6 +1,5 @@
 """Utterances, spans of their audio to encode, and how to decode a span. Positions are absolute samples."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamer.constants import HOP_LENGTH, SAMPLE_RATE
@@ -95,9 +94,6 @@ class Request:
 
     # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
     retry_s: float = 0.0
-
-    # Returns whether another session waits for the decoder: such attempts end then.
-    others_wait: Callable[[], bool] = lambda: False
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodingSettings | None = None
