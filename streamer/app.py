@@ -21,7 +21,8 @@ from streamer.daemon.own_input import OwnInput, make_source
 from streamer.daemon.recordings import Recordings
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog, no_audio
+from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal, KeepAudio, no_audio
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, StreamerError
 from streamer.history.history import History, open_history
@@ -147,9 +148,11 @@ class Daemon:
         outputs = Outputs(settings)
         if source is not None:
             name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
-            keep = history.keeper(source=source.name) if history is not None else None
-            keep_audio = history.audio_keeper(name) if history is not None else no_audio
-            log = EventLog(name, settings.server.history_events, keep)
+            log = EventLog(name, settings.server.history_events)
+            keep_audio: KeepAudio = no_audio
+            if history is not None:
+                log = Journal(name, settings.server.history_events, history.keeper(source=source.name))
+                keep_audio = history.audio_keeper(name)
             if self._captions:
                 terminal = DaemonTerminal(Console(), corrections=self._corrections, own_stderr=standard_error)
                 outputs.draw(terminal, limit=settings.server.history_events)

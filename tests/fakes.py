@@ -300,8 +300,10 @@ class FakeDecoder:
         """Return what a good decoder makes of a window."""
         return self.speakers[encoded.voice].hypothesis(encoded.start, encoded.end, request.prefix)
 
-    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
-        """See engine.Decoder."""
+    def decode(
+        self, encoded: FakeEncoded, request: Request, others_wait: Callable[[], bool] = lambda: False
+    ) -> Hypothesis:
+        """See engine.WindowDecoder."""
         with self.lock:
             self.decoded.append(encoded)
         self.before(encoded)

@@ -24,7 +24,7 @@ from streamer.audio.ring import Overrun
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import SessionRunner
+from streamer.engine.live_session import LiveSession
 from streamer.events import Event
 from streamer.health import Health
 from streamer.session.settings import SessionSettings
@@ -71,7 +71,7 @@ class PostProcessing:
         """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None
 
-    def open(self, log: EventLog, runner: SessionRunner) -> "PostProcessor":
+    def open(self, log: EventLog, runner: LiveSession) -> "PostProcessor":
         """Return the post-processing of a session, which begins with its first event."""
         return PostProcessor(self, log, runner)
 
@@ -79,7 +79,7 @@ class PostProcessing:
 class PostProcessor:
     """The post-processing of one session."""
 
-    def __init__(self, shared: PostProcessing, log: EventLog, runner: SessionRunner) -> None:
+    def __init__(self, shared: PostProcessing, log: EventLog, runner: LiveSession) -> None:
         session = _Session(runner)
         glossary, corrections = shared.glossary, shared.corrections
         self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
@@ -97,12 +97,12 @@ class PostProcessor:
         self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
 
     def on_turn(self, start: int, end: int) -> bool:
-        """Have a turn judged; see `SessionOutput`. It waits for nothing."""
+        """Have a turn judged; see `Follower`. It waits for nothing."""
         return self._turns.ask(start, end)
 
     @property
     def labels(self) -> list[Callable[[Event], Event]]:
-        """What the events of the session are labelled with; see `SessionOutput`."""
+        """What the events of the session are labelled with; see `Follower`."""
         return [part.label for part in (self._spelling, self._speakers) if part is not None]
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -125,7 +125,7 @@ def _finish(part: TranslatedSession | FinalsOfSession | SpeakersOfSession, then:
 class _Session:
     """What post-processing needs to know of a session. It refers to no part of it: a session that is over is freed."""
 
-    def __init__(self, runner: SessionRunner) -> None:
+    def __init__(self, runner: LiveSession) -> None:
         # Weak, as the runner refers to its post-processing.
         self._runner = weakref.ref(runner)
         self._ring = runner.ring

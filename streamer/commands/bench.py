@@ -25,7 +25,8 @@ from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.engine.inlet import AudioKind
+from streamer.engine.live_session import LiveSession
 from streamer.errors import InferenceError, MissingExtraError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
 from streamer.extras import requires
@@ -145,7 +146,7 @@ def _play(path: Path, engine: Engine[EncodedWindow], settings: Settings, model: 
     )
 
 
-def _feed(live: SessionRunner, path: Path, begin_s: float, ended: threading.Event) -> int:
+def _feed(live: LiveSession, path: Path, begin_s: float, ended: threading.Event) -> int:
     """Write a recording to a session until it has ended, each piece when it has been spoken; return the samples."""
     logger.info("%s is played at real-time pace", path)
     n_samples = 0

@@ -22,11 +22,11 @@ from streamer.check import check_options
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import say
-from streamer.daemon.sessions import SessionSource, open_session, ready_event, tell_error, write_all
+from streamer.daemon.sessions import Labels, SessionSource, open_session, ready_event, tell_error, write_all
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap, seconds
 from streamer.offline import transcribe
@@ -259,8 +259,8 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
 
     def transcribed(path: Path, on_progress: OnProgress) -> Generator[Event]:
         log = EventLog(path.name, settings.server.history_events)
-        label = Spelling(glossary, language).label if glossary is not None else lambda event: event
-        live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, label=label))
+        labels = [Labels(Spelling(glossary, language).label)] if glossary is not None else []
+        live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, followers=labels))
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         gaps: list[Gap] = []

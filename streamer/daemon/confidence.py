@@ -7,6 +7,7 @@ of wrong words is about 1 minus the mean probability.
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from streamer.engine.follower import Follower
 from streamer.events import Event, Final
 from streamer.languages import name_of
 from streamer.whisper.model import WhisperModel
@@ -29,15 +30,15 @@ class _Words:
     n: int = 0
 
 
-class Confidence:
-    """Follows the finals of one session. Called by the thread that publishes."""
+class Confidence(Follower):
+    """Follows the finals of one session."""
 
     def __init__(self, model: WhisperModel, warn: Callable[[str], object]) -> None:
         self._model, self._warn = model, warn
         # By language; None if the log has warned of it.
         self._words: dict[str, _Words | None] = {}
 
-    def take(self, event: Event) -> None:
+    def see(self, event: Event) -> None:
         if not isinstance(event, Final) or not event.words:
             return
         words = self._words.setdefault(event.language, _Words())

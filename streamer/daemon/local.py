@@ -7,8 +7,10 @@ from streamer.arrays import Float32Array
 from streamer.daemon.backend import Backend, Session
 from streamer.daemon.sessions import SessionSource, open_session, session_settings
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
-from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.engine.eventlog import EventLog
+from streamer.engine.inlet import AudioKind
+from streamer.engine.journal import Journal, KeepAudio, no_audio
+from streamer.engine.live_session import LiveSession
 from streamer.errors import BusyError, ConfigError
 from streamer.history.history import History
 from streamer.protocols.native import Command, StreamStart
@@ -55,11 +57,11 @@ class LocalBackend(Backend):
         _check_room(engine)
         log, keep_audio = self._log(name, keep=start.keep)
         source = SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio)
-        runner = open_session(settings, model, log, source, enrichment=self._post_processing)
-        engine.add(runner)
+        live = open_session(settings, model, log, source, enrichment=self._post_processing)
+        engine.add(live)
         if not model.loaded:  # not only when a window is due, which reports what fails
             in_thread("load", model.wake)
-        return LocalSession(runner, log, start, settings, model)
+        return LocalSession(live, log, start, settings, model)
 
     def _log(self, name: str, *, keep: bool) -> tuple[EventLog, KeepAudio]:
         """Return a session's log, and what takes its audio."""
@@ -70,7 +72,7 @@ class LocalBackend(Backend):
             raise ConfigError(
                 "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
             )
-        log = EventLog(name, server.history_events, history.keeper(source="a client's stream", own=False))
+        log = Journal(name, server.history_events, history.keeper(source="a client's stream", own=False))
         return log, history.audio_keeper(name) if server.history_audio == "all" else no_audio
 
 
@@ -78,37 +80,37 @@ class LocalSession(Session):
     """A client's session on the engine of this process."""
 
     def __init__(
-        self, runner: SessionRunner, feed: EventLog, options: StreamStart, settings: Settings, model: WhisperModel
+        self, live: LiveSession, feed: EventLog, options: StreamStart, settings: Settings, model: WhisperModel
     ) -> None:
         """`settings` are the daemon's, which the client's options replace."""
         super().__init__(feed, options)
-        self._runner = runner
+        self._live = live
         self._settings = settings
         self._model = model
-        runner.ring.on_room = self._note_room
+        live.ring.on_room = self._note_room
 
     @property
     def free(self) -> int:
-        return self._runner.ring.free
+        return self._live.ring.free
 
     def write(self, samples: Float32Array) -> None:
-        self._runner.write(samples)
+        self._live.write(samples)
 
     def command(self, command: Command) -> None:
-        getattr(self._runner, command)()
+        getattr(self._live, command)()
 
     def check(self, options: StreamStart) -> None:
         session_settings(self._settings, self._model, options)
 
     def change(self, options: StreamStart) -> None:
-        self._runner.change(session_settings(self._settings, self._model, options))
+        self._live.change(session_settings(self._settings, self._model, options))
 
     def end(self) -> None:
-        self._runner.end()
+        self._live.end()
 
     def abandon(self) -> None:
-        self._runner.close()
-        self._runner.ring.on_room = None
+        self._live.close()
+        self._live.ring.on_room = None
 
     def _note_room(self) -> None:
         self.on_room()

@@ -5,7 +5,6 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import psutil
@@ -19,12 +18,14 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
-from streamer.daemon.sessions import SessionSource, open_session, tell_error, write_all
+from streamer.daemon.sessions import Labels, SessionSource, open_session, tell_error, write_all
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
-from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.engine.eventlog import EventLog
+from streamer.engine.inlet import AudioKind
+from streamer.engine.journal import KeepAudio, no_audio
+from streamer.engine.live_session import LiveSession
 from streamer.errors import AudioDeviceError, StreamerError
-from streamer.events import Error
+from streamer.events import End, Error, Event
 from streamer.settings.table import InputSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -71,7 +72,7 @@ class OwnInput:
         self._keep = keep
 
         # What turns the audio into text; None before the model is loaded.
-        self.session: SessionRunner | None = None
+        self.session: LiveSession | None = None
 
         # What the input ended with.
         self.failure: StreamerError | None = None
@@ -119,11 +120,11 @@ class OwnInput:
             self._over.set()
             on_end()
 
-        def finished() -> None:
-            if live.failing:
-                self.failure = StreamerError(live.failing)
-            self.log.close()
-            self.log.call_behind(partial(loop.call_soon_threadsafe, end))
+        def take(event: Event) -> None:
+            if isinstance(event, End):
+                if live.failing:
+                    self.failure = StreamerError(live.failing)
+                loop.call_soon_threadsafe(end)
 
         live = self.session = open_session(
             self._settings,
@@ -133,11 +134,11 @@ class OwnInput:
                 kind=_kind(source),
                 reserved=True,
                 keep=self._keep,
-                label=source.labelled if isinstance(source, Mixed) else lambda event: event,
+                followers=[Labels(source.labelled)] if isinstance(source, Mixed) else [],
             ),
             enrichment=enrichment,
-            on_finished=finished,
         )
+        self.log.subscribe(take)
         engine.add(live)
         logger.info("input: %s", source.name)
         try:
@@ -181,7 +182,7 @@ class OwnInput:
             self.session.cut_short("overload")
             self.log.close()
 
-    def _callbacks(self, source: Source, live: SessionRunner) -> SourceCallbacks:
+    def _callbacks(self, source: Source, live: LiveSession) -> SourceCallbacks:
         """Return what passes a source's audio to a session."""
 
         def ended(error: StreamerError | None) -> None:
@@ -201,7 +202,7 @@ class OwnInput:
         )
 
 
-async def save_battery(live: SessionRunner, least: int) -> None:
+async def save_battery(live: LiveSession, least: int) -> None:
     """Pause while the machine runs on a battery below `least` percent; a user may go on nevertheless."""
     saving = False
     while True:

@@ -3,21 +3,22 @@
 import functools
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 
-from streamer.after.postprocessing import PostProcessing
+from streamer.after.postprocessing import PostProcessing, PostProcessor
 from streamer.arrays import Float32Array
 from streamer.audio.mel import LogMelStream
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.confidence import Confidence
 from streamer.daemon.streams import MAX_WRITE_SAMPLES
-from streamer.engine.eventlog import EventLog, KeepAudio, no_audio
-from streamer.engine.publisher import SessionOutput
-from streamer.engine.runner import AudioKind, Input, SessionRunner
+from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import AudioKind, Input
+from streamer.engine.journal import KeepAudio, no_audio
+from streamer.engine.live_session import LiveSession
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
 from streamer.protocols.native import SessionOptions
@@ -40,8 +41,7 @@ class SessionSource:
     kind: AudioKind
     options: SessionOptions = NO_OPTIONS  # what a client chose
 
-    # Adds to an event what only the source knows.
-    label: Callable[[Event], Event] = lambda event: event
+    followers: Sequence[Follower] = ()  # add what only the source knows
 
     # See `Input`.
     reserved: bool = False
@@ -52,6 +52,29 @@ class SessionSource:
     state: SessionState | None = None
 
 
+class Labels(Follower):
+    """Labels the events of a session with what a function adds to them."""
+
+    def __init__(self, label: Callable[[Event], Event]) -> None:
+        self._label = label
+
+    def label(self, event: Event) -> Event:
+        return self._label(event)
+
+
+class Enriched(Follower):
+    """The post-processing of a session, but for its labels."""
+
+    def __init__(self, processor: PostProcessor) -> None:
+        self._processor = processor
+
+    def judge(self, start: int, end: int) -> bool:
+        return self._processor.on_turn(start, end)
+
+    def finish(self, then: Callable[[], object]) -> None:
+        self._processor.finish(then)
+
+
 def open_session(
     settings: Settings,
     model: WhisperModel,
@@ -59,18 +82,15 @@ def open_session(
     source: SessionSource,
     *,
     enrichment: PostProcessing | None = None,
-    on_finished: Callable[[], None] | None = None,
-) -> SessionRunner:
+) -> LiveSession:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
     enrichment : post-processing of its events
-    on_finished : called when the last event was published, instead of closing the log
 
     Raises ConfigError if the model cannot do what a client chose.
     """
     chosen = session_settings(settings, model, source.options)
-    labels: list[Callable[[Event], Event]] = []
-    runner = SessionRunner(
+    live = LiveSession(
         chosen,
         Input(
             kind=source.kind,
@@ -80,25 +100,19 @@ def open_session(
             live_from=source.live_from,
             keep=source.keep,
         ),
-        SessionOutput(
-            on_event=log.append,
-            on_finished=lambda: log.call_behind(finish),
-            on_turn=lambda start, end: enriched is not None and enriched.on_turn(start, end),
-            labels=labels,
-            name=log.session,
-        ),
+        log,
         mel=LogMelStream(model.dims.n_mels),
         state=source.state,
     )
     if chosen.task == "transcribe":  # translations are less probable by nature
-        log.subscribe(Confidence(model, runner.logger.warning).take)
-    enriched = enrichment.open(log, runner) if enrichment is not None else None
-    labels += [*(() if enriched is None else enriched.labels), source.label]
-    close = on_finished or log.close
-    finish = close if enriched is None else partial(enriched.finish, close)
+        live.followers.add(Confidence(model, live.logger.warning))
+    if enrichment is not None:
+        enriched = enrichment.open(log, live)
+        live.followers.add(*map(Labels, enriched.labels), Enriched(enriched))
+    live.followers.add(*source.followers)
     if source.state is None:
         log.append(ready_event(model, chosen.language))
-    return runner
+    return live
 
 
 def ready_event(model: WhisperModel, language: str) -> Ready:
@@ -176,14 +190,14 @@ def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
     return max(SHORTEST_WINDOW_S, short[-1] - (model.silence_s or SILENCE_S))
 
 
-def write_all(runner: SessionRunner, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:
+def write_all(live: LiveSession, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
     for first in range(0, len(samples), MAX_WRITE_SAMPLES):
         piece = samples[first : first + MAX_WRITE_SAMPLES]
-        while not runner.ring.wait_for_room(len(piece), 0.5):
-            if runner.over or cancelled():
+        while not live.ring.wait_for_room(len(piece), 0.5):
+            if live.over or cancelled():
                 return
-        runner.write(piece)
+        live.write(piece)
 
 
 def tell_error(log: EventLog, error: StreamerError) -> None:

@@ -10,6 +10,7 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.engine import MAX_PACE_S, Engine
+from streamer.engine.workers import note_progress
 from streamer.session.language import choose_language, is_doubtful, language_outside, next_likely, only_among
 from streamer.session.task import Request
 from streamer.settings.table import DecodingSettings
@@ -75,11 +76,16 @@ class WhisperDecoder:
         # By options: building the tree of many hot words takes as long as decoding a window.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
-    def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
-        """Decode a window. Raises InferenceError if the device fails, and no other is left."""
-        return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
+    def decode(
+        self, encoded: EncodedWindow, request: Request, others_wait: Callable[[], bool] = lambda: False
+    ) -> Hypothesis:
+        """Decode a window. Raises InferenceError if the device fails, and no other is left.
 
-    def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
+        others_wait : returns whether another session waits for the decoder: attempts at a better text end then
+        """
+        return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request, others_wait))
+
+    def _decode(self, decoder: Decoder, request: Request, others_wait: Callable[[], bool]) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, sure, outside, other = self._language(decoder, request)
         own = request.options or self._own
@@ -102,7 +108,7 @@ class WhisperDecoder:
 
             def cancelled() -> bool:
                 nonlocal cut_short
-                cut_short = cut_short or request.others_wait()
+                cut_short = cut_short or others_wait()
                 return cut_short or self._clock() >= until_s
 
             window = decode_with_fallback(
@@ -192,5 +198,5 @@ def make_engine(
     """
     encoder, decoder = WhisperEncoder(model), WhisperDecoder(model, decoding)
     engine = Engine(encoder, decoder, max_pace_s=max_pace_s, prepare=model.wake, loading=lambda: model.recovering)
-    model.call_before(engine.note_progress)
+    model.call_before(note_progress)
     return engine

@@ -7,28 +7,14 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import TypeVar
 
-from streamer.arrays import Float32Array
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
 
 Listener = Callable[[Event], None]
 AnyEvent = TypeVar("AnyEvent", bound=Event)
-
-# Stores an event for good, and returns whether it has to be stored before listeners get it. If so, the second argument
-# is called when it is, by another thread. Neither waits for a disk.
-Keep = Callable[[Event, Callable[[], None]], bool]
-
-# Stores 16 kHz mono audio, shape (n,), that begins at a position of its session. It does not wait.
-KeepAudio = Callable[[int, Float32Array], None]
-
-
-def no_audio(position: int, samples: Float32Array) -> None:
-    """Store no audio."""
-
 
 # An event's number, and the event as compressed JSON: an hour of speech has a thousand, and objects take nine times the
 # memory.
@@ -48,14 +34,6 @@ class Backlog:
         return (_unpack(packed) for packed in self._packed)
 
 
-@dataclass(slots=True)
-class _Held:
-    """A call that waits in a log for those before it; `storing`: it publishes an event that is still being stored."""
-
-    publish: Callable[[], object]
-    storing: bool = False
-
-
 @dataclass(frozen=True, slots=True)
 class Subscription:
     """What a new listener missed, and how to remove it.
@@ -73,26 +51,20 @@ class EventLog:
 
     Any thread may call any method. Memory is bounded: the log keeps the `ready` event, the newest partial of the open
     segment, and the newest `limit` other events.
-
-    With `keep`, an event that has to be stored first is published by the thread that stored it, and then those after
-    it. Other events are published when they are appended.
     """
 
-    def __init__(self, session: str, limit: int, keep: Keep | None = None, *, after: int = 0) -> None:
+    def __init__(self, session: str, limit: int, *, after: int = 0) -> None:
         """Open the log of `session`, a unique name, with `limit` events for replay and numbers that follow `after`."""
         if limit < 1:
             raise ValueError(f"limit is {limit}: expected at least 1 event")
         self.session = session
         self._logger = logging.LoggerAdapter(logger, {"session": session})
         self._limit = limit
-        self._keep_for_good = keep
-        # Held while an event is numbered, stored and passed on, so that all listeners see one order. Re-entrant
+        # Held while an event is numbered and passed on, so that all listeners see one order. Re-entrant
         # because a listener may cancel itself.
         self._lock = threading.RLock()
         # Number of the newest event, published or not; 0 before the first.
         self.last_seq = after
-        # What is not published yet, oldest first. The first of them is being stored.
-        self._held: deque[_Held] = deque()
         # Whether `end` has a number: nothing follows it.
         self._ending = False
         # All events except partials and the first `ready`, oldest first.
@@ -135,21 +107,10 @@ class EventLog:
                 return
             self.last_seq = event.seq
             self._ending = isinstance(event, End)
-            held = _Held(partial(self._publish, event))
-            if self._keep_for_good is not None:
-                try:
-                    held.storing = self._keep_for_good(event, partial(self._release, held))
-                except Exception:
-                    self._logger.exception("a %s event could not be kept", event.type)
-            self._held.append(held)
-            self._publish_held()
+            self._take(event)
 
     def call_behind(self, callback: Callable[[], object]) -> None:
         """Call `callback` when everything that was appended so far is published, which may be at once."""
-        with self._lock:
-            if self._held:
-                self._held.append(_Held(callback))
-                return
         callback()
 
     def notify(self, event: Event) -> None:
@@ -189,21 +150,11 @@ class EventLog:
             if not self._ending:
                 self.append(End())
 
-    def _release(self, held: _Held) -> None:
-        """Note that an event is stored: called by the thread that stored it."""
-        with self._lock:
-            held.storing = False
-            self._publish_held()
+    def _take(self, event: Event) -> None:
+        """Publish an event that has its number; a subclass may do so later."""
+        self._publish(event)
 
-    def _publish_held(self) -> None:
-        """Publish what is held up to the next event that is still being stored."""
-        while self._held and not self._held[0].storing:
-            try:
-                self._held.popleft().publish()
-            except Exception:
-                self._logger.exception("a call behind the events failed")
-
-    def _keep(self, event: Event) -> None:
+    def _remember(self, event: Event) -> None:
         if not event.seq:  # a notice, see `notify`
             return
         match event:
@@ -234,7 +185,7 @@ class EventLog:
 
     def _publish(self, event: Event) -> None:
         try:
-            self._keep(event)
+            self._remember(event)
         except Exception:
             self._logger.exception("a %s event is not kept for listeners to come", event.type)
         for key, listener in tuple(self._listeners.items()):

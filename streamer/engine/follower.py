@@ -1,6 +1,8 @@
 """What follows a session's events and adds to them: the base class of all that `after` does for live sessions."""
 
+import logging
 from collections.abc import Callable
+from functools import partial
 
 from streamer.events import Event
 
@@ -25,3 +27,52 @@ class Follower:
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when nothing more is to be added. It may be called at once."""
         then()
+
+
+class Followers(Follower):
+    """All followers of a session, in order, as one that never fails."""
+
+    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+        self._logger = logger
+        self._all: tuple[Follower, ...] = ()
+
+    def add(self, *followers: Follower) -> None:
+        """Have more of them follow, before the session is at work."""
+        self._all += followers
+
+    def label(self, event: Event) -> Event:
+        for follower in self._all:
+            try:
+                event = follower.label(event)
+            except Exception:
+                self._logger.exception("a %s event is published without a label", event.type)
+        return event
+
+    def see(self, event: Event) -> None:
+        for follower in self._all:
+            try:
+                follower.see(event)
+            except Exception:
+                self._logger.exception("a %s event is not followed", event.type)
+
+    def judge(self, start: int, end: int) -> bool:
+        for follower in self._all:
+            try:
+                if follower.judge(start, end):
+                    return True
+            except Exception:
+                self._logger.exception("a turn is not judged")
+        return False
+
+    def finish(self, then: Callable[[], object]) -> None:
+        """Have one after the other finish, and call `then` behind the last."""
+        for follower in reversed(self._all):
+            then = partial(self._finish, follower, then)
+        then()
+
+    def _finish(self, follower: Follower, then: Callable[[], object]) -> None:
+        try:
+            follower.finish(then)
+        except Exception:
+            self._logger.exception("what follows a session could not be finished")
+            then()

@@ -21,7 +21,7 @@ import msgspec
 import platformdirs
 
 from streamer import events as types
-from streamer.engine.eventlog import Keep, KeepAudio, no_audio
+from streamer.engine.journal import Keep, KeepAudio, no_audio
 from streamer.errors import ConfigError, HistoryError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.history import audio as history_audio

@@ -1,6 +1,5 @@
 """Spans of audio to encode, and how to decode them. Positions are absolute samples of the session."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamer.constants import HOP_LENGTH
@@ -50,9 +49,6 @@ class Request:
 
     # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
     retry_s: float = 0.0
-
-    # Returns whether another session waits for the decoder: such attempts end then.
-    others_wait: Callable[[], bool] = lambda: False
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodingSettings | None = None

@@ -22,7 +22,7 @@ from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, InferenceError
 from streamer.events import End, Event, Final, Gap

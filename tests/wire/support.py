@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.audio.sources.base import Source
 from streamer.daemon.own_input import OwnInput
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import SessionRunner
+from streamer.engine.live_session import LiveSession
 from streamer.errors import UnknownSessionError
 from streamer.events import Event, Final, Partial, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
@@ -246,7 +246,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     streams = RecordingStreams()
     own = RecordingInput()
     input = OwnInput(Settings(), cast("Source", None), log)
-    input.session = cast("SessionRunner", own)
+    input.session = cast("LiveSession", own)
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
     names = set(SECTIONS["server"].settings)

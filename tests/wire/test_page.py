@@ -13,7 +13,7 @@ import pytest
 import soundfile
 
 from streamer.after.correct.pipeline import edits
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
 from streamer.history import history as history_module
@@ -199,7 +199,7 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: 
     ground = "getComputedStyle(document.body).backgroundColor"
     inside = "[...document.querySelectorAll('#finals p')].filter((p) => p.getBoundingClientRect().top >= {}).length"
     with contextlib.closing(History(tmp_path / "history.db").start()) as history:
-        log = EventLog("own", 1000, keep=history.keeper(source="microphone"))
+        log = Journal("own", 1000, keep=history.keeper(source="microphone"))
         log.append(ready())
         async with serving(log, history_file=history) as running, browse(running.url) as page:
             running.health["notice"] = "nano.en knows few words"
@@ -253,7 +253,7 @@ async def test_axe_core_finds_nothing_serious_on_other_pages(path: str) -> None:
 
 
 async def test_captions_are_searched_and_earlier_sessions_opened(history: History) -> None:
-    earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
+    earlier = Journal("earlier", 1000, keep=history.keeper(source="microphone"))
     earlier.append(ready())
     for n in range(1, 601):
         earlier.append(final(n, f"number {n}" + " [laughs] a[0]" * (n == 7), start=3.0 * n))
@@ -308,7 +308,7 @@ async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, mon
     monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
     buttons = "[...document.querySelectorAll('#finals p')].map(p => p.querySelector('button.play')?.ariaLabel ?? '')"
     with contextlib.closing(History(tmp_path / "history.db").start(audio=True)) as history:
-        log = EventLog("now", 1000, keep=history.keeper(source="microphone"))
+        log = Journal("now", 1000, keep=history.keeper(source="microphone"))
         log.append(ready())
         history.audio_keeper("now")(48_000, np.zeros(32_000, np.float32))
         for number, text in enumerate(("long ago", "with sound"), 1):
@@ -412,7 +412,7 @@ async def test_the_page_comes_back_after_a_restart_and_shows_nothing_twice() -> 
 
 async def test_the_page_says_where_captions_are_missing(history: History) -> None:
     missing = "captions are missing here: they are no longer kept, or cannot be read"
-    log, later = (EventLog(name, 2, keep=history.keeper(source="microphone")) for name in ("own", "later"))
+    log, later = (Journal(name, 2, keep=history.keeper(source="microphone")) for name in ("own", "later"))
     log.append(ready())
     log.append(final(1, "before"))
     async with (

@@ -7,6 +7,7 @@ from contextlib import aclosing, closing
 import pytest
 
 from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.events import Error, Event, Final, Ready, Revision, Speech
 from streamer.history import history as history_module
 from streamer.history.history import History
@@ -16,7 +17,7 @@ from tests.wire.support import deaf_socket, events_until, final, next_event, ser
 
 
 def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:
-    log = EventLog(session, limit, keep=history.keeper(source="mic", own=own))
+    log = Journal(session, limit, keep=history.keeper(source="mic", own=own))
     log.append(ready())
     wait_published(log)
     return log

@@ -14,7 +14,7 @@ import httpx
 import numpy as np
 import pytest
 
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.events import Error, Event, Gap, from_json
 from streamer.history import audio as history_audio
 from streamer.history import history as history_module
@@ -29,7 +29,7 @@ from tests.wire.support import WAIT_S, final, opened_log, serving, wait_publishe
 
 def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
     """Keep a session with texts and a gap, and return its events."""
-    log = EventLog(session, 1000, keep=history.keeper(source="mic", own=own))
+    log = Journal(session, 1000, keep=history.keeper(source="mic", own=own))
     events: list[Event] = [log.append(ready())]
     events += [log.append(final(i + 1, text, start=3.0 * i)) for i, text in enumerate(texts)]
     events.append(log.append(Gap(start=90.0, end=91.5, reason="overload")))

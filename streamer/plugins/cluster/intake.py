@@ -1,4 +1,4 @@
-"""Audio and commands of a session at its worker: they arrive by position, and go into its runner in order."""
+"""Audio and commands of a session at its worker: they arrive by position, and are passed on in order."""
 
 import asyncio
 import contextlib
@@ -10,7 +10,7 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.daemon.streams import MAX_WRITE_SAMPLES
-from streamer.engine.runner import SessionRunner
+from streamer.engine.live_session import LiveSession
 from streamer.errors import UsageError
 from streamer.events import Error
 from streamer.outside import one_line
@@ -26,17 +26,17 @@ class Intake:
 
     def __init__(
         self,
-        runner: SessionRunner,
+        live: LiveSession,
         checkpoint: SessionCheckpoint,
         settings_for: Callable[[StreamStart], SessionSettings],
-        on_restored: Callable[[SessionRunner], object],
+        on_restored: Callable[[LiveSession], object],
     ) -> None:
         """Expect what a checkpoint does not have.
 
         settings_for : returns the settings for a client's options; raises UsageError
-        on_restored : called with the runner when the audio that was processed elsewhere has arrived again
+        on_restored : called with the session when the audio that was processed elsewhere has arrived again
         """
-        self._runner = runner
+        self._live = live
         self._settings_for = settings_for
         self._on_restored = on_restored
         self._loop = asyncio.get_running_loop()
@@ -51,7 +51,7 @@ class Intake:
         self.missing = False
         # Audio, shape (n,), and commands that wait for room in the buffer.
         self.waiting: deque[Float32Array | SessionCommand] = deque()
-        runner.ring.on_room = self._on_room
+        live.ring.on_room = self._on_room
 
     def take(self, message: AudioBlock | SessionCommand) -> bool:
         """Take the next audio or command, and drop what is known; return whether something was found to be missing.
@@ -65,7 +65,7 @@ class Intake:
             if is_next and message.position + len(samples) <= self.head:
                 return False
             item = samples[max(0, self.head - message.position) :]
-            is_next &= self.head - self._runner.ring.head <= self._runner.ring.capacity_samples
+            is_next &= self.head - self._live.ring.head <= self._live.ring.capacity_samples
         else:
             if message.command <= self.command:
                 return False
@@ -85,23 +85,23 @@ class Intake:
 
     def pass_on(self) -> None:
         """Pass what waits on, in order, as far as there is room."""
-        runner = self._runner
-        while self.waiting and not runner.over:
+        live = self._live
+        while self.waiting and not live.over:
             item = self.waiting[0]
             if isinstance(item, SessionCommand):
                 self.waiting.popleft()
                 self._do(item)
                 continue
             piece, rest = item[:MAX_WRITE_SAMPLES], item[MAX_WRITE_SAMPLES:]
-            if runner.ring.free < len(piece):
+            if live.ring.free < len(piece):
                 break
             self.waiting.popleft()
             if len(rest):
                 self.waiting.appendleft(rest)
-            runner.write(piece)
-        if self.restoring and not runner.over and runner.restored:
+            live.write(piece)
+        if self.restoring and not live.over and live.restored:
             self.restoring = False
-            self._on_restored(runner)
+            self._on_restored(live)
 
     def start_at(self, command: int) -> StreamStart:
         """Return the client's options after a command has taken effect."""
@@ -111,23 +111,23 @@ class Intake:
 
     def close(self) -> None:
         """Take nothing more."""
-        self._runner.close()
-        self._runner.ring.on_room = None
+        self._live.close()
+        self._live.ring.on_room = None
         self.waiting.clear()
 
     def _do(self, do: SessionCommand) -> None:
         """Have a command take effect at the end of the audio so far."""
-        runner, number = self._runner, do.command
+        live, number = self._live, do.command
         match do.what:
             case "flush" | "pause" | "resume" | "clear" | "end":
-                getattr(runner, do.what)(number)
+                getattr(live, do.what)(number)
             case "set":
                 self._change(do.options or SessionOptions(), number)
             case "report":
-                runner.mark(number, (Error(code=one_line(do.code), message=one_line(do.message), fatal=do.fatal),))
+                live.mark(number, (Error(code=one_line(do.code), message=one_line(do.message), fatal=do.fatal),))
             case unknown:
                 logger.warning("a gateway asks for %s, which this version does not know", one_line(unknown)[:60])
-                runner.mark(number)
+                live.mark(number)
 
     def _change(self, options: SessionOptions, command: int) -> None:
         """Change the options, or publish why they cannot be."""
@@ -136,10 +136,10 @@ class Intake:
         try:
             settings = self._settings_for(start)
         except UsageError as error:
-            self._runner.mark(command, (Error(code=error.code, message=one_line(error), fatal=False),))
+            self._live.mark(command, (Error(code=error.code, message=one_line(error), fatal=False),))
             return
         self._starts.append((command, start))
-        self._runner.change(settings, command)
+        self._live.change(settings, command)
 
     def _on_room(self) -> None:
         if self.waiting:

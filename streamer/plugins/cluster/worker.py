@@ -343,6 +343,6 @@ class ClusterWorker:
         for owned in tuple(self._owned.values()):
             silent_s = self._neighbours.silent_s(owned.gateway)
             if not self._context.bus.connected or silent_s > 2 * BEAT_S:
-                owned.runner.excused_until_s = time.monotonic() + EXCUSED_S
+                owned.live.excused_until_s = time.monotonic() + EXCUSED_S
             if silent_s > LOST_S + self._context.settings.server.resume_s:
                 owned.leave()

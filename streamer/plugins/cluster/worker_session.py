@@ -18,7 +18,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session, ready_event, session_settings
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.errors import FencedError, SessionStateError
 from streamer.events import End, Event, Final, Gap, Partial
 from streamer.plugins.cluster.bus import Bus
@@ -104,16 +104,16 @@ class WorkerSession:
         self._unpublished: deque[Event] = deque()
         self._events = EventLog(self.session, 1, after=checkpoint.seq)
         self._events.subscribe(self._on_event)
-        self.runner = open_session(
+        self.live = open_session(
             settings,
             model,
             self._events,
             SessionSource(kind=AudioKind.EITHER, options=checkpoint.start, state=state, live_from=request.head),
             enrichment=context.enrichment,
         )
-        self.intake = Intake(self.runner, checkpoint, partial(session_settings, settings, model), context.engine.add)
+        self.intake = Intake(self.live, checkpoint, partial(session_settings, settings, model), context.engine.add)
         if not checkpoint.seq:
-            self._events.append(ready_event(model, self.runner.settings.language))
+            self._events.append(ready_event(model, self.live.settings.language))
 
     @property
     def over(self) -> bool:
@@ -146,7 +146,7 @@ class WorkerSession:
         if moves:
             self.drop()
         elif not self.over:
-            self.runner.close()
+            self.live.close()
             self._events.close()
 
     async def stop(self, *, keep: bool = False) -> None:
@@ -187,16 +187,16 @@ class WorkerSession:
                 if not self.over:
                     await self._publish()
         except FencedError as error:
-            self.runner.logger.debug("%s", error)
+            self.live.logger.debug("%s", error)
             self.drop(WorkerState.FENCED)
         except Exception:
-            self.runner.logger.exception("a session cannot be published: another worker is to take it over")
+            self.live.logger.exception("a session cannot be published: another worker is to take it over")
             self.drop(WorkerState.FENCED)
             await self.report(move="failing")
 
     async def _publish(self, *, keep: bool = False) -> None:
         """Store events that are not partials, then publish all new ones."""
-        events, state = self.runner.snapshot(self._take_events)
+        events, state = self.live.snapshot(self._take_events)
         events = without_old_partials(events)
         checkpoint = SessionCheckpoint(
             model=self._context.identity,

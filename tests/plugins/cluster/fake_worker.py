@@ -33,7 +33,6 @@ from streamer.plugins.cluster.messages import (
     decoded,
     unpack_samples,
 )
-from streamer.session.losses import Losses
 from streamer.session.state import SessionState
 from streamer.session.windows import Heard
 from tests.wire.support import final, partial, ready
@@ -238,7 +237,14 @@ class FakeWorker:
         stamped = [event.stamped(seq + i, own.name) for i, event in enumerate(events, 1)]
         published_until = min(own.first, own.head)
         state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
-        state = msgspec.structs.replace(state, needed_from=own.first, losses=msgspec.structs.replace(state.losses, waiting=()), heard=Heard(own.head))
+        state = msgspec.structs.replace(
+            state,
+            needed_from=own.first,
+        losses = msgspec.structs.replace(state.losses, waiting=())
+        heard = Heard(own.head)
+        state = msgspec.structs.replace(state, needed_from=own.first, losses=losses, heard=heard)
+            heard=Heard(own.head),
+        )
         own.checkpoint = msgspec.structs.replace(
             own.checkpoint, seq=seq + len(events), command=own.command, state=state
         )

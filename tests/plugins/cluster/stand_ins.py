@@ -15,7 +15,7 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
-from streamer.engine.runner import SessionRunner
+from streamer.engine.live_session import LiveSession
 from streamer.errors import ClusterError, FencedError
 from streamer.events import Event, Final, Partial, from_json
 from streamer.plugins.cluster.bus import Bus, Handler
@@ -336,7 +336,7 @@ def _fields(message: Message) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
-class HearingRunner(SessionRunner):
+class HearingSession(LiveSession):
     """A session whose detector takes what is not silent for speech, and whose windows say whose voice they hold."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
@@ -358,7 +358,7 @@ class Speech:
 @contextmanager
 def engine_for(speech: Speech, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine[FakeEncoded]]:
     """Run an engine that transcribes a speech."""
-    monkeypatch.setattr("streamer.daemon.sessions.SessionRunner", HearingRunner)
+    monkeypatch.setattr("streamer.daemon.sessions.LiveSession", HearingSession)
     encoder = FakeEncoder()
     engine: Engine[FakeEncoded] = Engine(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
     engine.start()

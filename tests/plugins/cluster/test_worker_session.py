@@ -157,9 +157,9 @@ async def test_audio_waits_where_the_buffer_has_no_room(scene: Scene, monkeypatc
     await gateway.opened("w1")
     owned = scene.workers.workers[0]._owned["s1"]
     with monkeypatch.context() as patch:
-        patch.setattr(owned.runner, "has_news", lambda now_s: False)  # it processes nothing meanwhile
+        patch.setattr(owned.live, "has_news", lambda now_s: False)  # it processes nothing meanwhile
         await gateway.write(np.concatenate([SPEECH.audio, np.zeros(70 * SAMPLE_RATE, dtype=np.float32)]))
-        await until(lambda: owned.runner.ring.free < SAMPLE_RATE // 2)
+        await until(lambda: owned.live.ring.free < SAMPLE_RATE // 2)
         await until(lambda: owned.intake.head == len(gateway.audio))
         assert owned.intake.waiting
     await gateway.do("end")
@@ -182,8 +182,8 @@ async def test_what_a_client_chooses_and_what_is_reported_moves_with_it(scene: S
     assert (gateway.checkpoint.start.pace_s, gateway.checkpoint.start.words) == (0.7, False)
     await gateway.release()
     await gateway.opened("w1")
-    runner = scene.workers.workers[0]._owned["s1"].runner
-    assert (runner.settings.pace_s, runner.settings.words) == (0.7, False)
+    live = scene.workers.workers[0]._owned["s1"].live
+    assert (live.settings.pace_s, live.settings.words) == (0.7, False)
     await gateway.write(SPEECH.audio[10 * SAMPLE_RATE :])
     await gateway.do("end")
     await within(gateway.ended())

@@ -16,7 +16,7 @@ from streamer.after.second_pass import SecondPass
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
 from streamer.health import Health
@@ -102,21 +102,20 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
     log.subscribe(told.append)
     over: Future[None] = Future()
 
-    def end() -> None:
-        log.close()
-        over.set_result(None)
+    def end(event: events.Event) -> None:
+        if isinstance(event, events.End):
+            over.set_result(None)
 
-    runner = open_session(
-        settings, model, log, SessionSource(kind=AudioKind.RECORDED), enrichment=enrichment, on_finished=end
-    )
+    log.subscribe(end)
+    live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED), enrichment=enrichment)
     engine.start()
     try:
         assert enrichment.second_pass is not None
         enrichment.second_pass.model.result(WAIT_S)
-        engine.add(runner)
+        engine.add(live)
         samples = recording(SAMPLE, pause_after(1), pause_after(2))
-        runner.write(samples)
-        runner.end()
+        live.write(samples)
+        live.end()
         over.result(WAIT_S)
     finally:
         engine.stop()

@@ -16,7 +16,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.events import Error, Event, Speech, Turn
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.packed_models import PackedModel
@@ -148,23 +148,23 @@ def test_the_speech_of_a_recording_ends_with_its_turns(home: Path, model: Whispe
         told.clear()
         log.subscribe(told.append)
 
-        def end() -> None:
-            log.close()
-            over.set_result(None)
+        def end(event: events.Event) -> None:
+            if isinstance(event, events.End):
+                over.set_result(None)
 
-        runner = open_session(
+        log.subscribe(end)
+        live = open_session(
             settings,
             model,
             log,
             SessionSource(kind=AudioKind.RECORDED),
             enrichment=PostProcessing(settings, model, engine),
-            on_finished=end,
         )
         engine.start()
         try:
-            engine.add(runner)
-            runner.write(recording(SAMPLE, 0.0, pause_after(2)))
-            runner.end()
+            engine.add(live)
+            live.write(recording(SAMPLE, 0.0, pause_after(2)))
+            live.end()
             over.result(WAIT_S)
         finally:
             engine.stop()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from streamer.cli import main
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.events import Gap, Revision, Translation
 from streamer.history import history as history_module
 from streamer.history.history import History
@@ -25,7 +25,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "history.db"
     with contextlib.closing(History(path).start()) as history:
         for name in ("abc1", "abd2", "-xyz3"):
-            log = EventLog(name, 100, keep=history.keeper(source="mic"))
+            log = Journal(name, 100, keep=history.keeper(source="mic"))
             log.append(ready())
             log.append(final(1, f"Good morning from {name}", start=61.0))
             log.append(Gap(start=70.0, end=71.5, reason="overload"))
@@ -39,7 +39,7 @@ def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A daemon that writes the same file, and has said something."""
     monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)  # it is in the file when it is published
     with contextlib.closing(History(path).start()) as history:
-        log = EventLog("now4", 100, keep=history.keeper(source="mic"))
+        log = Journal("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         log.append(final(1, "right now"))
         wait_published(log)
@@ -169,7 +169,7 @@ def test_a_history_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.
 
 def test_what_was_said_first_is_shown_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(History(path).start()) as history:
-        log = EventLog("new5", 100, keep=history.keeper(source="mic"))
+        log = Journal("new5", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         said = log.append(final(1, "from Shavon"))
         newer = labelled(final(1, "from Siobhan"), "S1", "S2")

@@ -10,7 +10,7 @@ import pytest
 import soundfile
 
 from streamer.commands.redo import _beside
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.events import Gap
 from streamer.history.history import History
 from tests.daemon import SAMPLE, Outcome
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> Path:
     samples, _ = soundfile.read(SAMPLE, dtype="float32")
     path = tmp_path / "history.db"
     with closing(History(path).start(audio=True)) as history:
-        log = EventLog("abc1", 100, keep=history.keeper(source="mic"))
+        log = Journal("abc1", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         wait_published(log)
         history.audio_keeper("abc1")(20 * 16_000, np.asarray(samples[: 4 * 16_000]))

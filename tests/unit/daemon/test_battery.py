@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from streamer.daemon import own_input
-from streamer.engine.runner import SessionRunner
+from streamer.engine.live_session import LiveSession
 from tests.waiting import until
 
 
@@ -41,7 +41,7 @@ async def saved(monkeypatch: pytest.MonkeyPatch, battery: SimpleNamespace | None
     monkeypatch.setattr(psutil, "sensors_battery", look)
     monkeypatch.setattr(own_input, "BATTERY_CHECK_S", 0.001)
     live = Live()
-    task = asyncio.create_task(own_input.save_battery(cast(SessionRunner, live), 20))
+    task = asyncio.create_task(own_input.save_battery(cast(LiveSession, live), 20))
     await until(lambda: looks > 1)
     yield live
     begin = looks

@@ -8,7 +8,7 @@ import pytest
 from streamer.daemon.confidence import LEAST_PROBABILITY, N_WORDS, SPAN_S, Confidence
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from streamer.events import Final
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
@@ -32,7 +32,7 @@ def warnings(*finals: Final, english_only: bool = False) -> list[str]:
     told: list[str] = []
     confidence = Confidence(base("en") if english_only else base("en", "tr"), told.append)
     for event in finals:
-        confidence.take(event)
+        confidence.see(event)
     return told
 
 
@@ -76,9 +76,8 @@ def test_nothing_is_said_of(finals: list[Final]) -> None:
 
 def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
     log = EventLog("abc", 100)
-    open_session(Settings(), model, log, SessionSource(kind=AudioKind.RECORDED))
-    for _ in range(N_FINALS):
-        log.append(spoken(LOW, "en"))
+    live = open_session(Settings(), model, log, SessionSource(kind=AudioKind.RECORDED))
+    live._publish([spoken(LOW, "en")] * N_FINALS)
     assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
         f"half of the words or more are probably wrong: {model.name} knows English only"
     ]
@@ -88,5 +87,5 @@ def test_partials_do_not_count() -> None:
     told: list[str] = []
     confidence = Confidence(base("en", "tr"), told.append)
     for _ in range(50):
-        confidence.take(partial("so", words=spoken(LOW).words))
+        confidence.see(partial("so", words=spoken(LOW).words))
     assert told == []

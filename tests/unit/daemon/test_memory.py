@@ -68,9 +68,9 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
             client = await talk(running)
             (stream,) = streams._streams.values()
             session = cast(LocalSession, stream.session)
-            runner = session._runner
-            left = [weakref.ref(part) for part in (stream, session, runner, runner.ring, runner.mel, stream.feed)]
-            del stream, session, runner
+            live = session._live
+            left = [weakref.ref(part) for part in (stream, session, live, live.ring, live.mel, stream.feed)]
+            del stream, session, live
             match leave:
                 case "cut":
                     client.transport.abort()

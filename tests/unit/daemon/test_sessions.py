@@ -1,8 +1,7 @@
 """Sessions as `open_session` puts them together: what follows their events may fail, and no event is lost."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,10 +9,12 @@ import pytest
 from streamer.after.correct.pipeline import FinalsOfSession
 from streamer.after.postprocessing import PostProcessing
 from streamer.after.translation import TranslatedSession
-from streamer.daemon.sessions import SessionSource, open_session
+from streamer.daemon.sessions import Labels, SessionSource, open_session
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind, SessionRunner
-from streamer.events import Event, Final, Gap, Partial
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import AudioKind
+from streamer.engine.live_session import LiveSession
+from streamer.events import End, Event, Final, Gap, Partial
 from streamer.settings.table import CorrectionSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, partial, words
@@ -28,34 +29,27 @@ def fail(*args: object) -> Event:
 class Followed:
     """A session whose finals are spelled, and its events."""
 
-    def __init__(
-        self, model: WhisperModel, folder: Path, label: Callable[[Event], Event] = lambda event: event
-    ) -> None:
+    def __init__(self, model: WhisperModel, folder: Path, followers: Sequence[Follower] = ()) -> None:
         path = folder / "terms.yaml"
         path.write_text("- Quorbix", encoding="utf-8")
         settings = Settings(correction=CorrectionSettings(glossary=str(path), model=""))
         self.log = EventLog("abc", 100)
         self.events: list[Event] = []
         self.enrichment = PostProcessing(settings, model, MagicMock())
-        self.n_finished = 0
-        self.runner: SessionRunner = open_session(
+        self.live: LiveSession = open_session(
             settings,
             model,
             self.log,
-            SessionSource(kind=AudioKind.EITHER, label=label),
+            SessionSource(kind=AudioKind.EITHER, followers=followers),
             enrichment=self.enrichment,
-            on_finished=self._finish,
         )
         self.log.subscribe(self.events.append)
 
     def publish(self, *events: Event) -> None:
         """Publish events, which are checked against the promises."""
-        self.runner._publish(events)
+        self.live._publish(events)
         promises = Promises()
         promises.take(self.events)
-
-    def _finish(self) -> None:
-        self.n_finished += 1
 
 
 QUARBEX = (
@@ -71,7 +65,7 @@ def texts(events: Iterable[Event]) -> list[str]:
 def test_an_event_is_published_without_the_label_that_fails_and_with_the_others(
     model: WhisperModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = Followed(model, tmp_path, label=fail)
+    session = Followed(model, tmp_path, [Labels(fail)])
     session.publish(*QUARBEX, Gap(start=5.0, end=6.0, reason="overload"))
     assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
     assert [event.type for event in session.events] == ["partial", "final", "gap"]
@@ -91,9 +85,8 @@ def test_a_final_begins_with_its_stable_prefix_though_its_terms_cannot_be_found(
 
 def test_metrics_that_fail_lose_no_event(model: WhisperModel, tmp_path: Path) -> None:
     session = Followed(model, tmp_path)
-    host = SimpleNamespace(stats=MagicMock(on_delay=fail), clock=lambda: 0.0)
-    session.runner._host = host  # type: ignore[assignment]
-    session.runner._age_s = lambda time_s: 0.0  # type: ignore[method-assign]
+    session.live.host.stats.on_delay = fail
+    session.live.age_s = lambda time_s: 0.0  # type: ignore[method-assign]
     session.publish(*QUARBEX)
     assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
 
@@ -104,7 +97,7 @@ def test_a_session_ends_though_a_part_of_its_post_processing_cannot_be_finished(
 ) -> None:
     monkeypatch.setattr(part, "finish", fail)
     session = Followed(model, tmp_path)
-    session.runner.end()
-    session.runner.listen(0.0)
-    assert session.runner.over
-    wait_until(lambda: session.n_finished == 1)
+    session.live.end()
+    session.live.listen(0.0)
+    assert session.live.over
+    wait_until(lambda: any(isinstance(event, End) for event in session.events))

@@ -21,9 +21,10 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.engine import engine as engine_module
+from streamer.engine import workers
 from streamer.engine.engine import Engine
-from streamer.engine.runner import AudioKind
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import AudioKind
 from streamer.errors import InferenceError
 from streamer.events import Error, Final, Gap, GapReason
 from streamer.session.language import choose_language
@@ -208,7 +209,7 @@ class Decoder:
     def __init__(self, world: "World") -> None:
         self._world = world
 
-    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+    def decode(self, encoded: FakeEncoded, request: Request, others_wait: Callable[[], bool]) -> Hypothesis:
         """See engine.WindowDecoder."""
         world, client = self._world, self._world.clients[encoded.voice]
         rng, chances = client.decoder_rng, world.chances
@@ -260,7 +261,7 @@ class Client(Talker):
             words,
             settings=self.settings,
             new_detector=lambda: Detector(world.trouble, world.chances.detector),
-            on_turn=self._on_turn,
+            followers=[Judge(self)],
             kind=kind,
             capacity_samples=round(capacity_s * SAMPLE_RATE),
             max_delay_s=math.inf if kind is AudioKind.RECORDED or world.faithful else rng.choice((5.0, 30.0)),
@@ -285,8 +286,8 @@ class Client(Talker):
         self.left_early = False
         self.n_events_then = 0
 
-    def _on_turn(self, start: int, end: int) -> bool:
-        """Have a turn judged later, or not at all; see SessionOutput."""
+    def ask(self, start: int, end: int) -> bool:
+        """Have a turn judged later, or not at all; see `Follower.judge`."""
         assert 0 <= start < end
         self._turn = end if self.judges and self.decoder_rng.random() < 0.8 else None
         return self._turn is not None
@@ -296,7 +297,7 @@ class Client(Talker):
         rng = self.decoder_rng
         if self._turn is not None and rng.random() < 0.3:
             end, self._turn = self._turn, None
-            self.runner.judge(end, rng.choice((None, 0.1, 0.9, 0.9)))
+            self.live.judge(end, rng.choice((None, 0.1, 0.9, 0.9)))
 
     @property
     def left(self) -> bool:
@@ -305,10 +306,10 @@ class Client(Talker):
 
     def act(self) -> float:
         """Do something; return seconds of audio that it is worth."""
-        rng, chances, runner = self.rng, self.world.chances, self.runner
+        rng, chances, live = self.rng, self.world.chances, self.live
         if rng.random() < 0.02:
-            self.most_items = max(self.most_items, n_items(runner.snapshot(lambda: None)[1]))
-        if runner.over or runner.ring.head >= self._leave_s * SAMPLE_RATE:
+            self.most_items = max(self.most_items, n_items(live.snapshot(lambda: None)[1]))
+        if live.over or live.ring.head >= self._leave_s * SAMPLE_RATE:
             self._leave()
             if rng.random() < 0.3 and not self.world.faithful:
                 # Somebody who does not know that it is over.
@@ -325,15 +326,15 @@ class Client(Talker):
         if rng.random() < chances.stop:
             return rng.choice((0.5, 3.0, 40.0, 3600.0))
         n_samples = round(self._piece_s * rng.uniform(0.2, 1.8) * SAMPLE_RATE)
-        if runner.input.kind is not AudioKind.LIVE and runner.ring.free < n_samples:
+        if live.input.kind is not AudioKind.LIVE and live.ring.free < n_samples:
             return 0.3
         self.write(n_samples)
         return n_samples / SAMPLE_RATE / self._rate
 
     def check_all(self) -> None:
         """Hold what was said against all promises."""
-        runner, head_s = self.runner, self.runner.ring.head / SAMPLE_RATE
-        assert runner.over, "it is not over"
+        live, head_s = self.live, self.live.ring.head / SAMPLE_RATE
+        assert live.over, "it is not over"
         assert self.n_finished == (not self.left_early), f"finished {self.n_finished} times"
         assert not self.left_early or len(self.events) == self.n_events_then, "it went on when it had been left"
         promises = self.promises = Promises(wordless=True)
@@ -341,7 +342,7 @@ class Client(Talker):
         for error in self.events:
             assert not isinstance(error, Error) or "Injected" in error.message, error
         if self._way_out == "end" and not promises.failed:
-            assert runner.position == runner.ring.head, "the end came somewhere else"
+            assert live.position == live.ring.head, "the end came somewhere else"
         assert promises.told_until <= head_s + 0.001
         if not self.left_early or self._way_out != "close":
             promises.check_all_told()
@@ -397,29 +398,29 @@ class Client(Talker):
     def _leave(self) -> None:
         match self._way_out:
             case "end":
-                self.runner.end()
+                self.live.end()
                 return
             case "close":
-                self.runner.close()
+                self.live.close()
             case _:
-                self.runner.cut_short("overload")
+                self.live.cut_short("overload")
         self.left_early = not self.n_finished
         self.n_events_then = len(self.events)
 
     def _command(self) -> None:
         self.n_commands += 1
-        runner, rng = self.runner, self.rng
-        self.cuts.append(runner.ring.head)
+        live, rng = self.live, self.rng
+        self.cuts.append(live.ring.head)
         if self.world.faithful:
-            rng.choice((runner.flush, self._change))()
+            rng.choice((live.flush, self._change))()
             return
-        rng.choice((runner.flush, runner.pause, runner.resume, runner.resume, runner.clear, self._change))()
+        rng.choice((live.flush, live.pause, live.resume, live.resume, live.clear, self._change))()
 
     def _change(self) -> None:
         settings = random_settings(self.rng)
         if self.world.faithful:
             settings = msgspec.structs.replace(settings, words=self.settings.words)
-        self.runner.change(settings)
+        self.live.change(settings)
 
     def _hole(self) -> float:
         """Tell of audio that is lost, in one piece or in many."""
@@ -430,11 +431,22 @@ class Client(Talker):
         for _ in range(n_pieces):
             length_s = rng.choice((0.001, 0.01, 0.2, 1.7, 12.0)) * rng.random() * 2 / n_pieces
             n_samples = round(length_s * SAMPLE_RATE)
-            if self.runner.input.kind is not AudioKind.LIVE and self.runner.ring.free < n_samples:
+            if self.live.input.kind is not AudioKind.LIVE and self.live.ring.free < n_samples:
                 break
-            self.runner.write_gap(n_samples, reason)
+            self.live.write_gap(n_samples, reason)
             total_s += length_s
         return total_s
+
+
+class Judge(Follower):
+    """Judges the turns of a client's session."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def judge(self, start: int, end: int) -> bool:
+        """See Follower."""
+        return self._client.ask(start, end)
 
 
 class World:
@@ -462,7 +474,7 @@ class World:
         """Hold all sessions against the promises, and count them."""
         for client in self.clients:
             totals.sessions += 1
-            totals.audio_s += client.runner.ring.head / SAMPLE_RATE
+            totals.audio_s += client.live.ring.head / SAMPLE_RATE
             totals.finals += sum(isinstance(event, Final) for event in client.events)
             totals.gaps += sum(isinstance(event, Gap) for event in client.events)
             totals.commands += client.n_commands
@@ -471,7 +483,7 @@ class World:
             try:
                 client.check_all()
             except AssertionError as error:
-                raise AssertionError(f"session {client.voice} ({client.runner.input.kind.name}): {error}") from error
+                raise AssertionError(f"session {client.voice} ({client.live.input.kind.name}): {error}") from error
         assert self.engine.n_sessions == 0
         assert self.engine.failing == ""
 
@@ -493,7 +505,7 @@ def run_in_simulated_time(seed: int, totals: Totals) -> None:
     world = World(seed, clock=clock, spend=spend)
     engine, rng = world.engine, world.rng
     for client in world.clients:
-        engine.add(client.runner)
+        engine.add(client.live)
         client.judges = True
     turns = (engine.listen, engine.encode, engine.decode)
     left_s: float | None = None
@@ -535,7 +547,7 @@ def run_threads(seed: int, totals: Totals) -> None:
 
     def live(client: Client) -> None:
         rng = random.Random(seed + client.voice)
-        world.engine.add(client.runner)
+        world.engine.add(client.live)
         while not client.left:
             worth_s = client.act()
             # Now and then as fast as it can.
@@ -544,17 +556,17 @@ def run_threads(seed: int, totals: Totals) -> None:
 
     def command(client: Client) -> None:
         rng = random.Random(seed - client.voice)
-        commands = (client.runner.flush,) if world.faithful else (client.runner.flush, client.runner.resume)
-        while not client.runner.over:
+        commands = (client.live.flush,) if world.faithful else (client.live.flush, client.live.resume)
+        while not client.live.over:
             time.sleep(rng.uniform(0.0, 0.02))
             client.n_commands += 1
-            client.cuts.append(client.runner.ring.head)
+            client.cuts.append(client.live.ring.head)
             rng.choice(commands)()
 
     threads = [threading.Thread(target=live, args=(client,), daemon=True) for client in world.clients]
     if world.chances.command:
         threads += [threading.Thread(target=command, args=(client,), daemon=True) for client in world.clients]
-    with failing_logic(world), patch.object(engine_module, "IDLE_S", 0.02):
+    with failing_logic(world), patch.object(workers, "IDLE_S", 0.02):
         world.engine.start()
         for thread in threads:
             thread.start()
@@ -575,15 +587,10 @@ def failing_logic(world: World) -> Iterator[None]:
     if not chance:
         yield
         return
-    steps = (
-        (Session, "hear", chance / 50),
-        (Session, "next_span", chance),
-        (Session, "task", chance),
-        (Session, "take", chance),
-    )
+    steps = {"hear": chance / 50, "next_span": chance, "task": chance, "take": chance}
     with ExitStack() as patches:
-        for owner, name, odds in steps:
-            patches.enter_context(patch.object(owner, name, failing(getattr(owner, name), world, odds)))
+        for name, odds in steps.items():
+            patches.enter_context(patch.object(Session, name, failing(getattr(Session, name), world, odds)))
         yield
 
 

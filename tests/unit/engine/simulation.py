@@ -7,7 +7,7 @@ import operator
 import random
 import threading
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,9 +17,11 @@ import numpy as np
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
-from streamer.engine.publisher import SessionOutput
-from streamer.engine.runner import AudioKind, Input, SessionRunner
-from streamer.events import Error, Event, Final, Gap
+from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import AudioKind, Input
+from streamer.engine.live_session import LiveSession
+from streamer.events import End, Error, Event, Final, Gap
 from streamer.session.settings import SessionSettings
 from streamer.session.task import Request
 from streamer.settings.table import SpeechSettings
@@ -83,7 +85,7 @@ class Talker:
         *,
         settings: SessionSettings = SETTINGS,
         new_detector: Callable[[], FakeDetector] = FakeDetector,
-        on_turn: Callable[[int, int], bool] = lambda start, end: False,
+        followers: Sequence[Follower] = (),
         **audio: Any,  # noqa: ANN401 - fields of `Input`
     ) -> None:
         self.voice, self.words = voice, words
@@ -99,13 +101,10 @@ class Talker:
         self._changed = threading.Condition()
         self._n_checked = 0
         fields = {"kind": AudioKind.LIVE, "capacity_samples": CAPACITY_SAMPLES, "max_delay_s": 30.0, **audio}
-        self.runner = SessionRunner(
-            settings,
-            Input(**fields),
-            SessionOutput(on_event=self.take, on_finished=self._finish, on_turn=on_turn),
-            mel=FakeMel(voice),
-            new_detector=new_detector,
-        )
+        self.log = EventLog(f"voice {voice}", 1000)
+        self.log.subscribe(self.take)
+        self.live = LiveSession(settings, Input(**fields), self.log, mel=FakeMel(voice), new_detector=new_detector)
+        self.live.followers.add(*followers)
 
     @property
     def finals(self) -> list[Final]:
@@ -138,7 +137,11 @@ class Talker:
     def take(self, event: Event) -> None:
         """Take an event of the session."""
         with self._changed:
-            self.events.append(event)
+            if isinstance(event, End):
+                self.n_finished += 1
+                self.finished.set()
+            else:
+                self.events.append(event.stamped(0, ""))
             self._changed.notify_all()
 
     def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
@@ -151,14 +154,14 @@ class Talker:
         events, self._n_checked = self.events[self._n_checked :], len(self.events)
         self.promises.take(events)
         if all_told:
-            head = self.runner.ring.head
+            head = self.live.ring.head
             spans = [(word.start, min(word.end, head)) for word in self.words if word.start < head]
             self.promises.detected = [(start / SAMPLE_RATE, end / SAMPLE_RATE) for start, end in spans]
             self.promises.check_all_told()
 
     def audio(self, n_samples: int) -> Float32Array:
         """Return the audio that is to be sent next, shape (n_samples,)."""
-        start = self.runner.ring.head
+        start = self.live.ring.head
         samples = np.zeros(n_samples, dtype=np.float32)
         for i in range(bisect_right(self.words, start, key=lambda word: word.end), len(self.words)):
             word = self.words[i]
@@ -169,23 +172,23 @@ class Talker:
 
     def write(self, n_samples: int) -> None:
         """Send the next samples at once."""
-        self.runner.write(self.audio(n_samples))
+        self.live.write(self.audio(n_samples))
 
     def write_until(self, time_s: float) -> None:
         """Send audio up to a second of it at once."""
-        self.write(round(time_s * SAMPLE_RATE) - self.runner.ring.head)
+        self.write(round(time_s * SAMPLE_RATE) - self.live.ring.head)
 
     def send_until(self, time_s: float) -> None:
         """Send what has been said by a time, piece by piece, as far as there is room for it."""
-        ring = self.runner.ring
+        ring = self.live.ring
         while ring.head + PIECE_SAMPLES <= round((time_s + self.ahead_s) * SAMPLE_RATE):
-            if self.runner.input.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
+            if self.live.input.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
                 return
             self.write(PIECE_SAMPLES)
 
     def speak_until(self, time_s: float) -> None:
         """Move the clock on and send audio as it is spoken, up to a second of it."""
-        while self.runner.ring.head < time_s * SAMPLE_RATE:
+        while self.live.ring.head < time_s * SAMPLE_RATE:
             self.machine.clock.advance(0.1)
             self.write(SAMPLE_RATE // 10)
             self.machine.work()
@@ -193,21 +196,17 @@ class Talker:
     def finish(self, end_s: float = 0.0) -> None:
         """Speak up to a second, end the audio, and check the events against all promises."""
         self.speak_until(end_s)
-        self.runner.end()
+        self.live.end()
         self.machine.work()
-        assert self.runner.over
+        assert self.live.over
         assert self.n_finished == 1
         self.check()
 
     def end(self, until_s: float) -> None:
         """Send the rest of the audio at once, and wait until threads have finished the session."""
         self.write_until(until_s)
-        self.runner.end()
+        self.live.end()
         assert self.finished.wait(WAIT_S)
-
-    def _finish(self) -> None:
-        self.n_finished += 1
-        self.finished.set()
 
 
 @dataclass
@@ -219,9 +218,11 @@ class CallingDecoder(FakeDecoder):
 
     on_calls: Callable[[int], None] = lambda n_calls: None
 
-    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
-        """See engine.Decoder."""
-        hypothesis = super().decode(encoded, request)
+    def decode(
+        self, encoded: FakeEncoded, request: Request, others_wait: Callable[[], bool] = lambda: False
+    ) -> Hypothesis:
+        """See engine.WindowDecoder."""
+        hypothesis = super().decode(encoded, request, others_wait)
         n_begins_with = len(request.prefix)
         found = [token for word in hypothesis.words for token in word.tokens][n_begins_with:]
         n_sampled = len(found) + 1
@@ -280,7 +281,7 @@ class Machine:
         """Serve a session whose voice is the number of those before it."""
         talker.machine = self
         self.decoder.speakers.append(Speaker(talker.words, seed=talker.voice))
-        self.engine.add(talker.runner)
+        self.engine.add(talker.live)
         self.talkers.append(talker)
         return talker
 
@@ -295,7 +296,7 @@ class Machine:
     def finish(self) -> None:
         """End the audio of all sessions, and check their events against the promises."""
         for talker in self.talkers:
-            talker.runner.end()
+            talker.live.end()
             talker.ended = True
         while self.engine.n_sessions:
             assert self._turn() or not self.engine.n_sessions, "it stands still"
@@ -326,7 +327,7 @@ class Machine:
         busy |= self.engine.decode()
         if self.engine.stats.decodes > n_decodes:
             talker = self.talkers[self.decoder.decoded[-1].voice]
-            _, state = talker.runner.snapshot(lambda: None)
+            _, state = talker.live.snapshot(lambda: None)
             waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.heard.utterances else 0.0
             talker.passes.append((self.clock.now_s, waited_s))
         return busy
@@ -337,5 +338,5 @@ class Machine:
         while self.clock.now_s < end_s:
             self.clock.now_s = min(self.clock.now_s + PIECE_S, end_s)
             for talker in self.talkers:
-                if not talker.runner.over and not talker.ended:
+                if not talker.live.over and not talker.ended:
                     talker.send_until(self.clock.now_s)

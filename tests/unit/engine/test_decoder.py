@@ -14,7 +14,6 @@ from streamer.audio.mel import log_mel
 from streamer.daemon.sessions import session_settings
 from streamer.engine import decoder as live
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
-from streamer.engine.engine import Engine
 from streamer.errors import ConfigError, LostDeviceError
 from streamer.protocols.native import SessionOptions
 from streamer.session.task import Request
@@ -316,8 +315,7 @@ class TestSecondLook:
         known.said = {t: {"avg_logprob": -2.0 + t} for t in (0.0, 0.2, 0.4)}
         waiting = iter([False, False, True])
         known.meanwhile = lambda cancelled: cancelled()
-        request = dataclasses.replace(RETRY, others_wait=lambda: next(waiting, False))
-        hypothesis = decoder_of(known).decode(ENCODED, request)
+        hypothesis = decoder_of(known).decode(ENCODED, RETRY, lambda: next(waiting, False))
         assert temperatures_of(known) == [0.0, 0.2, 0.4]
         assert (hypothesis.temperature, hypothesis.failed, hypothesis.cut_short) == (0.2, True, True)
         assert not decoder_of(known).decode(ENCODED, RETRY).cut_short
@@ -343,17 +341,17 @@ def test_each_run_of_a_graph_is_progress(
     model: WhisperModel, encoded: EncodedWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A window of a file may take minutes on a slow machine, which is not stuck for that."""
-    noted: list[Engine[EncodedWindow]] = []
-    monkeypatch.setattr(Engine, "note_progress", lambda engine: noted.append(engine))
+    noted: list[None] = []
+    monkeypatch.setattr("streamer.engine.decoder.note_progress", lambda: noted.append(None))
     engine = make_engine(model, DecodingSettings())
     n_before = sum(stage.n_calls for stage in model.runtime.stages)
     engine._encoder.encode(log_mel(SAMPLES, 80).astype(np.float32), 0, len(SAMPLES))
-    engine._decoder.decode(encoded, REQUEST)
-    assert noted == [engine] * (sum(stage.n_calls for stage in model.runtime.stages) - n_before)
+    engine._decoder.decode(encoded, REQUEST, lambda: False)
+    assert len(noted) == sum(stage.n_calls for stage in model.runtime.stages) - n_before
     assert len(noted) > 5
 
 
-@pytest.mark.parametrize("thread", ["_encoding", "_decoding"])
+@pytest.mark.parametrize("thread", ["encode", "decode"])
 def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch, thread: str
 ) -> None:
@@ -367,7 +365,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     engine = make_engine(model, DecodingSettings())
     # Whatever call of the model a thread is in.
     lost = LostDeviceError("the device is lost", "decoder")
-    monkeypatch.setattr(getattr(engine, thread), "_turn", lambda: model.recover(model.runtime, lost))
+    monkeypatch.setattr(getattr(engine._workers, thread), "_turn", lambda: model.recover(model.runtime, lost))
     engine.start()
     assert compiling.wait(WAIT_S)
     stopping = threading.Thread(target=engine.stop)
@@ -375,7 +373,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     try:
         stopping.join(WAIT_S)
         assert not stopping.is_alive()
-        assert getattr(engine, thread).is_alive()
+        assert getattr(engine._workers, thread).is_alive()
     finally:
         go_on.set()
-        getattr(engine, thread).join(WAIT_S)
+        getattr(engine._workers, thread).join(WAIT_S)

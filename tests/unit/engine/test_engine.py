@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,16 +14,17 @@ from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.host import Host
-from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.engine.inlet import AudioKind
+from streamer.engine.live_session import LiveSession
+from streamer.engine.workers import note_progress
 from streamer.errors import InferenceError, ModelError
-from streamer.events import Error, Event, Gap, Speech
+from streamer.events import Error, Gap, Speech
 from streamer.session.task import Request, Span
 from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     FakeDecoder,
     FakeDetector,
     FakeEncoded,
-    spoken,
 )
 from tests.unit.engine.simulation import Machine, Talker
 from tests.unit.session.test_session import only
@@ -93,14 +93,14 @@ def test_a_session_is_transcribed_and_finished(setting: Threads) -> None:
 def test_the_threads_see_no_session_before_it_is_ready_and_none_that_was_closed_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    machine, start, seen = Machine(), SessionRunner.start, []
+    machine, start, seen = Machine(), LiveSession.start, []
 
-    def close_and_start(runner: SessionRunner, host: Host) -> None:
+    def close_and_start(live: LiveSession, host: Host) -> None:
         seen.append(machine.engine.n_sessions)
-        runner.close()
-        start(runner, host)
+        live.close()
+        start(live, host)
 
-    monkeypatch.setattr(SessionRunner, "start", close_and_start)
+    monkeypatch.setattr(LiveSession, "start", close_and_start)
     machine.add(Talker(0, []))
     assert seen == [0]
     assert machine.engine.n_sessions == 0
@@ -111,7 +111,7 @@ def test_several_sessions_are_told_apart(setting: Threads) -> None:
     listeners = [setting.listener() for voice in range(4)]
     for listener in listeners:
         listener.write_until(14.0)
-        listener.runner.end()
+        listener.live.end()
     for listener in listeners:
         assert listener.finished.wait(WAIT_S)
         assert listener.text == listener.said
@@ -164,7 +164,7 @@ def test_the_newest_window_wins(setting: Threads) -> None:
             n_replaced = setting.engine.stats.windows_replaced
         listener.write_until(position_s + 0.5)
         position_s += 0.5
-        wait_until(lambda: listener.runner.ring.head - listener.runner.position < 512)
+        wait_until(lambda: listener.live.ring.head - listener.live.position < 512)
         assert position_s < 14.0, setting.engine.stats
         # A window that is due is encoded before more audio comes.
         wait_until(lambda: setting.engine.n_waiting == 0)
@@ -188,7 +188,7 @@ def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(se
     removed, other = setting.listener(), setting.listener()
     removed.write_until(14.0)
     barrier.wait()
-    removed.runner.close()
+    removed.live.close()
     n_events = len(removed.events)
     setting.encoder.before = setting.decoder.before = lambda encoded: None
     barrier.let_go.set()
@@ -202,14 +202,14 @@ def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(se
 def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Threads()  # no thread runs
     listener = setting.listener()
-    issue = listener.runner.issue
+    next_span = listener.live.next_span
 
-    def issue_and_close(now_s: float) -> tuple[Span, Float32Array] | None:
-        issued = issue(now_s)
-        listener.runner.close()
-        return issued
+    def issue_and_close(now_s: float) -> Span | None:
+        span = next_span(now_s)
+        listener.live.close()
+        return span
 
-    monkeypatch.setattr(listener.runner, "issue", issue_and_close)
+    monkeypatch.setattr(listener.live, "next_span", issue_and_close)
     listener.write_until(14.0)
     while setting.engine.n_waiting == 0:
         setting.engine.listen()
@@ -222,7 +222,7 @@ def test_a_session_that_is_cut_short_says_what_is_lost(setting: Threads) -> None
     listener = setting.listener()
     listener.write_until(14.0)
     setting.barrier.wait()
-    listener.runner.cut_short("overload")
+    listener.live.cut_short("overload")
     gap = only(Gap, listener.gaps)
     assert (gap.end, gap.reason) == (14.0, "overload")
     assert gap.start < 1.0
@@ -238,14 +238,14 @@ def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(set
     listener = setting.listener()
     listener.write_until(14.0)
     barrier.wait()
-    position = listener.runner.position
+    position = listener.live.position
     assert position < 4 * SAMPLE_RATE
     listener.write_until(15.0)
     other = setting.listener()
     other.write_until(2.0)
     # The encoder's thread has been round when it has served the other.
     other.wait_for(lambda events: any(isinstance(event, Speech) for event in events))
-    assert listener.runner.position == position
+    assert listener.live.position == position
     barrier.let_go.set()
 
 
@@ -276,18 +276,6 @@ def test_a_detector_that_fails_is_replaced_and_what_was_lost_is_a_gap(
     assert setting.engine.failing == ""
 
 
-class Rude(Talker):
-    def take(self, event: Event) -> None:
-        raise RuntimeError("no thanks")
-
-
-def test_a_listener_that_raises_does_not_stop_the_others(setting: Threads) -> None:
-    rude, other = setting.add(Rude(0, spoken(random.Random(0), 12.0))), setting.listener()
-    for listener in (rude, other):
-        listener.end(14.0)
-    assert other.text == other.said
-
-
 def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     setting = Threads()
     barrier = setting.barrier
@@ -298,7 +286,7 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     barrier.wait()
     stopper = threading.Thread(target=setting.engine.stop)
     stopper.start()
-    wait_until(lambda: setting.engine._decoding.stopping)
+    wait_until(lambda: setting.engine._workers.decode.stopping)
     barrier.let_go.set()
     stopper.join(WAIT_S)
     assert not stopper.is_alive()
@@ -317,7 +305,9 @@ class Doubtful(FakeDecoder):
     # How much that is.
     wanted_s: float = 20.0
 
-    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+    def decode(
+        self, encoded: FakeEncoded, request: Request, others_wait: Callable[[], bool] = lambda: False
+    ) -> Hypothesis:
         hypothesis = super().decode(encoded, request)
         if encoded.voice != 0:
             return hypothesis
@@ -327,7 +317,7 @@ class Doubtful(FakeDecoder):
         self.retrying.set()
         while not cut_short and time.monotonic() < until_s:
             time.sleep(0.001)
-            cut_short = request.others_wait()
+            cut_short = others_wait()
         self.retries.append(cut_short)
         return dataclasses.replace(hypothesis, avg_logprob=-2.0, cut_short=True) if cut_short else hypothesis
 
@@ -341,7 +331,7 @@ def test_a_second_look_ends_when_another_session_waits(
     setting.engine._decoder = decoder
     doubtful, other = setting.listener(kind=kind), setting.listener(kind=AudioKind.LIVE)
     doubtful.write_until(14.0)
-    doubtful.runner.end()
+    doubtful.live.end()
     assert decoder.retrying.wait(WAIT_S)
     n_decoded, decoder.wanted_s = len(decoder.decoded), 0.0  # the next is as short as can be
     other.write_until(2.0)
@@ -361,7 +351,7 @@ def test_an_engine_is_busy_while_a_window_is_at_work(setting: Threads) -> None:
     assert setting.engine.busy
     assert not setting.engine.wait_idle(0.0)
     setting.barrier.let_go.set()
-    listener.runner.end()
+    listener.live.end()
     assert listener.finished.wait(WAIT_S)
     assert setting.engine.wait_idle(WAIT_S, 1e9)
 
@@ -380,7 +370,7 @@ def test_a_turn_that_does_not_end_can_be_seen() -> None:
         now_s = 230.0
         assert engine.stalled_s == 130.0
         setting.barrier.let_go.set()
-        listener.runner.end()
+        listener.live.end()
         assert listener.finished.wait(WAIT_S)
         wait_until(lambda: engine.stalled_s == 0.0)
     finally:
@@ -400,8 +390,8 @@ def test_a_long_turn_is_not_stuck_while_it_runs_graphs() -> None:
         nonlocal now_s
         for _ in range(10):
             now_s += 100.0
-            stalled_s.append(engine._decoding.stalled_s)
-            engine.note_progress()
+            stalled_s.append(engine._workers.decode.stalled_s)
+            note_progress()
 
     setting.decoder.before = run_graphs
     engine.start()
@@ -410,7 +400,7 @@ def test_a_long_turn_is_not_stuck_while_it_runs_graphs() -> None:
     finally:
         engine.stop()
     assert set(stalled_s) == {100.0}
-    engine.note_progress()  # from a thread that is none of its own
+    note_progress()  # from a thread that is none of its own
     assert engine.stalled_s == 0.0
 
 
@@ -462,11 +452,11 @@ def test_a_model_that_cannot_be_loaded_is_an_error_once_and_tried_again() -> Non
 def test_threads_sleep_while_there_is_no_session(setting: Threads) -> None:
     listener = setting.listener()
     assert setting.engine.idle_s == 0.0
-    assert setting.engine._rest_s() is not None
+    assert setting.engine._workers.listen.rest_s is not None
     listener.end(14.0)
     assert listener.text == listener.said
     wait_until(lambda: setting.engine.idle_s > 0.0)
-    assert setting.engine._rest_s() is None
+    assert {worker.rest_s for worker in setting.engine._workers} == {None}
     # They wake up for the next one.
     again = setting.listener()
     again.end(14.0)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.events import End, Error, Event, Final, Gap, Speech, Token, Word
 from tests.builders import final, partial, ready, text_of
 
@@ -190,7 +191,7 @@ class Disk:
 
 def test_what_is_kept_is_published_when_it_is_stored_and_the_rest_in_its_order() -> None:
     disk = Disk()
-    log = EventLog("s", 10, disk.keep)
+    log = Journal("s", 10, disk.keep)
     seen: list[Event] = []
     over: list[int] = []
     log.subscribe(seen.append)
@@ -243,7 +244,7 @@ def test_an_event_that_cannot_be_kept_for_a_replay_is_published_all_the_same() -
 
 def test_a_call_that_fails_keeps_no_event_behind_it() -> None:
     disk = Disk()
-    log = EventLog("s", 10, disk.keep)
+    log = Journal("s", 10, disk.keep)
     seen: list[Event] = []
     log.subscribe(seen.append)
     log.append(final(segment=1))

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from tests.unit.engine.simulation import Machine, Talker
 
 pytestmark = pytest.mark.slow
@@ -140,8 +140,8 @@ def test_a_backlog_that_comes_at_once_does_not_keep_others_from_speech_detection
     behind.send_until(60.0)
     other.send_until(1.0)
     assert machine.engine.listen(), "there is more"
-    assert behind.runner.position <= 2.1 * 16_000
-    assert other.runner.position == pytest.approx(16_000, abs=512)
+    assert behind.live.position <= 2.1 * 16_000
+    assert other.live.position == pytest.approx(16_000, abs=512)
     machine.run_until(30.0)
-    assert behind.runner.position > 59.0 * 16_000
+    assert behind.live.position > 59.0 * 16_000
     assert not any(talker.gaps for talker in machine.talkers)

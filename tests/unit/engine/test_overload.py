@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.runner import AudioKind
+from streamer.engine.inlet import AudioKind
 from tests.fakes import FakeEncoded
 from tests.unit.engine.simulation import PIECE_S, PIECE_SAMPLES, Machine, Talker
 
@@ -128,8 +128,8 @@ def test_a_recording_that_is_sent_as_fast_as_it_is_taken_loses_nothing_however_l
     talker = machine.talker(190.0, pause=0.0, kind=kind)
     talker.ahead_s = 200.0
     machine.run_until(100.0)
-    assert talker.runner.recorded
-    while talker.runner.ring.head < 200 * SAMPLE_RATE:
+    assert talker.live.recorded
+    while talker.live.ring.head < 200 * SAMPLE_RATE:
         machine.run_until(machine.clock.now_s + 10.0)
     sent_s = machine.clock.now_s
     machine.finish()
@@ -144,7 +144,7 @@ def test_a_client_that_sends_what_is_being_said_is_live() -> None:
     # It sends two seconds at a time.
     talker.ahead_s = 2.0
     machine.run_until(600.0)
-    assert not talker.runner.recorded
+    assert not talker.live.recorded
     assert seconds_lost(talker) > 100.0
     check_delay(talker, 40.0)
     machine.finish()
@@ -159,9 +159,9 @@ def test_a_client_that_waited_for_room_goes_on_when_there_is_some() -> None:
     def take_long_once(encoded: FakeEncoded) -> None:
         machine.decoder.before = usual
         machine.pass_time(120.0)
-        assert talker.runner.ring.free < PIECE_SAMPLES
+        assert talker.live.ring.free < PIECE_SAMPLES
 
     machine.decoder.before = take_long_once
     machine.run_until(250.0)
-    assert talker.runner.ring.head == 250 * SAMPLE_RATE
+    assert talker.live.ring.head == 250 * SAMPLE_RATE
     machine.finish()

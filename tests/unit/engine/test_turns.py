@@ -8,7 +8,8 @@ import pytest
 
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.runner import AudioKind
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import AudioKind
 from streamer.events import Speech, Turn
 from streamer.session.gate import PAUSE_SAMPLES
 from tests.fakes import words_at
@@ -19,30 +20,39 @@ TURNS = settings_of(gate=msgspec.structs.replace(GATE, turns=True, turn_silence_
 REFUSED = -1.0
 
 
+class Asked(Follower):
+    """Notes the turns that are to be judged."""
+
+    def __init__(self, verdicts: list[float | None]) -> None:
+        self.turns: list[tuple[int, int]] = []
+        self._verdicts = verdicts
+
+    def judge(self, start: int, end: int) -> bool:
+        """See Follower."""
+        self.turns.append((start, end))
+        return self._verdicts[:1] != [REFUSED]
+
+
 class Judged(Talker):
     """A session whose pauses are judged: `verdicts`, one after the other, before the next audio comes."""
 
     def __init__(self, *starts_s: float, verdicts: Iterable[float | None] = (), **options: Any) -> None:  # noqa: ANN401
-        self.asked: list[tuple[int, int]] = []
         self.verdicts = list(verdicts)
-        super().__init__(0, words_at(*starts_s), on_turn=self.ask, **{"settings": TURNS, **options})
+        asked = Asked(self.verdicts)
+        self.asked = asked.turns
+        super().__init__(0, words_at(*starts_s), followers=[asked], **{"settings": TURNS, **options})
         Machine().add(self)
-
-    def ask(self, start: int, end: int) -> bool:
-        """See SessionOutput."""
-        self.asked.append((start, end))
-        return self.verdicts[:1] != [REFUSED]
 
     def answer(self) -> None:
         """Judge the newest pause."""
-        self.runner.judge(self.asked[-1][1], self.verdicts.pop(0))
+        self.live.judge(self.asked[-1][1], self.verdicts.pop(0))
         self.machine.work()
 
     def say_until(self, time_s: float) -> None:
         """Speak, and judge each pause at once."""
         n_asked = len(self.asked)
-        while self.runner.ring.head < time_s * SAMPLE_RATE:
-            self.speak_until(self.runner.ring.head / SAMPLE_RATE + 0.1)
+        while self.live.ring.head < time_s * SAMPLE_RATE:
+            self.speak_until(self.live.ring.head / SAMPLE_RATE + 0.1)
             if len(self.asked) > n_asked and self.verdicts != [REFUSED]:
                 n_asked = len(self.asked)
                 self.answer()
@@ -110,7 +120,7 @@ def test_a_verdict_that_comes_late_is_not_published() -> None:
     talker.answer()
     assert (talker.turns, talker.finals) == ([], [])
     talker.speak_until(2.9)
-    talker.runner.judge(talker.asked[0][1], 0.9)  # the pause before: that is over
+    talker.live.judge(talker.asked[0][1], 0.9)  # the pause before: that is over
     assert talker.turns == []
     talker.answer()
     talker.finish(3.0)
@@ -127,11 +137,11 @@ def test_a_session_that_ends_waits_for_no_verdict() -> None:
 def test_recorded_audio_waits_for_the_verdict() -> None:
     talker = Judged(1.0, 1.5, 3.5, verdicts=(0.9, 0.1), kind=AudioKind.RECORDED)
     talker.write_until(6.5)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.work()
-    assert talker.runner.position == talker.asked[0][1]
+    assert talker.live.position == talker.asked[0][1]
     talker.answer()
-    assert talker.runner.position == talker.asked[1][1]
+    assert talker.live.position == talker.asked[1][1]
     talker.answer()
     assert talker.turns == [(0.9, True), (0.1, False)]
     assert talker.texts == ["w0 w1", "w2"]

@@ -17,7 +17,7 @@ import pytest
 from streamer.arrays import Float32Array, FloatArray
 from streamer.audio import opus
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Gap
 from streamer.history import audio as module
@@ -60,7 +60,7 @@ class Speaker:
     """A session that sings, and whose text is kept."""
 
     def __init__(self, history: History, session: str = "s1") -> None:
-        self.log = EventLog(session, 1000, keep=history.keeper(source="mic"))
+        self.log = Journal(session, 1000, keep=history.keeper(source="mic"))
         self.log.append(ready())
         wait_published(self.log)
         self.history, self._keep, self._session = history, history.audio_keeper(session), session
@@ -111,7 +111,7 @@ def test_a_final_has_its_audio_in_the_file_at_once_and_the_end_has_the_rest(hist
 
 def test_a_session_whose_text_is_written_late_has_its_audio(history: History) -> None:
     keep = history.audio_keeper("s1")
-    log = EventLog("s1", 1000, keep=history.keeper(source="mic"))
+    log = Journal("s1", 1000, keep=history.keeper(source="mic"))
     with history._changing:
         log.append(ready())
         keep(0, melody(0.0, 1.0))

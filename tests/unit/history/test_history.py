@@ -17,6 +17,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation, Turn
 from streamer.history import file
@@ -64,7 +65,7 @@ def wait_for_locks(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
 
 
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
-    log = EventLog(session, 10_000, keep=history.keeper(source="mic", own=own))
+    log = Journal(session, 10_000, keep=history.keeper(source="mic", own=own))
     log.append(ready())
     wait_published(log)
     return log
@@ -382,7 +383,7 @@ def test_a_keeper_that_raises_stops_no_captions(caplog: pytest.LogCaptureFixture
     def keep(event: Event, publish: Callable[[], None]) -> bool:
         raise ValueError(event.type)
 
-    log = EventLog("s1", 10, keep=keep)
+    log = Journal("s1", 10, keep=keep)
     assert log.append(final(1, "a")).seq == 1
     assert "could not be kept" in caplog.text
 
@@ -482,7 +483,7 @@ module.PUBLISH_TIMEOUT_S = 60.0
 from streamer.engine.eventlog import EventLog
 from tests.wire.support import final, ready
 history = History(Path(sys.argv[1])).start()
-log = EventLog(sys.argv[2], 1000, keep=history.keeper(source="mic"))
+log = Journal(sys.argv[2], 1000, keep=history.keeper(source="mic"))
 log.append(ready())
 published = threading.Semaphore(0)
 log.call_behind(published.release)

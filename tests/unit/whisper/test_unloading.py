@@ -77,7 +77,7 @@ def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) 
 
     def decode(runtime: Runtime) -> Hypothesis:
         assert model.unload()
-        return decoder._decode(runtime.decoder_of(encoded), REQUEST)
+        return decoder._decode(runtime.decoder_of(encoded), REQUEST, lambda: False)
 
     assert "".join(word.text for word in model.run(decode).words) == expected
     assert model.state == "unloaded"

@@ -1,4 +1,4 @@
-"""Speech detection over a session's audio."""
+"""How a session listens: speech detection over its audio, and how much of its time somebody speaks."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,12 @@ import numpy as np
 
 from streamer.audio.ring import RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.engine.load import Activity
 
 WARMING_CHUNKS = 32  # a second of audio, which a new detector processes first for a session that was moved here
 
 
-class Detection:
+class Ear:
     """Runs a detector over the audio in a ring, with a new one behind each hole and failure. Not thread-safe."""
 
     def __init__(self, ring: RingBuffer, new_detector: Callable[[], SpeechDetector], *, start: int | None) -> None:
@@ -20,6 +21,8 @@ class Detection:
         self._detector = new_detector()
         # End of the audio that the detector has processed.
         self._end = start
+        # Set anew when an engine begins to serve the session.
+        self.activity = Activity(0.0)
 
     def probability(self, begin: int, end: int) -> float:
         """Return how probably some audio, a chunk at most, is speech. Raises Overrun."""

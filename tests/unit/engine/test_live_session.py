@@ -5,6 +5,7 @@ import itertools
 import logging
 import random
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,12 +14,12 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.inbox import MAX_WAITING
-from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
-from streamer.engine.publisher import SessionOutput
-from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind
+from streamer.engine.follower import Follower
+from streamer.engine.inlet import MAX_WAITING, AudioKind
+from streamer.engine.recovery import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
+from streamer.engine.waiting import RECORDED_PATIENCE_S
 from streamer.errors import InferenceError
-from streamer.events import Final, Flushed, Gap, GapReason, Partial, Speech
+from streamer.events import Event, Final, Flushed, Gap, GapReason, Partial, Speech
 from streamer.session.losses import MAX_FLUSHES
 from streamer.session.session import STALL_S, Session
 from streamer.session.task import Request
@@ -47,13 +48,13 @@ def test_a_final_is_due_at_once_a_partial_within_the_pace_and_a_recording_when_t
     talkers = [talking(words_at(0.5, 1.0, 1.5), kind=kind) for kind in (AudioKind.LIVE, AudioKind.RECORDED)]
     for talker in talkers:
         talker.write(2 * SAMPLE_RATE)
-        talker.runner.listen(talker.machine.clock())
+        talker.live.listen(talker.machine.clock())
         due_s = talker.machine.clock()
         talker.machine.clock.advance(0.1)  # a deadline does not move
-        talker.runner.listen(talker.machine.clock())
-        patience_s = RECORDED_PATIENCE_S if talker.runner.recorded else SETTINGS.pace_s
-        assert talker.runner.due.deadline_s == pytest.approx(due_s + patience_s)
-    live = talkers[0].runner
+        talker.live.listen(talker.machine.clock())
+        patience_s = RECORDED_PATIENCE_S if talker.live.recorded else SETTINGS.pace_s
+        assert talker.live.due.deadline_s == pytest.approx(due_s + patience_s)
+    live = talkers[0].live
     live.flush()
     live.listen(talkers[0].machine.clock())
     assert live.due.deadline_s == due_s
@@ -66,19 +67,26 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     kept: list[tuple[int, int]] = []
     talker = talking(words_at(0.5), keep=lambda position, samples: kept.append((position, len(samples))))
     talker.write(1600)
-    talker.runner.pause()
+    talker.live.pause()
     talker.write(800)
-    talker.runner.resume()
+    talker.live.resume()
     talker.write(400)
-    talker.runner.write_gap(320, "device")
+    talker.live.write_gap(320, "device")
     talker.write(160)
-    talker.runner.close()
+    talker.live.close()
     talker.write(80)
     assert kept == [(0, 1600), (2400, 400), (3120, 160)]
 
 
-def fails(*args: object) -> bool:
+def fails(*args: object) -> Any:  # noqa: ANN401 - it stands for any function
     raise RuntimeError("can't start new thread")
+
+
+class Failing(Follower):
+    """Fails at whatever it is asked for."""
+
+    def __getattribute__(self, name: str) -> Callable[..., object]:
+        return fails
 
 
 def test_no_audio_is_lost_if_it_cannot_be_kept() -> None:
@@ -90,21 +98,46 @@ def test_no_audio_is_lost_if_it_cannot_be_kept() -> None:
 # What follows a session and fails.
 
 
-def test_a_turn_that_cannot_be_judged_costs_no_word() -> None:
+def test_followers_that_fail_cost_no_event_no_turn_and_no_end(caplog: pytest.LogCaptureFixture) -> None:
     gate = msgspec.structs.replace(SETTINGS.gate, turns=True)
-    talker = talking(words_at(0.5, 1.0, 4.0), settings=settings_of(gate=gate), on_turn=fails)
+    talker = talking(words_at(0.5, 1.0, 4.0), settings=settings_of(gate=gate), followers=[Failing(), Failing()])
     talker.finish(6.0)
     assert (talker.texts, talker.gaps, talker.errors) == (["w0 w1", "w2"], [], [])
-
-
-def test_an_engine_forgets_a_session_whose_end_nothing_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    talker = talking(words_at(0.5))
-    monkeypatch.setattr(talker.runner._publisher, "_output", SessionOutput(on_event=talker.take, on_finished=fails))
-    talker.speak_until(2.0)
-    talker.runner.end()
-    talker.machine.work()
-    assert talker.texts == ["w0"]
     assert talker.machine.engine.n_sessions == 0
+    for message in ("a final event is published without a label", "a final event is not followed", "finished"):
+        assert message in caplog.text
+
+
+class Noting(Follower):
+    """Notes what it is called with, in a list that it shares with others."""
+
+    def __init__(self, name: str, notes: list[str]) -> None:
+        self._name, self._notes = name, notes
+
+    def label(self, event: Event) -> Event:
+        if not isinstance(event, Final):
+            return event
+        assert event.words, "it sees words that are not published"
+        return msgspec.structs.replace(event, text=f"{event.text} {self._name}")
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, Final):
+            self._notes.append(f"{self._name} sees {event.seq > 0} {event.text!r} {event.words}")
+
+    def finish(self, then: Callable[[], object]) -> None:
+        self._notes.append(f"{self._name} finishes")
+        then()
+
+
+def test_followers_label_see_and_finish_in_their_order() -> None:
+    notes: list[str] = []
+    talker = talking(
+        words_at(0.5), settings=settings_of(words=False), followers=[Noting("a", notes), Noting("b", notes)]
+    )
+    talker.promises.wordless = True
+    talker.finish(3.0)
+    assert talker.texts == ["w0 a b"]
+    assert notes == [f"{name} sees True 'w0 a b' ()" for name in "ab"] + ["a finishes", "b finishes"]
 
 
 # What does not come.
@@ -113,13 +146,13 @@ def test_an_engine_forgets_a_session_whose_end_nothing_follows(monkeypatch: pyte
 def test_no_audio_is_copied_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to 30 s of it, for which everybody who needs the session would wait."""
     talker = talking(words_at(1.0, 2.0))
-    read, locked = talker.runner.ring.read, []
+    read, locked = talker.live.ring.read, []
 
     def noted(start: int, end: int) -> Float32Array:
-        locked.append(talker.runner._lock.locked())
+        locked.append(talker.live._lock.locked())
         return read(start, end)
 
-    monkeypatch.setattr(talker.runner.ring, "read", noted)
+    monkeypatch.setattr(talker.live.ring, "read", noted)
     talker.finish(4.0)
     assert talker.machine.encoder.encoded
     assert set(locked) == {False}
@@ -140,7 +173,7 @@ def test_a_client_that_stops_in_mid_speech_gets_its_final_after_a_while() -> Non
 def test_a_client_whose_audio_cannot_come_is_waited_for() -> None:
     talker = talking(words_at(0.5, 1.0, 1.5, 2.0, 2.5))
     talker.speak_until(1.9)
-    talker.runner.excused_until_s = talker.machine.clock() + 5.0
+    talker.live.excused_until_s = talker.machine.clock() + 5.0
     talker.machine.wait(4.9, step_s=0.1)
     assert talker.finals == []
     talker.finish(3.0)
@@ -172,20 +205,20 @@ def test_a_machine_that_slept_for_hours_goes_on_where_it_was() -> None:
 
 def test_audio_that_is_sent_again_after_a_move_is_no_recording() -> None:
     talker = talking(words_at(0.5), kind=AudioKind.EITHER)
-    talker.runner.input = dataclasses.replace(talker.runner.input, live_from=20 * SAMPLE_RATE)
+    talker.live.input = dataclasses.replace(talker.live.input, live_from=20 * SAMPLE_RATE)
     talker.write(20 * SAMPLE_RATE)
-    assert not talker.runner.recorded
+    assert not talker.live.recorded
     talker.write(20 * SAMPLE_RATE)
-    assert talker.runner.recorded
+    assert talker.live.recorded
 
 
 def test_adjoining_pieces_of_a_hole_are_one_gap_behind_the_final_of_what_was_said() -> None:
     talker = talking(words_at(0.5, 1.0, 5.0, 5.5))
     talker.speak_until(1.6)
     # Before the last words were transcribed; the second lies within what the first is told with.
-    talker.runner.write_gap(5 * SAMPLE_RATE // 4, "overrun")
+    talker.live.write_gap(5 * SAMPLE_RATE // 4, "overrun")
     talker.machine.work()
-    talker.runner.write_gap(SAMPLE_RATE // 2, "overrun")
+    talker.live.write_gap(SAMPLE_RATE // 2, "overrun")
     talker.machine.work()
     talker.finish(7.0)
     assert talker.texts == ["w0 w1", "w2 w3"]
@@ -197,7 +230,7 @@ def test_adjoining_pieces_of_a_hole_are_one_gap_behind_the_final_of_what_was_sai
 def test_a_hole_that_is_shorter_than_times_are_told_is_no_gap() -> None:
     talker = talking(words_at(0.5))
     talker.speak_until(0.3)
-    talker.runner.write_gap(3, "overrun")
+    talker.live.write_gap(3, "overrun")
     talker.finish(2.0)
     assert talker.gaps == []
 
@@ -208,16 +241,16 @@ def test_a_hole_that_is_shorter_than_times_are_told_is_no_gap() -> None:
 def test_what_comes_in_a_pause_is_a_gap_between_finals() -> None:
     talker = talking(words_at(0.5, 1.0, 2.5, 3.0, 5.0, 5.5))
     talker.speak_until(1.6)
-    talker.runner.pause()
-    talker.runner.pause()
+    talker.live.pause()
+    talker.live.pause()
     talker.machine.work()
-    assert talker.runner.paused
+    assert talker.live.paused
     talker.speak_until(4.0)
     assert len(talker.finals) == 1
-    talker.runner.resume()
-    talker.runner.resume()
+    talker.live.resume()
+    talker.live.resume()
     talker.speak_until(7.0)
-    assert not talker.runner.paused
+    assert not talker.live.paused
     talker.finish()
     assert talker.texts == ["w0 w1", "w4 w5"]
     assert talker.of(Final, Gap)[1] == Gap(start=1.6, end=4.0, reason="paused")
@@ -226,10 +259,10 @@ def test_what_comes_in_a_pause_is_a_gap_between_finals() -> None:
 def test_a_flush_makes_final_what_was_said_and_no_word_is_lost() -> None:
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(8))))
     talker.speak_until(2.0)
-    talker.runner.flush()
+    talker.live.flush()
     talker.machine.work()
     assert talker.texts == ["w0 w1 w2"]
-    talker.runner.flush()
+    talker.live.flush()
     talker.finish(6.0)
     assert talker.texts == ["w0 w1 w2", "w3 w4 w5 w6 w7"]
     assert talker.gaps == []
@@ -237,14 +270,14 @@ def test_a_flush_makes_final_what_was_said_and_no_word_is_lost() -> None:
 
 def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
     talker = talking(words_at(0.5, 1.0, 5.0))
-    talker.runner.flush()
+    talker.live.flush()
     talker.machine.work()
     assert [event.type for event in talker.of(Final, Flushed)] == ["flushed"]  # there was nothing
     talker.speak_until(2.0)
-    talker.runner.flush()
+    talker.live.flush()
     talker.machine.work()
     talker.speak_until(4.0)
-    talker.runner.flush()
+    talker.live.flush()
     talker.finish(6.0)
     told = [(event.type, getattr(event, "time", None)) for event in talker.of(Final, Flushed)]
     assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
@@ -255,10 +288,10 @@ def test_each_of_several_flushes_at_once_has_its_answer(decoded: bool) -> None:
     talker = talking(words_at(0.5, 1.0, 5.0))
     talker.speak_until(2.0)
     for _ in range(2):
-        talker.runner.flush()
+        talker.live.flush()
         if decoded:
             talker.machine.work()
-    talker.runner.flush()
+    talker.live.flush()
     talker.finish(6.0)
     flushed = [event.time for event in talker.of(Flushed) if isinstance(event, Flushed)]
     assert flushed == [2.0, 2.0, 2.0]
@@ -270,21 +303,21 @@ def test_a_flood_of_flushes_has_a_bounded_number_of_answers() -> None:
     talker.write(2 * SAMPLE_RATE)
     for _ in range(10):
         for _ in range(1000):
-            talker.runner.flush()
-        while talker.runner.listen(talker.machine.clock()):  # its window is not decoded
+            talker.live.flush()
+        while talker.live.listen(talker.machine.clock()):  # its window is not decoded
             pass
-    assert len(talker.runner._session.state.losses.flushes) == MAX_FLUSHES + 1
+    assert len(talker.live._session.state.losses.flushes) == MAX_FLUSHES + 1
     talker.finish(6.0)
     assert len(talker.of(Flushed)) == MAX_FLUSHES + 1
 
 
 def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:
     talker = talking(words_at(5.0))
-    talker.runner.flush(1)
-    talker.runner.pause(2)
+    talker.live.flush(1)
+    talker.live.pause(2)
     seen = []
-    while talker.runner._step(0.0):  # a command at a time
-        seen.append(talker.runner.snapshot(lambda: len(talker.of(Flushed))))
+    while talker.live._step(0.0):  # a command at a time
+        seen.append(talker.live.snapshot(lambda: len(talker.of(Flushed))))
     assert [(n_flushed, state.mark) for n_flushed, state in seen] == [(1, 1), (1, 2)]
 
 
@@ -293,7 +326,7 @@ def test_what_is_cleared_is_a_gap_and_its_segment_is_not_told() -> None:
     talker.speak_until(2.5)
     (shown, *_) = talker.of(Partial)
     assert isinstance(shown, Partial)
-    talker.runner.clear()
+    talker.live.clear()
     talker.finish(7.0)
     (gap,) = talker.gaps
     assert (gap.start, gap.end, gap.reason) == (shown.start, 2.5, "cleared")
@@ -329,7 +362,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     talker = talking(words_at(0.5, 1.0, 2.0, 2.5, 5.0, 5.5), settings=settings_of(language="en"))
     quick = msgspec.structs.replace(SETTINGS.gate, min_silence_s=0.2)
     talker.speak_until(1.4)
-    talker.runner.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto"))
+    talker.live.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto"))
     n_windows = len(talker.machine.encoder.encoded)
     languages: list[str] = []
 
@@ -345,7 +378,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     assert len(talker.machine.encoder.encoded) == n_windows + 3
     assert languages[-2:] == ["auto", "en"]
     # Nothing is as probable: nobody speaks any more.
-    talker.runner.change(settings_of(gate=msgspec.structs.replace(quick, threshold=0.99), final_silence_s=0.2))
+    talker.live.change(settings_of(gate=msgspec.structs.replace(quick, threshold=0.99), final_silence_s=0.2))
     talker.finish(7.0)
     assert len(talker.finals) == 2
 
@@ -353,7 +386,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
 def test_words_are_left_out_from_where_somebody_does_not_want_them() -> None:
     talker = talking(words_at(0.5, 1.0, 4.0, 4.5))
     talker.speak_until(3.0)
-    talker.runner.change(settings_of(words=False))
+    talker.live.change(settings_of(words=False))
     talker.promises.wordless = True
     talker.finish(7.0)
     assert [(final.text, len(final.words)) for final in talker.finals] == [("w0 w1", 2), ("w2 w3", 0)]
@@ -363,33 +396,33 @@ def test_words_are_left_out_from_where_somebody_does_not_want_them() -> None:
 def test_commands_without_end_and_without_audio_between_them_take_no_memory() -> None:
     # A recording that waits for its window listens to nothing.
     talker = talking(words_at(0.5, 1.0), kind=AudioKind.RECORDED)
-    runner = talker.runner
+    live = talker.live
     talker.write(4 * SAMPLE_RATE)
-    while runner.listen(0.0):
+    while live.listen(0.0):
         pass
-    assert runner.position < 4 * SAMPLE_RATE
+    assert live.position < 4 * SAMPLE_RATE
     for _ in range(1000):
-        for command in (runner.flush, runner.pause, runner.resume, runner.clear):
+        for command in (live.flush, live.pause, live.resume, live.clear):
             command()
-        runner.change(SETTINGS)
-    assert len(runner._inbox) == MAX_WAITING + 5
+        live.change(SETTINGS)
+    assert len(live.commands) == MAX_WAITING + 5
     # The last of each, in their order.
-    runner.pause()
-    runner.end()
+    live.pause()
+    live.end()
     talker.machine.work()
-    assert runner.over
+    assert live.over
     talker.check()
-    runner.flush()
-    assert len(runner._inbox) == 0
+    live.flush()
+    assert len(live.commands) == 0
 
 
 def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
     talker = talking(words_at(0.5, 1.0), kind=AudioKind.RECORDED)
     for _ in range(10 * CHUNK_SAMPLES):
         talker.write(1)
-        talker.runner.flush()
-        talker.runner.pause()
-    assert len(talker.runner._inbox) <= MAX_WAITING + 2 * 11
+        talker.live.flush()
+        talker.live.pause()
+    assert len(talker.live.commands) <= MAX_WAITING + 2 * 11
 
 
 def test_commands_from_many_threads_lose_nothing() -> None:
@@ -400,7 +433,7 @@ def test_commands_from_many_threads_lose_nothing() -> None:
     def command(seed: int) -> None:
         rng = random.Random(seed)
         while not done.is_set():
-            rng.choice((talker.runner.flush, talker.runner.resume, lambda: talker.runner.change(SETTINGS)))()
+            rng.choice((talker.live.flush, talker.live.resume, lambda: talker.live.change(SETTINGS)))()
 
     threads = [threading.Thread(target=command, args=(seed,)) for seed in range(4)]
     for thread in threads:
@@ -429,14 +462,14 @@ def test_a_device_that_fails_for_long_is_one_error_and_one_gap_and_tried_again_e
     (error,) = talker.errors
     assert (error.code, error.fatal) == ("device", False)
     assert talker.gaps == []
-    assert talker.runner.failing == "the device is gone"
+    assert talker.live.failing == "the device is gone"
     pauses = [round(later - earlier, 3) for earlier, later in itertools.pairwise(tried_s)]
     assert pauses[0] == pytest.approx(FIRST_RETRY_S, abs=0.7)
     assert pauses[-1] == pytest.approx(LONGEST_RETRY_S, abs=0.7)
     assert pauses == sorted(pauses)
     talker.machine.decoder.answer = talker.machine.decoder.hear
     talker.speak_until(240.0)
-    assert talker.runner.failing == ""
+    assert talker.live.failing == ""
     (gap,) = talker.gaps
     assert gap.reason == "device"
     assert gap.end > 180.0
@@ -449,12 +482,12 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
     talker = talking(words_at(0.5, 1.0, 60.0))
     talker.machine.decoder.answer = broken
     talker.speak_until(3.0)
-    assert talker.runner.failing
-    assert talker.runner.due.retrying
+    assert talker.live.failing
+    assert talker.live.due.retrying
     talker.machine.wait(2 * LONGEST_RETRY_S)
-    assert not talker.runner.due.retrying
+    assert not talker.live.due.retrying
     talker.speak_until(61.0)
-    assert talker.runner.due.retrying
+    assert talker.live.due.retrying
     talker.machine.decoder.answer = talker.machine.decoder.hear
     talker.finish()
     assert len(talker.errors) == len(talker.gaps) == 1
@@ -497,9 +530,9 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
     talker.machine.decoder.answer = broken
     talker.write(12 * SAMPLE_RATE)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.wait(10.0)
-    assert talker.runner.over
+    assert talker.live.over
     assert talker.n_finished == 1
     assert [error.fatal for error in talker.errors] == [False, True]
     assert len(talker.machine.encoder.encoded) == talker.machine.engine.stats.failures == MAX_FAILURES
@@ -513,9 +546,9 @@ def test_a_session_whose_device_fails_for_good_ends_soon_after_its_audio(kind: A
     talker = talking(words_at(*(1.0 + 8.0 * i for i in range(10))), kind=kind)
     talker.machine.decoder.answer = broken
     talker.write(80 * SAMPLE_RATE)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.wait(2 * LONGEST_RETRY_S)
-    assert talker.runner.over
+    assert talker.live.over
     assert talker.n_finished == 1
     talker.check()
     assert len(talker.errors) == len(talker.gaps) == 1
@@ -528,28 +561,28 @@ def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
     monkeypatch.setattr(Session, step, lambda *args: 1 / 0)
     talker.write(12 * SAMPLE_RATE)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.wait(10.0)
     assert [error.fatal for error in talker.errors] == [False, True]
-    assert talker.runner.over
+    assert talker.live.over
 
 
 def test_a_recording_goes_on_when_there_was_no_memory_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
-    read, failures = talker.runner.ring.read, iter([MemoryError()])
+    read, failures = talker.live.ring.read, iter([MemoryError()])
 
     def read_or_fail(start: int, end: int) -> Float32Array:
         if end - start > CHUNK_SAMPLES and (error := next(failures, None)) is not None:
             raise error
         return read(start, end)
 
-    monkeypatch.setattr(talker.runner.ring, "read", read_or_fail)
+    monkeypatch.setattr(talker.live.ring, "read", read_or_fail)
     talker.write(12 * SAMPLE_RATE)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.wait(10.0)
     assert [error.fatal for error in talker.errors] == [False]
     assert talker.finals[-1].end > 10.0
-    assert talker.runner.over
+    assert talker.live.over
 
 
 class Deaf(FakeDetector):
@@ -563,9 +596,9 @@ class Deaf(FakeDetector):
 def test_a_session_whose_detector_fails_for_good_ends_with_its_audio() -> None:
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), new_detector=Deaf)
     talker.speak_until(60.0)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.wait(1.0)
-    assert talker.runner.over
+    assert talker.live.over
     assert talker.gaps == [Gap(start=0.0, end=60.0, reason="device")]
     assert len(talker.errors) == 1
 
@@ -574,8 +607,8 @@ def test_a_session_that_fails_at_its_end_is_cut_short_all_the_same(monkeypatch: 
     talker = talking(words_at(0.5, 1.0, 1.5))
     talker.speak_until(1.9)
     monkeypatch.setattr(Session, "lose", lambda *args: 1 / 0)
-    talker.runner.cut_short("overload")
-    assert talker.runner.over
+    talker.live.cut_short("overload")
+    assert talker.live.over
     talker.check()
 
 
@@ -585,19 +618,19 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
     talker = talking(words_at(0.5, 1.0, 1.5))
     talker.speak_until(1.9)
     monkeypatch.setattr(Session, "take", lambda *args: 1 / 0)
-    talker.runner.end()
+    talker.live.end()
     talker.machine.work()
-    assert talker.runner.over
+    assert talker.live.over
     assert talker.n_finished == 1
     talker.check()
 
 
-@pytest.mark.parametrize("step", ["fail", "give_up", "_close_gate", "task"])
+@pytest.mark.parametrize("step", ["fail", "give_up", "lose", "task"])
 @pytest.mark.parametrize("n_windows", [1, MAX_FAILURES + 1])
 def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
     step: str, n_windows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`_close_gate` is in the middle of that: what was known is final by then, and not published."""
+    """`lose` is in the middle of that: what was known is final by then, and not published."""
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(60))))
     talker.speak_until(2.0)
     assert talker.of(Partial)
@@ -611,8 +644,8 @@ def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
     with monkeypatch.context() as patched:
         patched.setattr(Session, step, lambda *args, **options: 1 / 0)
         talker.machine.decoder.answer = fail
-        while n_failed < n_windows and talker.runner.position < 20 * SAMPLE_RATE:
-            talker.speak_until(talker.runner.position / SAMPLE_RATE + 0.2)
+        while n_failed < n_windows and talker.live.position < 20 * SAMPLE_RATE:
+            talker.speak_until(talker.live.position / SAMPLE_RATE + 0.2)
     talker.machine.decoder.answer = talker.machine.decoder.hear
     talker.finish(32.0)
     assert len(talker.errors) == 1
@@ -642,10 +675,10 @@ def test_a_hole_while_the_device_fails_does_not_swallow_speech_that_waits(reason
     talker.speak_until(2.5)
     assert len(talker.errors) == 1
     # More is said, and then there is a hole, before it is tried again.
-    talker.runner._outage.retry_at_s = 9.0
+    talker.live._recovery._retry_at_s = 9.0
     talker.machine.decoder.answer = talker.machine.decoder.hear
     talker.speak_until(5.0)
-    talker.runner.write_gap(SAMPLE_RATE, reason)
+    talker.live.write_gap(SAMPLE_RATE, reason)
     talker.machine.clock.advance(1.0)
     talker.machine.work()
     talker.finish(10.0)
@@ -658,19 +691,19 @@ def test_a_pause_before_speech_is_told_before_its_final_though_a_hole_goes_on() 
     talker = talking(words_at(0.5, 3.0, 3.5, 8.0))
     talker.machine.decoder.answer = broken
     talker.speak_until(1.7)
-    talker.runner._outage.retry_at_s = 6.0
+    talker.live._recovery._retry_at_s = 6.0
     talker.machine.decoder.answer = talker.machine.decoder.hear
-    talker.runner.pause()
+    talker.live.pause()
     talker.speak_until(2.5)
-    talker.runner.resume()
+    talker.live.resume()
     talker.speak_until(4.5)
-    talker.runner.pause()
+    talker.live.pause()
     talker.speak_until(5.0)
     # In a pause it is no loss of its own.
-    talker.runner.write_gap(2 * SAMPLE_RATE, "overrun")
+    talker.live.write_gap(2 * SAMPLE_RATE, "overrun")
     talker.machine.clock.advance(2.0)
     talker.machine.work()
-    talker.runner.resume()
+    talker.live.resume()
     talker.finish(10.0)
     assert talker.texts == ["w1 w2", "w3"]
     assert [gap.reason for gap in talker.gaps] == ["device", "paused", "paused"]

@@ -7,7 +7,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.detection import WARMING_CHUNKS, Detection
+from streamer.engine.ear import WARMING_CHUNKS, Ear
 from tests.fakes import FakeDetector
 
 
@@ -27,7 +27,7 @@ class Counting(FakeDetector):
         return super().process(samples)
 
 
-def detection_of(start: int | None, *, capacity_samples: int = 10 * SAMPLE_RATE) -> tuple[Detection, list[Counting]]:
+def ear_of(start: int | None, *, capacity_samples: int = 10 * SAMPLE_RATE) -> tuple[Ear, list[Counting]]:
     """Return one over a ring whose samples are their positions, and the detectors that it makes."""
     ring = RingBuffer(capacity_samples)
     ring.write(np.arange(4 * SAMPLE_RATE, dtype=np.float32))
@@ -37,46 +37,46 @@ def detection_of(start: int | None, *, capacity_samples: int = 10 * SAMPLE_RATE)
         made.append(Counting())
         return made[-1]
 
-    return Detection(ring, new_detector, start=start), made
+    return Ear(ring, new_detector, start=start), made
 
 
 def test_audio_that_follows_is_processed_by_one_detector() -> None:
-    detection, made = detection_of(0)
-    assert detection.probability(0, CHUNK_SAMPLES) == 0.9
-    detection.probability(CHUNK_SAMPLES, CHUNK_SAMPLES + 100)  # up to a command
-    detection.probability(CHUNK_SAMPLES + 100, 2 * CHUNK_SAMPLES)
+    ear, made = ear_of(0)
+    assert ear.probability(0, CHUNK_SAMPLES) == 0.9
+    ear.probability(CHUNK_SAMPLES, CHUNK_SAMPLES + 100)  # up to a command
+    ear.probability(CHUNK_SAMPLES + 100, 2 * CHUNK_SAMPLES)
     assert [detector.processed for detector in made] == [[0, CHUNK_SAMPLES, CHUNK_SAMPLES + 100]]
 
 
 def test_audio_behind_a_hole_is_processed_by_a_new_one() -> None:
-    detection, made = detection_of(0)
-    detection.probability(0, CHUNK_SAMPLES)
-    detection.probability(SAMPLE_RATE, SAMPLE_RATE + CHUNK_SAMPLES)
+    ear, made = ear_of(0)
+    ear.probability(0, CHUNK_SAMPLES)
+    ear.probability(SAMPLE_RATE, SAMPLE_RATE + CHUNK_SAMPLES)
     assert [detector.processed for detector in made] == [[0], [SAMPLE_RATE]]
 
 
 def test_one_that_has_failed_is_replaced() -> None:
-    detection, made = detection_of(0)
-    detection._ring.write(np.full(CHUNK_SAMPLES, -1, dtype=np.float32))
-    head = detection._ring.head
-    detection.probability(head - 2 * CHUNK_SAMPLES, head - CHUNK_SAMPLES)
+    ear, made = ear_of(0)
+    ear._ring.write(np.full(CHUNK_SAMPLES, -1, dtype=np.float32))
+    head = ear._ring.head
+    ear.probability(head - 2 * CHUNK_SAMPLES, head - CHUNK_SAMPLES)
     with pytest.raises(ZeroDivisionError):
-        detection.probability(head - CHUNK_SAMPLES, head)
-    detection._ring.write(np.ones(CHUNK_SAMPLES, dtype=np.float32))
-    detection.probability(head, head + CHUNK_SAMPLES)
+        ear.probability(head - CHUNK_SAMPLES, head)
+    ear._ring.write(np.ones(CHUNK_SAMPLES, dtype=np.float32))
+    ear.probability(head, head + CHUNK_SAMPLES)
     assert made[-1].processed == [1]
 
 
 def test_behind_another_machine_a_second_is_processed_again() -> None:
-    detection, made = detection_of(None)
-    detection.probability(3 * SAMPLE_RATE, 3 * SAMPLE_RATE + CHUNK_SAMPLES)
+    ear, made = ear_of(None)
+    ear.probability(3 * SAMPLE_RATE, 3 * SAMPLE_RATE + CHUNK_SAMPLES)
     first = 3 * SAMPLE_RATE - WARMING_CHUNKS * CHUNK_SAMPLES
     assert made[-1].processed == [first + CHUNK_SAMPLES * i for i in range(WARMING_CHUNKS + 1)]
-    detection.probability(3 * SAMPLE_RATE + CHUNK_SAMPLES, 3 * SAMPLE_RATE + 2 * CHUNK_SAMPLES)
+    ear.probability(3 * SAMPLE_RATE + CHUNK_SAMPLES, 3 * SAMPLE_RATE + 2 * CHUNK_SAMPLES)
     assert len(made[-1].processed) == WARMING_CHUNKS + 2
 
 
 def test_overwritten_audio_is_an_overrun() -> None:
-    detection, _ = detection_of(0, capacity_samples=SAMPLE_RATE)
+    ear, _ = ear_of(0, capacity_samples=SAMPLE_RATE)
     with pytest.raises(Overrun):
-        detection.probability(0, CHUNK_SAMPLES)
+        ear.probability(0, CHUNK_SAMPLES)

@@ -1,0 +1,126 @@
+"""What a session does when something in it fails: what it gives up, when it tries again, and when it is over.
+
+Pure, with the time as an argument; called by `LiveSession`, under its lock.
+"""
+
+import logging
+import math
+from dataclasses import dataclass
+
+from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.errors import StreamerError
+from streamer.events import Error, Event, GapReason
+from streamer.session.session import Session
+from streamer.session.task import Span
+
+# Pause after the first failure; it doubles with each further one, up to the longest.
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 30.0
+
+# Failures in a row after which a recording ends with an error. A live session then loses all audio with each further.
+MAX_FAILURES = 3
+
+
+LOST = "what was known of a session that failed is lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Something that failed in a session."""
+
+    error: Exception
+    span: Span | None = None  # the only audio that cannot be transcribed; None: the session itself has failed
+    listening: bool = False  # whether it was in speech detection; else in transcribing a window
+    head: int  # end of the audio so far
+    recorded: bool  # whether the audio is a recording, which waits
+
+
+class Recovery:
+    """The failures of a session since the last success; none to begin with."""
+
+    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+        self._logger = logger
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all failures."""
+        # Message of the last; whether it was in speech detection.
+        self.reason, self.listening = "", False
+        self._n_failures = 0
+        self._pause_s, self._retry_at_s = 0.0, -math.inf
+
+    @property
+    def lasting(self) -> bool:
+        """Whether there were too many failures in a row for the session to wait for a recovery."""
+        return self._n_failures >= MAX_FAILURES
+
+    def waits(self, now_s: float) -> bool:
+        """Return whether it is too soon to try again."""
+        return now_s < self._retry_at_s
+
+    def hurry(self) -> None:
+        """Try again at once: the audio is complete."""
+        self._retry_at_s = -math.inf
+
+    def fail(self, session: Session, failure: Failure, now_s: float) -> tuple[list[Event], bool]:
+        """Give up audio after a failure; return what to publish, and whether the session is over.
+
+        The failure is published, once until it is over. The audio that is lost is
+
+        - where a window cannot be transcribed, its utterance; all that waits, if windows fail again and again;
+        - where the session itself fails, all that waits and the chunk that may have caused it;
+        - where speech detection failed before, all audio so far, which a recording reads again instead.
+
+        A recording that fails again and again is over.
+        """
+        error = failure.error
+        if isinstance(error, StreamerError):
+            self._logger.error("%s", error)
+        else:
+            self._logger.error("a session failed", exc_info=error)
+            error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
+        first, again = not self.reason, failure.listening and self.listening
+        self.reason, self.listening = str(error), failure.listening
+        self._pause_s = min(2 * self._pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
+        self._retry_at_s = now_s + self._pause_s
+        self._n_failures += 1
+        fatal = failure.recorded and self.lasting
+        events: list[Event] = [Error(code=error.code, message=str(error), fatal=fatal)] if first or fatal else []
+        if fatal:
+            return [*events, *self.cut_short(session, failure.head, "device")], True
+        all_lost = again and not failure.recorded
+        until = failure.head if all_lost else min(session.position + CHUNK_SAMPLES, failure.head)
+        known = session.state
+        try:
+            events += self._given_up(session, failure.span, until)
+        except Exception:
+            self._logger.exception(LOST)
+            events += session.restart(until, known)
+        if session.finished:
+            events += session.recovered()
+        return events, False
+
+    def succeed(self, session: Session, *, listening: bool) -> list[Event]:
+        """Note that speech detection, or a window, has succeeded: if it was that which failed, it works again."""
+        if not self.reason or listening != self.listening:
+            return []
+        self._logger.info("%s: it works again", self.reason)
+        self.begin()
+        return session.recovered()
+
+    def cut_short(self, session: Session, end: int, reason: GapReason) -> list[Event]:
+        """Make final what is known, and return the rest of the audio as a gap."""
+        known = session.state
+        try:
+            events = session.cut_short(end, reason)
+        except Exception:
+            self._logger.exception(LOST)
+            events = session.restart(end, known)
+        return [*events, *session.recovered()]
+
+    def _given_up(self, session: Session, span: Span | None, until: int) -> list[Event]:
+        if span is None:
+            events = session.give_up(until)
+            session.restart(until)
+            return events
+        return session.give_up(session.position) if self.lasting else session.fail(span)

@@ -1,0 +1,37 @@
+"""Commands of a session, in their order and at their positions in the audio."""
+
+from typing import Any
+
+from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.engine.inlet import MAX_WAITING, Command, Commands
+from streamer.events import Error
+
+WARNING = Error(code="device", message="a cable is loose", fatal=False)
+
+
+def taken(commands: Commands) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    while (command := commands.next) is not None:
+        found.append((command.what, command.position))
+        commands.take()
+    return found
+
+
+def filled(*those: tuple[Any, int]) -> Commands:
+    commands = Commands()
+    for what, position in those:
+        commands.put(Command(what=what, position=position, events=(WARNING,) if what == "mark" else ()))
+    return commands
+
+
+def test_each_counts_in_its_order_also_of_the_same_within_a_chunk() -> None:
+    those = [("change", 1), ("flush", 1), ("change", 2), ("flush", 2), ("flush", 2), ("pause", 5000)]
+    assert taken(filled(*those)) == those
+
+
+def test_of_a_flood_the_first_count_and_then_the_last_of_each_kind_in_a_chunk() -> None:
+    first = [("flush", 1)] * MAX_WAITING
+    flood = [("flush", 1), ("pause", 2)] * 1000 + [("miss", 3), ("mark", 3), ("mark", 3)]
+    flood += [("flush", 4), ("flush", CHUNK_SAMPLES)]
+    kept = [("pause", 2), ("miss", 3), ("mark", 3), ("mark", 3), ("flush", 4), ("flush", CHUNK_SAMPLES)]
+    assert taken(filled(*first, *flood)) == first + kept
