@@ -237,14 +237,8 @@ class FakeWorker:
         stamped = [event.stamped(seq + i, own.name) for i, event in enumerate(events, 1)]
         published_until = min(own.first, own.head)
         state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
-        state = msgspec.structs.replace(
-            state,
-            needed_from=own.first,
-        losses = msgspec.structs.replace(state.losses, waiting=())
-        heard = Heard(own.head)
+        losses, heard = msgspec.structs.replace(state.losses, waiting=()), Heard(own.head)
         state = msgspec.structs.replace(state, needed_from=own.first, losses=losses, heard=heard)
-            heard=Heard(own.head),
-        )
         own.checkpoint = msgspec.structs.replace(
             own.checkpoint, seq=seq + len(events), command=own.command, state=state
         )
