@@ -1,7 +1,8 @@
 """What follows a session's events and adds to them: the base class of all that `after` does for live sessions."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from streamer.events import Event
@@ -29,6 +30,15 @@ class Follower:
         then()
 
 
+@contextmanager
+def surviving(logger: "logging.LoggerAdapter[logging.Logger]", message: str, *values: object) -> Iterator[None]:
+    """Log what a block raises, with a message of what that costs."""
+    try:
+        yield
+    except Exception:
+        logger.exception(message, *values)
+
+
 class Followers(Follower):
     """All followers of a session, in order, as one that never fails."""
 
@@ -42,26 +52,20 @@ class Followers(Follower):
 
     def label(self, event: Event) -> Event:
         for follower in self._all:
-            try:
+            with surviving(self._logger, "a %s event is published without a label", event.type):
                 event = follower.label(event)
-            except Exception:
-                self._logger.exception("a %s event is published without a label", event.type)
         return event
 
     def see(self, event: Event) -> None:
         for follower in self._all:
-            try:
+            with surviving(self._logger, "a %s event is not followed", event.type):
                 follower.see(event)
-            except Exception:
-                self._logger.exception("a %s event is not followed", event.type)
 
     def judge(self, start: int, end: int) -> bool:
         for follower in self._all:
-            try:
+            with surviving(self._logger, "a turn is not judged"):
                 if follower.judge(start, end):
                     return True
-            except Exception:
-                self._logger.exception("a turn is not judged")
         return False
 
     def finish(self, then: Callable[[], object]) -> None:
