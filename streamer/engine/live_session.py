@@ -9,7 +9,7 @@ audio is copied while the lock is held.
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,7 +23,7 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.ear import Ear
 from streamer.engine.eventlog import EventLog
-from streamer.engine.follower import Followers, surviving
+from streamer.engine.follower import Follower, finish, judge, surviving
 from streamer.engine.host import Host
 from streamer.engine.inlet import AudioKind, Inlet, Input
 from streamer.engine.load import Activity
@@ -63,7 +63,8 @@ class LiveSession(Inlet):
         """
         super().__init__(log.session, settings, input, state or NEW)
         self.log = log
-        self.followers = Followers(self.logger)
+        # Set before `Engine.add`.
+        self.followers: Sequence[Follower] = ()
         # When the engine has work, as of the last decision.
         self.due = NOT_DUE
 
@@ -173,7 +174,7 @@ class LiveSession(Inlet):
                 events = session.hear(end, probability, now_s)
                 self._publish([*self._recovery.succeed(session, listening=True), *events])
                 turn = session.turn_to_judge()
-                if turn is not None and not self.followers.judge(*turn):
+                if turn is not None and not judge(self.followers, *turn, self.logger):
                     self._publish(session.judge(end, None))
                 self._ear.activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=session.waiting_from is not None)
             self.position = session.position
@@ -264,17 +265,17 @@ class LiveSession(Inlet):
         """Publish events, whatever fails on their way."""
         settings = self._session.settings
         for event in events:
-            event = self.followers.label(event)
+            for follower in self.followers:
+                with surviving(self.logger, "a %s event is published without a label", event.type):
+                    event = follower.label(event)
             with surviving(self.logger, "a %s event is not counted", event.type):
-                self._tally.count(event, self.host.stats, settings)
-                shown_s = self._tally.shown(event)
-                if shown_s is not None and (age_s := self.age_s(shown_s)) is not None:
-                    self.host.stats.on_delay(event.type, age_s)
+                self._tally.count(event, self)
             if isinstance(event, Partial | Final) and not settings.words:
                 event = msgspec.structs.replace(event, words=())
             event = self.log.append(event)
-            if event.seq:
-                self.followers.see(event)
+            for follower in self.followers if event.seq else ():
+                with surviving(self.logger, "a %s event is not followed", event.type):
+                    follower.see(event)
 
     def _note_change(self, now_s: float) -> None:
         """Note after a decision what others may know, and leave if everything is final."""
@@ -290,6 +291,6 @@ class LiveSession(Inlet):
         self.stop()
         self.due = NOT_DUE
         # They may refer to the session, which is to be freed at once.
-        followers, self.followers = self.followers, Followers(self.logger)
+        followers, self.followers = self.followers, ()
         if finished:
-            self.log.call_behind(partial(followers.finish, self.log.close))
+            self.log.call_behind(partial(finish, followers, self.log.close, self.logger))

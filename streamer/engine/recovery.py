@@ -3,11 +3,11 @@
 Pure, with the time as an argument; called by `LiveSession`, under its lock.
 """
 
-import logging
 import math
 from typing import Literal
 
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.engine.follower import Logger
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, GapReason
 from streamer.session.session import Session
@@ -29,7 +29,7 @@ LOST = "what was known of a session that failed is lost"
 class Recovery:
     """The failures of a session since the last success; none to begin with."""
 
-    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+    def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self.begin()
 

@@ -1,8 +1,7 @@
 """What a session's events tell the metrics page and the program's log."""
 
-import logging
-
-from streamer.engine.host import EngineStats
+from streamer.engine.follower import Logger
+from streamer.engine.inlet import Inlet
 from streamer.events import Event, Final, Gap, Partial
 from streamer.languages import name_of
 from streamer.session.settings import SessionSettings
@@ -11,7 +10,7 @@ from streamer.session.settings import SessionSettings
 class Tally:
     """Counts the events of one session, and says in the log which languages are spoken."""
 
-    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+    def __init__(self, logger: Logger) -> None:
         self._logger = logger
         # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0
@@ -19,21 +18,19 @@ class Tally:
         self._language = ""
         self._outside: set[str] = set()
 
-    def shown(self, event: Event) -> float | None:
-        """Return up to which time an event shows words, if those before did not, or it shows them for good."""
-        if not isinstance(event, Partial | Final) or not event.words:
-            return None
-        shown_s, end_s = self._shown_s, event.words[-1].end
-        self._shown_s = max(shown_s, end_s)
-        return end_s if isinstance(event, Final) or end_s > shown_s else None
-
-    def count(self, event: Event, stats: EngineStats, settings: SessionSettings) -> None:
-        """Count an event, and log a new language."""
+    def count(self, event: Event, inlet: Inlet) -> None:
+        """Count an event of a session, and log a new language."""
         if isinstance(event, Gap):
-            stats.gap_s[event.reason] += event.end - event.start
+            inlet.host.stats.gap_s[event.reason] += event.end - event.start
+        if isinstance(event, Partial | Final) and event.words:
+            end_s = event.words[-1].end
+            # Of a partial only if it shows more than those before.
+            if (isinstance(event, Final) or end_s > self._shown_s) and (age_s := inlet.age_s(end_s)) is not None:
+                inlet.host.stats.on_delay(event.type, age_s)
+            self._shown_s = max(self._shown_s, end_s)
         if isinstance(event, Final) and event.text and event.language != self._language:
             self._language = event.language
-            if settings.language == "auto":
+            if inlet.settings.language == "auto":
                 self._logger.info("language: %s", name_of(event.language))
 
     def warn_of_language(self, language: str, settings: SessionSettings) -> None:

@@ -239,15 +239,11 @@ def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
     assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
 
 
-@pytest.mark.parametrize("decoded", [False, True])
-def test_each_of_several_flushes_at_once_has_its_answer(decoded: bool) -> None:
+def test_each_of_several_flushes_at_once_has_its_answer() -> None:
     talker = talking(words_at(0.5, 1.0, 5.0))
     talker.speak_until(2.0)
-    for _ in range(2):
+    for _ in range(3):
         talker.live.flush()
-        if decoded:
-            talker.machine.work()
-    talker.live.flush()
     talker.finish(6.0)
     flushed = [event.time for event in talker.of(Flushed) if isinstance(event, Flushed)]
     assert flushed == [2.0, 2.0, 2.0]
@@ -303,13 +299,10 @@ def test_the_log_says_which_language_is_heard_and_once_that_one_is_not_allowed(
         language_outside="de" if window.end > 3 * SAMPLE_RATE else "",
     )
     talker.finish(11.0)
-    messages = [record.message for record in caplog.records]
-    assert [message for message in messages if message.startswith("language")] == [
+    assert sorted(record.message for record in caplog.records) == [
+        "German is spoken, which the session does not allow (only en, fr): its text is wrong; add de to `languages`",
         "language: English",
         "language: French",
-    ]
-    assert [message for message in messages if not message.startswith("language")] == [
-        "German is spoken, which the session does not allow (only en, fr): its text is wrong; add de to `languages`"
     ]
 
 
@@ -317,7 +310,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     talker = talking(words_at(0.5, 1.0, 2.0, 2.5, 5.0, 5.5), settings=settings_of(language="en"))
     quick = msgspec.structs.replace(SETTINGS.gate, min_silence_s=0.2)
     talker.speak_until(1.4)
-    talker.live.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto"))
+    talker.live.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto", words=False))
     n_windows = len(talker.machine.encoder.encoded)
     languages: list[str] = []
 
@@ -332,20 +325,12 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     # The second is decoded once more with what was said before, as it was too short for its language to be sure.
     assert len(talker.machine.encoder.encoded) == n_windows + 3
     assert languages[-2:] == ["auto", "en"]
+    assert [len(final.words) for final in talker.finals] == [0, 0]
+    talker.promises.wordless = True
     # Nothing is as probable: nobody speaks any more.
     talker.live.change(settings_of(gate=msgspec.structs.replace(quick, threshold=0.99), final_silence_s=0.2))
     talker.finish(7.0)
     assert len(talker.finals) == 2
-
-
-def test_words_are_left_out_from_where_somebody_does_not_want_them() -> None:
-    talker = talking(words_at(0.5, 1.0, 4.0, 4.5))
-    talker.speak_until(3.0)
-    talker.live.change(settings_of(words=False))
-    talker.promises.wordless = True
-    talker.finish(7.0)
-    assert [(final.text, len(final.words)) for final in talker.finals] == [("w0 w1", 2), ("w2 w3", 0)]
-    assert not any(event.words for event in talker.of(Partial)[-2:] if isinstance(event, Partial))
 
 
 def test_commands_without_end_and_without_audio_between_them_take_no_memory() -> None:
@@ -541,21 +526,6 @@ def test_a_session_that_fails_at_giving_up_a_window_goes_on_behind_a_gap(
     assert len(talker.errors) == 1
     assert talker.gaps
     assert talker.texts[-1].endswith("w59")
-
-
-def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(10))))
-    talker.speak_until(2.0)
-    assert talker.of(Partial)
-    with monkeypatch.context() as patched:
-        patched.setattr(Session, "hear", fails)
-        talker.speak_until(2.1)
-    talker.machine.wait(FIRST_RETRY_S, step_s=0.1)
-    talker.finish(7.0)
-    assert [final.segment for final in talker.finals] == [1, 2]
-    assert len(talker.gaps) == len(talker.errors) == 1
 
 
 @pytest.mark.parametrize("reason", ["device", "overrun"])
