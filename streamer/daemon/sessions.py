@@ -104,12 +104,14 @@ def open_session(
         mel=LogMelStream(model.dims.n_mels),
         state=source.state,
     )
-    if chosen.task == "transcribe":  # translations are less probable by nature
-        live.followers.add(Confidence(model, live.logger.warning))
+    followers: list[Follower] = []
     if enrichment is not None:
         enriched = enrichment.open(log, live)
-        live.followers.add(*map(Labels, enriched.labels), Enriched(enriched))
-    live.followers.add(*source.followers)
+        followers += [*map(Labels, enriched.labels), Enriched(enriched)]
+    followers += source.followers
+    if chosen.task == "transcribe":  # translations are less probable by nature
+        followers.append(Confidence(model, live.logger.warning))
+    live.followers = followers
     if source.state is None:
         log.append(ready_event(model, chosen.language))
     return live

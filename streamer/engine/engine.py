@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
+from streamer.engine.follower import surviving
 from streamer.engine.host import Host
 from streamer.engine.inlet import AudioKind
 from streamer.engine.live_session import LiveSession
@@ -275,12 +276,19 @@ class Engine(Generic[Encoded]):
             live.fail(window.span, error)
             return
         decode_s = self._host.clock() - begin_s
-        try:
+        with surviving(live.logger, "a window is not counted"):
             self.stats.count_decoded(hypothesis, decode_s)
-            busy_s = self._busy.take()
-            self._meter.take_pass(Pass.of(task, hypothesis, busy_s, encode_s=window.encode_s, decode_s=decode_s))
-        except Exception:
-            live.logger.exception("a window is not counted")
+            self._meter.take_pass(
+                Pass(
+                    busy_s=self._busy.take(),
+                    encode_s=window.encode_s,
+                    decode_s=decode_s,
+                    n_calls=hypothesis.n_calls,
+                    n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
+                    window_s=(window.span.end - window.span.start) / SAMPLE_RATE,
+                    new_s=task.n_new_samples / SAMPLE_RATE,
+                )
+            )
         text, span = "".join(word.text for word in hypothesis.words), window.span
         live.logger.debug("window %.2f-%.2f s: %s", span.start / SAMPLE_RATE, span.end / SAMPLE_RATE, text)
         live.take(task, hypothesis)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
+from streamer.engine.follower import surviving
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
@@ -184,10 +185,8 @@ class EventLog:
             self._dropped_until_s = max(self._dropped_until_s, time_s)
 
     def _publish(self, event: Event) -> None:
-        try:
+        with surviving(self._logger, "a %s event is not kept for listeners to come", event.type):
             self._remember(event)
-        except Exception:
-            self._logger.exception("a %s event is not kept for listeners to come", event.type)
         for key, listener in tuple(self._listeners.items()):
             if key not in self._listeners:  # cancelled by a listener before it
                 continue

@@ -1,10 +1,14 @@
 """What follows a session's events and adds to them: the base class of all that `after` does for live sessions."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from typing import TypeAlias
 
 from streamer.events import Event
+
+Logger: TypeAlias = "logging.LoggerAdapter[logging.Logger]"
 
 
 class Follower:
@@ -29,50 +33,32 @@ class Follower:
         then()
 
 
-class Followers(Follower):
-    """All followers of a session, in order, as one that never fails."""
+@contextmanager
+def surviving(logger: Logger, message: str, *values: object) -> Iterator[None]:
+    """Log what a block raises, with a message of what that costs."""
+    try:
+        yield
+    except Exception:
+        logger.exception(message, *values)
 
-    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
-        self._logger = logger
-        self._all: tuple[Follower, ...] = ()
 
-    def add(self, *followers: Follower) -> None:
-        """Have more of them follow, before the session is at work."""
-        self._all += followers
+def judge(followers: Sequence[Follower], start: int, end: int, logger: Logger) -> bool:
+    """Have a turn judged by the first that does so; return whether the session is answered."""
+    for follower in followers:
+        with surviving(logger, "a turn is not judged"):
+            if follower.judge(start, end):
+                return True
+    return False
 
-    def label(self, event: Event) -> Event:
-        for follower in self._all:
-            try:
-                event = follower.label(event)
-            except Exception:
-                self._logger.exception("a %s event is published without a label", event.type)
-        return event
 
-    def see(self, event: Event) -> None:
-        for follower in self._all:
-            try:
-                follower.see(event)
-            except Exception:
-                self._logger.exception("a %s event is not followed", event.type)
-
-    def judge(self, start: int, end: int) -> bool:
-        for follower in self._all:
-            try:
-                if follower.judge(start, end):
-                    return True
-            except Exception:
-                self._logger.exception("a turn is not judged")
-        return False
-
-    def finish(self, then: Callable[[], object]) -> None:
-        """Have one after the other finish, and call `then` behind the last."""
-        for follower in reversed(self._all):
-            then = partial(self._finish, follower, then)
+def finish(followers: Sequence[Follower], then: Callable[[], object], logger: Logger) -> None:
+    """Have one after the other finish, and call `then` behind the last."""
+    if not followers:
         then()
-
-    def _finish(self, follower: Follower, then: Callable[[], object]) -> None:
-        try:
-            follower.finish(then)
-        except Exception:
-            self._logger.exception("what follows a session could not be finished")
-            then()
+        return
+    following = partial(finish, followers[1:], then, logger)
+    try:
+        followers[0].finish(following)
+    except Exception:
+        logger.exception("what follows a session could not be finished")
+        following()

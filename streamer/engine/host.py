@@ -1,13 +1,52 @@
-"""What an engine shares with the sessions that it serves, and with its threads."""
+"""What an engine shares with the sessions that it serves, and what it counts for the metrics page."""
 
 import math
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
-from streamer.engine.stats import EngineStats
+from streamer.events import GapReason
+from streamer.whisper.result import Hypothesis
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """What the engine has done, for the metrics page."""
+
+    encodes: int = 0
+    decodes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    # Calls of the decoder; tokens found; tokens given before these, and those of them that are of stable words.
+    decoder_calls: int = 0
+    decoder_tokens: int = 0
+    given_tokens: int = 0
+    settled_tokens: int = 0
+    windows_replaced: int = 0
+    failures: int = 0
+    # Seconds of audio published as gaps, by reason; that came in, lost or not, by source.
+    gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
+    audio_s: dict[str, float] = field(default_factory=lambda: {"own": 0.0, "client": 0.0})
+    # Called with the seconds that a pass took; with the event that first shows live audio, and its age.
+    on_encode: Callable[[float], object] = lambda cost_s: None
+    on_decode: Callable[[float], object] = lambda cost_s: None
+    on_delay: Callable[[str, float], object] = lambda event_type, delay_s: None
+
+    def count_encoded(self, cost_s: float) -> None:
+        self.encodes += 1
+        self.encode_s += cost_s
+        self.on_encode(cost_s)
+
+    def count_decoded(self, hypothesis: Hypothesis, cost_s: float) -> None:
+        self.decodes += 1
+        self.decode_s += cost_s
+        self.decoder_calls += hypothesis.n_calls
+        self.decoder_tokens += hypothesis.n_sampled
+        self.given_tokens += hypothesis.n_given
+        self.settled_tokens += hypothesis.n_begins_with
+        self.on_decode(cost_s)
 
 
 @dataclass(slots=True)

@@ -75,14 +75,9 @@ class Command:
         if self.number is not None:
             session.mark = self.number
         match self.what:
-            case "flush":
-                return session.flush()
-            case "pause":
-                return session.pause()
-            case "resume":
-                return session.resume()
-            case "clear":
-                return session.clear()
+            case "flush" | "pause" | "resume" | "clear":
+                events: Sequence[Event] = getattr(session, self.what)()
+                return events
             case "end":
                 return () if session.ended else session.finish(session.position)
             case "miss":

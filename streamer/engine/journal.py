@@ -7,6 +7,7 @@ from functools import partial
 
 from streamer.arrays import Float32Array
 from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import surviving
 from streamer.events import Event
 
 # Stores an event for good, and returns whether it has to be stored before listeners get it. If so, the second argument
@@ -50,10 +51,8 @@ class Journal(EventLog):
 
     def _take(self, event: Event) -> None:
         held = _Held(event)
-        try:
+        with surviving(self._logger, "a %s event could not be kept", event.type):
             held.storing = self._keep(event, partial(self._release, held))
-        except Exception:
-            self._logger.exception("a %s event could not be kept", event.type)
         self._held.append(held)
         self._publish_held()
 
@@ -67,10 +66,8 @@ class Journal(EventLog):
         """Publish what is held up to the next event that is still being stored."""
         while self._held and not self._held[0].storing:
             what = self._held.popleft().what
-            try:
-                if isinstance(what, Event):
-                    self._publish(what)
-                else:
+            if isinstance(what, Event):
+                self._publish(what)
+            else:
+                with surviving(self._logger, "a call behind the events failed"):
                     what()
-            except Exception:
-                self._logger.exception("a call behind the events failed")

@@ -9,7 +9,7 @@ audio is copied while the lock is held.
 
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -23,12 +23,12 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.ear import Ear
 from streamer.engine.eventlog import EventLog
-from streamer.engine.follower import Followers
+from streamer.engine.follower import Follower, finish, judge, surviving
 from streamer.engine.host import Host
 from streamer.engine.inlet import AudioKind, Inlet, Input
 from streamer.engine.load import Activity
-from streamer.engine.recovery import Failure, Recovery
-from streamer.engine.stats import Tally
+from streamer.engine.recovery import Recovery, Step
+from streamer.engine.tally import Tally
 from streamer.engine.waiting import NOT_DUE, next_due, too_late
 from streamer.events import Event, Final, GapReason, Partial
 from streamer.session.session import Session
@@ -63,7 +63,8 @@ class LiveSession(Inlet):
         """
         super().__init__(log.session, settings, input, state or NEW)
         self.log = log
-        self.followers = Followers(self.logger)
+        # Set before `Engine.add`.
+        self.followers: Sequence[Follower] = ()
         # When the engine has work, as of the last decision.
         self.due = NOT_DUE
 
@@ -84,8 +85,7 @@ class LiveSession(Inlet):
         super().start(host)
 
     def end(self, number: int | None = None) -> None:
-        with self._lock:
-            self._recovery.hurry()
+        self._recovery.hurry()  # without the lock: who sends waits for none
         super().end(number)
 
     def close(self) -> None:
@@ -123,7 +123,7 @@ class LiveSession(Inlet):
     def listen(self, now_s: float) -> bool:
         """Process new audio and commands. Returns whether there may be more to process at once."""
         self.tick_at_s = now_s + TICK_S
-        with self._recovering(listening=True):
+        with self._recovering("listen"):
             more = all(self._step(now_s) for _ in range(MAX_CHUNKS_A_TURN))
             with self._lock:
                 if self.over:
@@ -174,7 +174,7 @@ class LiveSession(Inlet):
                 events = session.hear(end, probability, now_s)
                 self._publish([*self._recovery.succeed(session, listening=True), *events])
                 turn = session.turn_to_judge()
-                if turn is not None and not self.followers.judge(*turn):
+                if turn is not None and not judge(self.followers, *turn, self.logger):
                     self._publish(session.judge(end, None))
                 self._ear.activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=session.waiting_from is not None)
             self.position = session.position
@@ -241,21 +241,19 @@ class LiveSession(Inlet):
                 self._fail(error, span)
 
     @contextmanager
-    def _recovering(self, *, listening: bool = False) -> Iterator[None]:
+    def _recovering(self, step: Step = "decide") -> Iterator[None]:
         """Recover the session where it fails: a fault in one must not end everybody's captions."""
         try:
             yield
         except Exception as error:  # noqa: BLE001 - as above
             with self._lock:
                 if not self.over:
-                    self._fail(error, listening=listening)
+                    self._fail(error, step)
 
-    def _fail(self, error: Exception, span: Span | None = None, *, listening: bool = False) -> None:
+    def _fail(self, error: Exception, where: Span | Step) -> None:
         self.host.stats.failures += 1
-        recorded = self.input.kind is AudioKind.RECORDED
-        failure = Failure(error=error, span=span, listening=listening, head=self.ring.head, recorded=recorded)
-        now_s = self.host.clock()
-        events, over = self._recovery.fail(self._session, failure, now_s)
+        now_s, recorded = self.host.clock(), self.input.kind is AudioKind.RECORDED
+        events, over = self._recovery.fail(self._session, error, where, now_s, head=self.ring.head, recorded=recorded)
         self.failing = self._recovery.reason
         self._publish(events)
         if over:
@@ -267,23 +265,17 @@ class LiveSession(Inlet):
         """Publish events, whatever fails on their way."""
         settings = self._session.settings
         for event in events:
-            event = self.followers.label(event)
-            try:
-                self._tally.count(event, self.host.stats, settings)
-                shown_s = self._tally.shown(event)
-                if shown_s is not None and (age_s := self.age_s(shown_s)) is not None:
-                    self.host.stats.on_delay(event.type, age_s)
-            except Exception:
-                self.logger.exception("a %s event is not counted", event.type)
+            for follower in self.followers:
+                with surviving(self.logger, "a %s event is published without a label", event.type):
+                    event = follower.label(event)
+            with surviving(self.logger, "a %s event is not counted", event.type):
+                self._tally.count(event, self)
             if isinstance(event, Partial | Final) and not settings.words:
                 event = msgspec.structs.replace(event, words=())
-            try:
-                event = self.log.append(event)
-            except Exception:
-                self.logger.exception("a %s event is lost", event.type)
-                continue
-            if event.seq:
-                self.followers.see(event)
+            event = self.log.append(event)
+            for follower in self.followers if event.seq else ():
+                with surviving(self.logger, "a %s event is not followed", event.type):
+                    follower.see(event)
 
     def _note_change(self, now_s: float) -> None:
         """Note after a decision what others may know, and leave if everything is final."""
@@ -299,6 +291,6 @@ class LiveSession(Inlet):
         self.stop()
         self.due = NOT_DUE
         # They may refer to the session, which is to be freed at once.
-        followers, self.followers = self.followers, Followers(self.logger)
+        followers, self.followers = self.followers, ()
         if finished:
-            self.log.call_behind(partial(followers.finish, self.log.close))
+            self.log.call_behind(partial(finish, followers, self.log.close, self.logger))

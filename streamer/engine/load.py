@@ -7,11 +7,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Self
-
-from streamer.constants import SAMPLE_RATE
-from streamer.session.task import Task
-from streamer.whisper.result import Hypothesis
 
 MAX_LOAD = 0.9  # largest share of each thread's time for sessions; the rest is for passes that take long
 
@@ -62,19 +57,6 @@ class Pass:
     n_tokens: int  # of the hypothesis, including the stable ones
     window_s: float
     new_s: float  # of the window's audio that was in no pass before
-
-    @classmethod
-    def of(cls, task: Task, hypothesis: Hypothesis, busy_s: float, *, encode_s: float, decode_s: float) -> Self:
-        """Return what the pass of a task cost that found a hypothesis."""
-        return cls(
-            busy_s=busy_s,
-            encode_s=encode_s,
-            decode_s=decode_s,
-            n_calls=hypothesis.n_calls,
-            n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
-            window_s=(task.span.end - task.span.start) / SAMPLE_RATE,
-            new_s=task.n_new_samples / SAMPLE_RATE,
-        )
 
     def cost_s(self, pace_s: float) -> float:
         """Return what it would have cost `pace_s` after the last: a new token takes a call of the decoder."""

@@ -3,11 +3,11 @@
 Pure, with the time as an argument; called by `LiveSession`, under its lock.
 """
 
-import logging
 import math
-from dataclasses import dataclass
+from typing import Literal
 
 from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.engine.follower import Logger
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, GapReason
 from streamer.session.session import Session
@@ -21,24 +21,15 @@ LONGEST_RETRY_S = 30.0
 MAX_FAILURES = 3
 
 
+Step = Literal["listen", "decide"]
+
 LOST = "what was known of a session that failed is lost"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Failure:
-    """Something that failed in a session."""
-
-    error: Exception
-    span: Span | None = None  # the only audio that cannot be transcribed; None: the session itself has failed
-    listening: bool = False  # whether it was in speech detection; else in transcribing a window
-    head: int  # end of the audio so far
-    recorded: bool  # whether the audio is a recording, which waits
 
 
 class Recovery:
     """The failures of a session since the last success; none to begin with."""
 
-    def __init__(self, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
+    def __init__(self, logger: Logger) -> None:
         self._logger = logger
         self.begin()
 
@@ -62,8 +53,14 @@ class Recovery:
         """Try again at once: the audio is complete."""
         self._retry_at_s = -math.inf
 
-    def fail(self, session: Session, failure: Failure, now_s: float) -> tuple[list[Event], bool]:
+    def fail(
+        self, session: Session, error: Exception, where: Span | Step, now_s: float, *, head: int, recorded: bool
+    ) -> tuple[list[Event], bool]:
         """Give up audio after a failure; return what to publish, and whether the session is over.
+
+        where : the only audio that cannot be transcribed; or else the session itself has failed, in this step
+        head : end of the audio so far
+        recorded : whether the audio is a recording, which waits
 
         The failure is published, once until it is over. The audio that is lost is
 
@@ -73,26 +70,25 @@ class Recovery:
 
         A recording that fails again and again is over.
         """
-        error = failure.error
         if isinstance(error, StreamerError):
             self._logger.error("%s", error)
         else:
             self._logger.error("a session failed", exc_info=error)
             error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
-        first, again = not self.reason, failure.listening and self.listening
-        self.reason, self.listening = str(error), failure.listening
+        first, again = not self.reason, self.listening and where == "listen"
+        self.reason, self.listening = str(error), where == "listen"
         self._pause_s = min(2 * self._pause_s or FIRST_RETRY_S, LONGEST_RETRY_S)
         self._retry_at_s = now_s + self._pause_s
         self._n_failures += 1
-        fatal = failure.recorded and self.lasting
+        fatal = recorded and self.lasting
         events: list[Event] = [Error(code=error.code, message=str(error), fatal=fatal)] if first or fatal else []
         if fatal:
-            return [*events, *self.cut_short(session, failure.head, "device")], True
-        all_lost = again and not failure.recorded
-        until = failure.head if all_lost else min(session.position + CHUNK_SAMPLES, failure.head)
+            return [*events, *self.cut_short(session, head, "device")], True
+        all_lost = again and not recorded
+        until = head if all_lost else min(session.position + CHUNK_SAMPLES, head)
         known = session.state
         try:
-            events += self._given_up(session, failure.span, until)
+            events += self._given_up(session, where, until)
         except Exception:
             self._logger.exception(LOST)
             events += session.restart(until, known)
@@ -118,9 +114,9 @@ class Recovery:
             events = session.restart(end, known)
         return [*events, *session.recovered()]
 
-    def _given_up(self, session: Session, span: Span | None, until: int) -> list[Event]:
-        if span is None:
-            events = session.give_up(until)
-            session.restart(until)
-            return events
-        return session.give_up(session.position) if self.lasting else session.fail(span)
+    def _given_up(self, session: Session, where: Span | Step, until: int) -> list[Event]:
+        if isinstance(where, Span):
+            return session.give_up(session.position) if self.lasting else session.fail(where)
+        events = session.give_up(until)
+        session.restart(until)
+        return events

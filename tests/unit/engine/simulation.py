@@ -104,7 +104,7 @@ class Talker:
         self.log = EventLog(f"voice {voice}", 1000)
         self.log.subscribe(self.take)
         self.live = LiveSession(settings, Input(**fields), self.log, mel=FakeMel(voice), new_detector=new_detector)
-        self.live.followers.add(*followers)
+        self.live.followers = followers
 
     @property
     def finals(self) -> list[Final]:

@@ -4,18 +4,6 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.arrivals import STEP_S, Arrivals
 
 
-def test_audio_is_as_old_as_it_came() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    assert arrivals.position_at(5.0) == 0
-    for i in range(1, 1001):  # 20 ms at a time
-        arrivals.note(320 * i, 100.0 + 0.02 * i)
-    for time_s in (100.5, 107.3, 119.9):
-        expected = (time_s - 100.0) * SAMPLE_RATE
-        assert 0 <= arrivals.position_at(time_s) - expected + 320 <= STEP_S * SAMPLE_RATE + 320
-    assert arrivals.position_at(99.0) == 0
-    assert arrivals.position_at(1000.0) == 320_000
-
-
 def test_when_audio_came_is_known_while_it_is_kept() -> None:
     arrivals = Arrivals(keep_s=30.0)
     assert arrivals.time_at(1) is None

@@ -19,14 +19,6 @@ def ignore(event: Event) -> None:
     pass
 
 
-def test_events_are_numbered_from_1_and_carry_the_session() -> None:
-    log = EventLog("s", 10)
-    assert log.last_seq == 0
-    assert log.append(ready()).seq == 1
-    event = log.append(partial("a", segment=1))
-    assert (event.seq, event.session, log.last_seq) == (2, "s", 2)
-
-
 def test_listeners_get_every_event_in_order_until_they_cancel() -> None:
     log = EventLog("s", 10)
     first: list[Event] = []
@@ -99,18 +91,6 @@ def test_a_replay_that_reaches_too_far_back_says_so_first() -> None:
     assert "3.000 s" in lost.message
     assert brief(log.subscribe(ignore, after=0).backlog)[:2] == [("ready", 1), ("error", 4)]
     assert brief(log.subscribe(ignore, after=4).backlog) == [("final", 5), ("final", 6), ("final", 7)]
-
-
-def test_memory_is_bounded_however_much_is_said() -> None:
-    log = EventLog("s", 5)
-    log.append(ready())
-    for n in range(500):
-        log.append(partial("a", segment=n))
-        log.append(final(segment=n))
-    assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5
-    for _ in range(500):
-        log.append(partial("a", segment=501))
-    assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5 + 1
 
 
 def test_end_comes_once_and_nothing_after_it() -> None:
@@ -294,16 +274,6 @@ def test_subscribing_while_others_publish_loses_and_doubles_nothing() -> None:
         thread.join()
     for seqs in followed:
         assert seqs == list(range(1, len(seqs) + 1))
-
-
-def test_what_is_cleared_is_not_shown_to_a_newcomer() -> None:
-    log = EventLog("s", 10)
-    for event in (ready(), partial("a", segment=1), Gap(start=0.0, end=1.0, reason="paused")):
-        log.append(event)
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("partial", 2)]
-    log.append(Gap(start=1.0, end=2.0, reason="cleared"))
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
-    assert brief(log.subscribe(ignore, after=1).backlog) == [("gap", 3), ("gap", 4)]
 
 
 def test_events_that_have_their_numbers_are_taken_once_and_in_order() -> None:

@@ -83,19 +83,6 @@ def test_a_recording_does_not_keep_live_sessions_waiting_and_does_not_starve() -
     assert not any(talker.gaps for talker in machine.talkers)
 
 
-def test_overload_by_many_is_shared_by_all() -> None:
-    # Four sessions at 15 s a pass: a minute for a turn, of which a window shows half.
-    machine = Machine(encode_s=6.0, decode_s=9.0)
-    talkers = [machine.talker(600.0, pause=0.0) for _ in range(4)]
-    machine.run_until(600.0)
-    lost = [sum(gap.end - gap.start for gap in talker.gaps) for talker in talkers]
-    assert 200.0 < min(lost) <= max(lost) < 1.3 * min(lost)
-    for talker in talkers:
-        waits = [waited for _, waited in talker.passes]
-        assert max(waits) <= 30.0 + 15.0 + 1.0
-    machine.finish()
-
-
 def test_there_is_room_for_as_many_as_can_be_kept_at_the_slowest_pace() -> None:
     machine = Machine(encode_s=0.05, decode_s=0.2)
     while machine.engine.load.room:
@@ -104,20 +91,6 @@ def test_there_is_room_for_as_many_as_can_be_kept_at_the_slowest_pace() -> None:
     # 0.9 * 2 s / 0.25 s is 7.2.
     assert len(machine.talkers) == machine.engine.load.capacity == 7
     assert machine.engine.load.ratio == pytest.approx(7 * 0.25 / 2.0, abs=0.02)
-
-
-def test_of_a_crowd_those_are_let_in_that_can_be_kept() -> None:
-    """Of 32 within 22 s: with the first ones passes hear little at a time, and cost little."""
-    machine = Machine(encode_s=0.03, decode_s=0.0, call_s=0.006)
-    for i in range(32):
-        machine.run_until(i * 0.7)
-        if machine.engine.load.room:
-            machine.talker(60.0, pause=0.0).ahead_s = -machine.clock.now_s
-    assert len(machine.talkers) >= 13, "15 can have a pass every 2 s"
-    machine.run_until(45.0)
-    for talker in machine.talkers:
-        times = [time_s for time_s, _ in talker.passes if time_s > 25.0]
-        assert len(times) >= 20.0 / 3.0
 
 
 def test_silent_sessions_leave_room_and_the_machine_s_own_keeps_its_place() -> None:

@@ -92,22 +92,12 @@ def test_time_in_which_two_threads_work_counts_once() -> None:
     assert busy.take() == pytest.approx(3.0)
 
 
-def test_a_slower_pace_leaves_room_for_more() -> None:
-    assert meter(a_pass(0.1, 0.1), max_pace_s=4.0).load([]).capacity == 18
-
-
 def test_listening_counts_also_in_silence() -> None:
     measured = meter(a_pass(0.2))
     assert measured.load([0.0] * 100).room
     measured.take_listening(0.01, 1.0)
     assert measured.load([0.0] * 79).room
     assert not measured.load([0.0] * 80).room
-
-
-def test_one_slow_pass_changes_nothing() -> None:
-    measured = meter(a_pass(0.1, 0.1))
-    measured.take_pass(a_pass(30.0, 30.0))
-    assert measured.load([1.0] * 5).ratio == pytest.approx(0.5)
 
 
 def test_who_is_alone_has_the_machine_however_slow_it_is() -> None:

@@ -5,8 +5,7 @@ import pytest
 
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.inlet import AudioKind
-from tests.fakes import FakeEncoded
-from tests.unit.engine.simulation import PIECE_S, PIECE_SAMPLES, Machine, Talker
+from tests.unit.engine.simulation import PIECE_S, Machine, Talker
 
 pytestmark = pytest.mark.slow
 
@@ -98,26 +97,6 @@ def test_what_is_known_is_final_before_the_gap_and_captions_go_on_behind_it() ->
     machine.finish()
 
 
-def test_nothing_is_given_up_before_the_text_that_is_on_its_way_has_come() -> None:
-    machine = Machine(encode_s=0.0, decode_s=0.0)
-    talker = machine.talker(120.0, pause=0.0)
-    while not machine.encoder.encoded:
-        machine.pass_time(PIECE_S)
-        machine.engine.listen()
-        machine.engine.encode()
-    # The decoder is busy with something else.
-    machine.pass_time(45.0)
-    for _ in range(3):
-        machine.engine.listen()
-        machine.engine.encode()
-    assert not talker.gaps
-    assert machine.engine.decode()
-    machine.run_until(machine.clock.now_s + 1.0)
-    (gap,) = talker.gaps
-    assert talker.finals[0].end == gap.start < 1.5
-    machine.finish()
-
-
 @pytest.mark.parametrize(
     ("pass_s", "kind"), [(2.0, AudioKind.EITHER), (20.0, AudioKind.EITHER), (20.0, AudioKind.RECORDED)]
 )
@@ -147,21 +126,4 @@ def test_a_client_that_sends_what_is_being_said_is_live() -> None:
     assert not talker.live.recorded
     assert seconds_lost(talker) > 100.0
     check_delay(talker, 40.0)
-    machine.finish()
-
-
-def test_a_client_that_waited_for_room_goes_on_when_there_is_some() -> None:
-    machine = Machine(encode_s=0.1, decode_s=0.1)
-    talker = machine.talker(250.0, pause=0.0, kind=AudioKind.EITHER)
-    machine.run_until(5.0)
-    usual = machine.decoder.before
-
-    def take_long_once(encoded: FakeEncoded) -> None:
-        machine.decoder.before = usual
-        machine.pass_time(120.0)
-        assert talker.live.ring.free < PIECE_SAMPLES
-
-    machine.decoder.before = take_long_once
-    machine.run_until(250.0)
-    assert talker.live.ring.head == 250 * SAMPLE_RATE
     machine.finish()

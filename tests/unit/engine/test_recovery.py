@@ -4,19 +4,19 @@ import logging
 import math
 from typing import Any, cast
 
-from streamer.engine.recovery import Failure, Recovery
+from streamer.engine.recovery import Recovery, Step
 from streamer.errors import InferenceError
 from streamer.session.session import Session
 from tests.unit.engine.simulation import SETTINGS
 
 
-def failure(*, listening: bool) -> Failure:
-    return Failure(error=InferenceError("it is gone"), listening=listening, head=16_000, recorded=False)
+def fail(recovery: Recovery, session: Session, step: Step, now_s: float) -> None:
+    recovery.fail(session, InferenceError("it is gone"), step, now_s, head=16_000, recorded=False)
 
 
 def test_only_what_failed_ends_it_by_succeeding() -> None:
     recovery, session = Recovery(cast(Any, logging.getLogger())), Session(SETTINGS)
-    recovery.fail(session, failure(listening=True), 10.0)
+    fail(recovery, session, "listen", 10.0)
     recovery.succeed(session, listening=False)
     assert (recovery.reason, recovery.waits(10.0)) == ("it is gone", True)
     recovery.succeed(session, listening=True)
@@ -25,6 +25,6 @@ def test_only_what_failed_ends_it_by_succeeding() -> None:
 
 def test_audio_that_is_complete_is_tried_at_once() -> None:
     recovery, session = Recovery(cast(Any, logging.getLogger())), Session(SETTINGS)
-    recovery.fail(session, failure(listening=False), math.inf)
+    fail(recovery, session, "decide", math.inf)
     recovery.hurry()
     assert not recovery.waits(10.0)

@@ -43,19 +43,6 @@ def test_what_no_window_has_shown_is_a_gap_and_the_next_begins_behind_it() -> No
     assert words_of(told) == [f" w{i}" for i in (*range(6), *range(18, 40)) if 1.0 + 0.5 * i < 14.8]
 
 
-def test_speech_that_has_ended_is_given_up_with_what_lies_between() -> None:
-    told = talk(words_at(1.0, 1.5, 4.0, 4.5, 8.0, 8.5, 9.0))
-    told.speak_until(11.0)
-    assert told.session.final_awaited
-    (gap,) = shed(told, 6.0)
-    # From where the first began to where the second ended; nothing was said between that and 6 s.
-    assert isinstance(gap, Gap)
-    assert 0.6 < gap.start < 0.8
-    assert 5.2 < gap.end < 5.4
-    told.finish()
-    assert words_of(told) == [" w4", " w5", " w6"]
-
-
 def test_the_rest_of_speech_that_has_ended_is_transcribed_before_what_waits_behind_it() -> None:
     told = talk(words_at(*(1.0 + 0.5 * i for i in range(6)), 8.0, 8.5))
     told.speak_until(10.0)
@@ -65,24 +52,6 @@ def test_the_rest_of_speech_that_has_ended_is_transcribed_before_what_waits_behi
     assert window.start == 2 * SAMPLE_RATE
     told.finish()
     assert words_of(told) == [f" w{i}" for i in range(2, 8)]
-
-
-def test_where_everything_was_shown_nothing_is_lost() -> None:
-    told = talk(words_at(*(1.0 + 0.5 * i for i in range(10))))
-    told.speak_until(4.0)
-    told.transcribe()
-    (final,) = shed(told, 3.0)
-    assert isinstance(final, Final)
-    told.speak_until(7.0)
-    told.finish()
-    assert not told.promises.gaps
-
-
-def test_without_speech_there_is_nothing_to_give_up() -> None:
-    told = talk([])
-    told.speak_until(5.0)
-    assert told.session.waiting_from is None
-    assert shed(told, 4.0) == []
 
 
 def test_one_window_shows_all_the_speech_that_waits_and_has_ended() -> None:

@@ -95,15 +95,6 @@ def test_speech_goes_on_through_pauses_of_an_unfinished_turn() -> None:
     talker.finish(6.0)
 
 
-def test_an_unfinished_turn_ends_after_longer_silence() -> None:
-    talker = Judged(1.0, verdicts=(0.1,))
-    talker.say_until(1.5 + SILENCE_S - 0.2)
-    assert talker.finals == []
-    talker.say_until(1.5 + SILENCE_S + 0.2)
-    assert talker.texts == ["w0"]
-    talker.finish(5.0)
-
-
 @pytest.mark.parametrize("verdict", [None, REFUSED])
 def test_without_a_verdict_silence_decides(verdict: float | None) -> None:
     talker = Judged(1.0, 3.0, verdicts=(verdict,))
@@ -146,17 +137,3 @@ def test_recorded_audio_waits_for_the_verdict() -> None:
     assert talker.turns == [(0.9, True), (0.1, False)]
     assert talker.texts == ["w0 w1", "w2"]
     talker.check()
-
-
-def test_short_silence_that_ends_speech_waits_for_the_verdict() -> None:
-    gate = msgspec.structs.replace(TURNS.gate, min_silence_s=0.1)
-    talker = Judged(1.0, 2.0, verdicts=(0.1, 0.9), settings=settings_of(gate=gate))
-    talker.say_until(3.2)
-    assert talker.texts == ["w0 w1"]
-    talker.finish(3.0)
-
-
-def test_no_pause_is_judged_unless_the_settings_ask_for_it() -> None:
-    talker = Judged(1.0, settings=settings_of())
-    talker.finish(3.0)
-    assert (talker.asked, talker.texts) == ([], ["w0"])

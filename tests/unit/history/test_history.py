@@ -480,7 +480,7 @@ from streamer.history import file
 from streamer.history import history as module
 from streamer.history.history import History
 module.PUBLISH_TIMEOUT_S = 60.0
-from streamer.engine.eventlog import EventLog
+from streamer.engine.journal import Journal
 from tests.wire.support import final, ready
 history = History(Path(sys.argv[1])).start()
 log = Journal(sys.argv[2], 1000, keep=history.keeper(source="mic"))
