@@ -173,5 +173,5 @@ def as_frames(audio: NDArray[Any]) -> Float32Array:
             f"samples are {audio.dtype} of shape {audio.shape}: expected int16, or floats from -1 to 1, of shape (n,)"
             " or (n, channels)"
         )
-    frames: Float32Array = audio.astype("<f4").reshape(len(audio), -1 if audio.size else 1)
+    frames: Float32Array = (audio[:, np.newaxis] if audio.ndim == 1 else audio).astype("<f4", copy=False)
     return frames / np.float32(32768) if is_int else frames

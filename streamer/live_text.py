@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from streamer.audio.pcm import PcmDecoder
+from streamer.audio.pcm import BLOCK_FRAMES, PcmDecoder
 from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.audio.sources.microphone import Microphone
 from streamer.check import check_options
@@ -164,16 +164,16 @@ class LiveText:
 
         Raises what `load_model` raises, and ConfigError if the model cannot do what the options ask for.
         """
-        if self._runner is not None:
+        if self._runner is not None or self._ended:
             raise UsageError("a LiveText was entered a second time: make another for other audio")
         with contextlib.ExitStack() as stack:
             settings, model = self._settings, self._model
             if isinstance(model, str):
                 settings, model = load_chosen(settings, at_once=True)
-                stack.callback(model.unload)
             else:
                 model = model.fork(model.runtime.windows_s, n_buffers=N_BUFFERS)
                 model.n_beams = settings.decoding.beam_size or min(model.n_beams, model.generation.stream_beams)
+            stack.callback(model.unload)
             engine = make_engine(model, settings.decoding)
             stack.callback(engine.stop)
             engine.start()
@@ -186,9 +186,9 @@ class LiveText:
 
     def __exit__(self, *_: object) -> None:
         """End at once. What is not final is dropped."""
-        self._ended = True
-        assert self._runner is not None, "it was entered"
-        self._runner.close()  # first: it lets go of whoever waits for room
+        runner, self._runner, self._ended = self._runner, None, True
+        assert runner is not None, "it was entered"
+        runner.close()  # first: whoever waits for room goes on
         self._log.close()
         self._stack.close()
 
@@ -241,7 +241,8 @@ class LiveText:
                         f"samples have {channels} channels and had {self._pcm.channels} before: expected as many"
                     )
                 self._pcm = PcmDecoder("f32le", self._pcm.sample_rate, channels)
-            write_all(runner, self._pcm.decode(frames.tobytes()))
+            for first in range(0, len(frames), BLOCK_FRAMES):
+                write_all(runner, self._pcm.decode(frames[first : first + BLOCK_FRAMES].tobytes()))
             for code, message in self._pcm.take_problems():
                 self._log.append(Error(code=code, message=message, fatal=False))
 
@@ -262,7 +263,7 @@ class LiveText:
                     on_audio=keep_up,
                     on_gap=runner.write_gap,
                     on_error=partial(tell_error, self._log),
-                    on_end=self._source_ended,
+                    on_end=partial(self._source_ended, runner),
                 )
             )
             self._source = source
@@ -291,18 +292,17 @@ class LiveText:
 
     def _open(self) -> SessionRunner:
         """Return the session, if it takes audio by `write` or `listen`. Raises UsageError if not."""
-        runner = self._entered()
-        if self._ended or runner.over:
+        if self._ended or (runner := self._entered()).over:
             raise UsageError("this LiveText has ended: expected no more audio; make another one")
         if self._source is not None:
             raise UsageError(f"this LiveText listens to {self._source.name}: expected no other audio; make another one")
         return runner
 
-    def _source_ended(self, error: StreamerError | None) -> None:
+    def _source_ended(self, runner: SessionRunner, error: StreamerError | None) -> None:
         if error is not None:
             self._log.append(Error(code=error.code, message=str(error), fatal=True))
         self._ended = True
-        self._entered().end()
+        runner.end()
 
     def _see(self, event: Event) -> None:
         match event:

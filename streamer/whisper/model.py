@@ -349,11 +349,16 @@ class _Fork(WhisperModel):
     def wake(self) -> Runtime:
         """Return a runtime of the parent's present graphs (see `WhisperModel.wake`)."""
         runtime = self.runtime
-        if self._parent.wake() is self._runs_beside():
+        if self._parent.wake() is self._runs_beside() and runtime.stages:
             return runtime
         with self._lock:
             self._follow()
             return self.runtime
+
+    def unload(self) -> bool:
+        """Free its caches and buffers, and no graphs (see `WhisperModel.unload`)."""
+        self.runtime = self.runtime.without_graphs()
+        return True
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
         """Have the parent start anew (see `WhisperModel.recover`)."""
