@@ -242,6 +242,8 @@ class LiveText:
                     )
                 self._pcm = PcmDecoder("f32le", self._pcm.sample_rate, channels)
             for first in range(0, len(frames), BLOCK_FRAMES):
+                if runner.over:
+                    break
                 write_all(runner, self._pcm.decode(frames[first : first + BLOCK_FRAMES].tobytes()))
             for code, message in self._pcm.take_problems():
                 self._log.append(Error(code=code, message=message, fatal=False))
