@@ -5,7 +5,7 @@ import contextlib
 import secrets
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from typing import Any, Self
 
@@ -45,13 +45,12 @@ class LiveEvents:
 
     def __iter__(self) -> Generator[Event, None, None]:
         arrived = threading.Event()
-        with _following(self._log, arrived.set) as take:
-            event: Event | None = None
-            while not isinstance(event, End):
-                arrived.clear()
-                while (event := take()) is None:
-                    arrived.wait(WAKE_S)
+        for event in _follow(self._log, arrived.set):
+            if event is not None:
                 yield event
+            else:
+                arrived.wait(WAKE_S)
+                arrived.clear()
 
     async def __aiter__(self) -> AsyncGenerator[Event, None]:
         arrived, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -60,22 +59,16 @@ class LiveEvents:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(arrived.set)
 
-        with _following(self._log, wake) as take:
-            event: Event | None = None
-            while not isinstance(event, End):
-                arrived.clear()
-                while (event := take()) is None:
-                    await arrived.wait()
-                    arrived.clear()
+        for event in _follow(self._log, wake):
+            if event is not None:
                 yield event
+            else:
+                await arrived.wait()
+                arrived.clear()
 
 
-@contextlib.contextmanager
-def _following(log: EventLog, wake: Callable[[], object]) -> Iterator[Callable[[], Event | None]]:
-    """Follow a log from its start; yield what returns the next event, None if there is none yet.
-
-    wake : called by any thread when there is one
-    """
+def _follow(log: EventLog, wake: Callable[[], object]) -> Generator[Event | None, None, None]:
+    """Yield the events of a log, and None if there is none until `wake` is called, by any thread."""
     waiting: deque[Event] = deque()
     lock = threading.Lock()
 
@@ -86,16 +79,15 @@ def _following(log: EventLog, wake: Callable[[], object]) -> Iterator[Callable[[
             waiting.append(event)
         wake()
 
-    def take() -> Event | None:
-        if (event := next(backlog, None)) is not None:
-            return event
-        with lock:
-            return waiting.popleft() if waiting else None
-
     subscription = log.subscribe(put, after=0)
-    backlog = iter(subscription.backlog)
+    event: Event | None = None
     try:
-        yield take
+        for event in subscription.backlog:
+            yield event
+        while not isinstance(event, End):
+            with lock:
+                event = waiting.popleft() if waiting else None
+            yield event
     finally:
         subscription.cancel()
 
@@ -277,25 +269,24 @@ class LiveText:
         Raises UsageError before the block was entered.
         """
         with self._writing:
+            source, self._source = self._source, None
             if not self._ended:
-                runner = self._entered()
+                runner = self._open()
                 self._ended = True
-                if self._source is not None:
-                    self._source.stop()
+                if source is not None:
+                    source.stop()
                 write_all(runner, self._pcm.finish())
                 runner.end()
         while not self._over.wait(WAKE_S):
             pass
 
-    def _entered(self) -> SessionRunner:
-        if self._runner is None:
-            raise UsageError("a LiveText takes audio within its block only: expected `with LiveText(...) as live:`")
-        return self._runner
-
     def _open(self) -> SessionRunner:
         """Return the session, if it takes audio by `write` or `listen`. Raises UsageError if not."""
-        if self._ended or (runner := self._entered()).over:
+        runner = self._runner
+        if self._ended or (runner is not None and runner.over):
             raise UsageError("this LiveText has ended: expected no more audio; make another one")
+        if runner is None:
+            raise UsageError("a LiveText takes audio within its block only: expected `with LiveText(...) as live:`")
         if self._source is not None:
             raise UsageError(f"this LiveText listens to {self._source.name}: expected no other audio; make another one")
         return runner
