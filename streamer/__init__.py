@@ -6,6 +6,7 @@ As a library, read with `for` or `async for`, or called:
     stream(audio, address)      a daemon's captions of one's own audio
     load_model(name)            a model in this process
     transcribe(audio, model)    the text of a recording, without a daemon
+    LiveText(model)             the text of live audio, without a daemon
 """
 
 import importlib
@@ -17,11 +18,13 @@ if TYPE_CHECKING:
     from streamer.client.captions import listen
     from streamer.client.stream import stream
     from streamer.library import load_model, transcribe
+    from streamer.live_text import LiveText
 
-__all__ = ["__version__", "listen", "load_model", "stream", "transcribe"]
+__all__ = ["LiveText", "__version__", "listen", "load_model", "stream", "transcribe"]
 
-# Where each function is; imported when it is asked for, as what transcribes takes a second to import.
+# Where each is; imported when it is asked for, as what transcribes takes a second to import.
 _HOMES = {
+    "LiveText": "streamer.live_text",
     "listen": "streamer.client.captions",
     "stream": "streamer.client.stream",
     "load_model": "streamer.library",
@@ -29,7 +32,7 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - one of the functions
+def __getattr__(name: str) -> Any:  # noqa: ANN401 - a function or a class
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

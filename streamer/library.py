@@ -18,9 +18,11 @@ from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
 from streamer.offline import transcribe as transcribe_recording
 from streamer.settings.registry import SETTINGS
+from streamer.settings.setting import Setting
 from streamer.settings.table import AUTO, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.setup.auto import choose_model
+from streamer.setup.loading import load
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper
@@ -53,16 +55,26 @@ class Transcript:
 
 
 def load_model(
-    name: str = AUTO, *, lora: str = "", device: str = "AUTO", beam_size: int | None = None, cache_dir: str = ""
+    name: str = AUTO,
+    *,
+    lora: str = "",
+    device: str = "AUTO",
+    beam_size: int | None = None,
+    cache_dir: str = "",
+    live: bool = False,
 ) -> WhisperModel:
-    """Load a model, to transcribe with it more than once. One thread at a time may use it.
+    """Load a model, to transcribe with it more than once.
+
+    One thread at a time may use it; any number of `LiveText` may, too.
 
     name : of a model that is here or on the Hugging Face Hub, which is fetched then; the path of one; or auto: the
-        largest that is here, else base
+        largest that is here, else base; for live text the largest that keeps pace with speech
     lora : a LoRA adapter of it, a directory or a name on the Hub; empty: none
     device : AUTO, NPU, GPU, CPU or a device's full name
-    beam_size : as many beams as `transcribe` may be asked for; None: five
+    beam_size : as many beams as `transcribe` may be asked for; None: five; live as many as the model names
     cache_dir : directory of compiled models; empty: the program's own
+    live : whether it is for `LiveText`, as the daemon loads it: tiny and base with weights in 8 bits, and graphs for
+        less than 30 s
 
     Raises ModelError if there is no such model or it is broken; PeerError if it cannot be fetched; ConfigError if the
     device is not there; InferenceError if it cannot run the model.
@@ -71,8 +83,11 @@ def load_model(
         for path in Path("talks").glob("*.flac"):
             print(transcribe(path, model).text)
     """
-    name = choose_model(Settings(model=ModelSettings(name=name, cache_dir=cache_dir)), live=False).model.name
-    devices = DeviceSettings(device=device)
+    settings = Settings(model=ModelSettings(name=name, lora=lora, device=device, cache_dir=cache_dir))
+    settings = choose_model(settings, live=live)
+    if live:
+        return load(settings.model, n_beams=beam_size, at_once=True)
+    devices, name = DeviceSettings(device=device), settings.model.name
     return load_whisper(name, LoadOptions(devices, lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False))
 
 
@@ -100,7 +115,8 @@ def transcribe(
         for segment in transcript.segments:
             print(segment.start, segment.text)
     """
-    options = DecodingSettings(**{name: _option(name, value) for name, value in decoding.items()})  # type: ignore[arg-type]
+    chosen = {name: option(SETTINGS.get(f"decoding.{name}"), name, value) for name, value in decoding.items()}
+    options = DecodingSettings(**chosen)  # type: ignore[arg-type]
     name = model if isinstance(model, str) else model.name
     settings = Settings(decoding=options, model=ModelSettings(name=name))
     check_options(settings, streaming=False)
@@ -126,9 +142,8 @@ def transcribe(
     return Transcript(segments, n_samples / SAMPLE_RATE)
 
 
-def _option(name: str, value: object) -> object:
-    """Return a decoding option as its setting's type. Raises ConfigError if it is unknown or out of range."""
-    setting = SETTINGS.get(f"decoding.{name}")
+def option(setting: Setting | None, name: str, value: object) -> object:
+    """Return an option as its setting's type. Raises ConfigError if there is no setting, or the value is invalid."""
     if setting is None:
         raise ConfigError(f"there is no option {name!r:.60}: `streamer docs options` lists those that there are")
     return None if value is None and setting.may_be_none else checked(setting, value, name)
@@ -136,14 +151,27 @@ def _option(name: str, value: object) -> object:
 
 def _samples(audio: NDArray[Any], sample_rate: int) -> Float32Array:
     """Return audio as it is transcribed: 16 kHz mono, shape (n,)."""
-    if audio.ndim not in (1, 2) or not (audio.dtype == np.int16 or np.issubdtype(audio.dtype, np.floating)):
+    frames = as_frames(audio)
+    pcm = PcmDecoder("f32le", sample_rate, frames.shape[1])
+    samples = np.concatenate([pcm.decode(frames.tobytes()), pcm.finish()])
+    for _, message in pcm.take_problems():
+        logger.warning("%s", message)
+    return samples
+
+
+def as_frames(audio: NDArray[Any]) -> Float32Array:
+    """Return samples as little-endian floats from -1 to 1, shape (n, channels).
+
+    audio : shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
+
+    Raises AudioFileError if they are something else.
+    """
+    audio = np.asarray(audio)
+    is_int = audio.dtype == np.int16
+    if audio.ndim not in (1, 2) or not (is_int or np.issubdtype(audio.dtype, np.floating)):
         raise AudioFileError(
             f"samples are {audio.dtype} of shape {audio.shape}: expected int16, or floats from -1 to 1, of shape (n,)"
             " or (n, channels)"
         )
-    is_int = audio.dtype == np.int16
-    pcm = PcmDecoder("s16le" if is_int else "f32le", sample_rate, audio.shape[1] if audio.ndim == 2 else 1)
-    samples = np.concatenate([pcm.decode(audio.astype("<i2" if is_int else "<f4").tobytes()), pcm.finish()])
-    for _, message in pcm.take_problems():
-        logger.warning("%s", message)
-    return samples
+    frames: Float32Array = (audio[:, np.newaxis] if audio.ndim == 1 else audio).astype("<f4", copy=False)
+    return frames / np.float32(32768) if is_int else frames

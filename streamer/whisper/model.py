@@ -233,12 +233,13 @@ class WhisperModel:
             self._before = before
             self.runtime.call_before(before)
 
-    def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1) -> "WhisperModel":
+    def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1, n_buffers: int = 1) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
 
         n_beams : that it may follow, if the graphs can
+        n_buffers : windows that it has room for; an engine needs `N_BUFFERS`
         """
-        return _Fork(self, windows_s, n_beams)
+        return _Fork(self, windows_s, n_beams, n_buffers)
 
     @contextlib.contextmanager
     def _loading(self) -> Iterator[None]:
@@ -332,13 +333,13 @@ def _watch(watched: ReferenceType[WhisperModel]) -> None:
 class _Fork(WhisperModel):
     """A model that computes with the graphs of another."""
 
-    def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
+    def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int, n_buffers: int) -> None:
         with parent._lock:
             parent.wake()
             assert parent._parts is not None, "it is loaded"
             super().__init__(parent._parts)
             self._parent = parent
-            self._windows_s = windows_s
+            self._windows_s, self._n_buffers = windows_s, n_buffers
             self._follow()
             compilation = self.runtime.compilation
             most = compilation.n_beams if compilation.others_may_come else self.runtime.decoder.max_beams
@@ -348,11 +349,16 @@ class _Fork(WhisperModel):
     def wake(self) -> Runtime:
         """Return a runtime of the parent's present graphs (see `WhisperModel.wake`)."""
         runtime = self.runtime
-        if self._parent.wake() is self._runs_beside():
+        if self._parent.wake() is self._runs_beside() and runtime.stages:
             return runtime
         with self._lock:
             self._follow()
             return self.runtime
+
+    def unload(self) -> bool:
+        """Free its caches and buffers, and no graphs (see `WhisperModel.unload`)."""
+        self.runtime = self.runtime.without_graphs()
+        return True
 
     def recover(self, failed: Runtime, error: InferenceError) -> None:
         """Have the parent start anew (see `WhisperModel.recover`)."""
@@ -367,7 +373,7 @@ class _Fork(WhisperModel):
         with self._parent._lock:
             beside = self._parent.wake()
             self._runs_beside = ref(beside)
-            self.runtime = beside.another(self._windows_s)
+            self.runtime = beside.another(self._windows_s, self._n_buffers)
             self.runtime.call_before(self._before)
 
 

@@ -1,8 +1,9 @@
-"""`from streamer import listen, stream, transcribe, load_model`."""
+"""`from streamer import listen, stream, transcribe, load_model, LiveText`."""
 
 import asyncio
 import importlib
 import logging
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +17,9 @@ import streamer
 from streamer import load_model, transcribe
 from streamer.errors import AudioFileError, ConfigError, ModelError, ProtocolError
 from streamer.whisper.model import WhisperModel
-from tests.daemon import SAMPLE, recording
+from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, environment, recording
 from tests.unit.test_imports import loaded_by, within
+from tests.virtual_mic import VirtualMicrophone
 
 # As the command transcribes the first five seconds.
 FIRST = "The Commission regards such imprompt two stops as presenting an"
@@ -46,7 +48,9 @@ def test_a_client_imports_no_model_and_no_server(name: str) -> None:
 def test_the_functions_are_functions_whatever_was_imported() -> None:
     importlib.import_module("streamer.session.session")
     importlib.import_module("streamer.offline.recording")
-    assert all(callable(getattr(streamer, name)) for name in ("listen", "stream", "transcribe", "load_model"))
+    assert all(
+        callable(getattr(streamer, name)) for name in ("listen", "stream", "transcribe", "load_model", "LiveText")
+    )
     with pytest.raises(AttributeError, match="whistle"):
         _ = streamer.whistle
 
@@ -101,3 +105,20 @@ def test_what_cannot_be_done_is_said(model: WhisperModel, tmp_path: Path) -> Non
         transcribe(np.zeros(3, dtype=np.int16), model, sample_rate=1)
     with pytest.raises(ModelError):
         transcribe(SAMPLE, "./no such model")
+
+
+def test_the_example_captions_the_microphone_until_ctrl_c(virtual_microphone: VirtualMicrophone) -> None:
+    command = [sys.executable, "examples/live_text.py", "nano.en"]
+    environ = environment(virtual_microphone.env)
+    with subprocess.Popen(command, cwd=REPOSITORY, env=environ, stdout=subprocess.PIPE) as example:
+        assert example.stdout is not None
+        try:
+            assert example.stdout.readline().startswith(b"Speak")
+            with virtual_microphone.play(SAMPLE) as player:
+                assert b"regards" in example.stdout.readline()
+                player.terminate()
+            example.send_signal(signal.SIGINT)
+            example.stdout.read()
+            assert example.wait(WAIT_S) == 0
+        finally:
+            example.kill()

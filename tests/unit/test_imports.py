@@ -14,10 +14,11 @@ PACKAGE = Path(__file__).parent.parent.parent / "streamer"
 # Rooms and modules from the top of the house down: each imports only what stands below it, and nothing a plug-in.
 # fmt: off
 HOUSE = [
-    "plugins", "__main__", "cli", "commands", "app", "library", "server", "daemon", "check", "after", "setup",
-    "offline", "history", "protocols", "client", "outputs", "engine", "session", "whisper", "audio", "log",
+    "plugins", "__main__", "cli", "commands", "app", "live_text", "library", "server", "daemon", "check", "after",
+    "setup", "offline", "history", "protocols", "client", "outputs", "engine", "session", "whisper", "audio", "log",
     "settings", "findings", "packed_models", "wheels", "languages", "health", "worker", "systemd", "signals",
-    "descriptors", "lock", "extras", "entry_points", "events", "outside", "errors", "arrays", "constants", "version",
+    "descriptors", "lock", "extras", "entry_points", "events", "outside", "errors", "arrays", "constants",
+    "version",
 ]
 # fmt: on
 

@@ -79,9 +79,9 @@ class Runtime:
         del bare.decoder, bare.compilation, bare._encoder, bare._buffers
         return bare
 
-    def another(self, windows_s: Sequence[int] | None = None) -> "Runtime":
-        """Return a runtime of the same graphs, with room for one window, for windows of these lengths; None: of all."""
-        return Runtime(self.compilation, self.decoder.mask, n_buffers=1, windows_s=windows_s)
+    def another(self, windows_s: Sequence[int] | None = None, n_buffers: int = 1) -> "Runtime":
+        """Return a runtime of the same graphs, with room for that many windows, of these lengths; None: of all."""
+        return Runtime(self.compilation, self.decoder.mask, n_buffers=n_buffers, windows_s=windows_s)
 
     @property
     def last_hidden_state(self) -> FloatArray:

@@ -131,6 +131,9 @@ def test_another_model_in_its_place_is_refused(model: WhisperModel) -> None:
     assert model.state == "unloaded"
 
 
-def test_a_fork_leaves_with_its_parent_only(model: WhisperModel) -> None:
-    assert not model.fork().unload()
-    assert model.loaded
+def test_a_fork_frees_what_is_its_own_and_makes_it_again(model: WhisperModel) -> None:
+    fork = model.fork()
+    expected, runtime = text(fork), weakref.ref(fork.runtime)
+    assert fork.unload()
+    assert (model.loaded, fork.loaded, runtime()) == (True, False, None)
+    assert text(fork) == expected
