@@ -19,7 +19,8 @@ from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import SessionSource, open_session, tell_error, write_all
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
-from streamer.engine.runner import AudioKind, SessionRunner
+from streamer.engine.inlet import AudioKind
+from streamer.engine.live_session import LiveSession
 from streamer.errors import AudioFileError, ConfigError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Partial
 from streamer.library import as_frames, option
@@ -148,7 +149,7 @@ class LiveText:
         self._ended = False
         self._source: Source | None = None
         # None before the block is entered; what is to be done when it is left.
-        self._runner: SessionRunner | None = None
+        self._session: LiveSession | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -156,7 +157,7 @@ class LiveText:
 
         Raises what `load_model` raises, and ConfigError if the model cannot do what the options ask for.
         """
-        if self._runner is not None or self._ended:
+        if self._session is not None or self._ended:
             raise UsageError("a LiveText was entered a second time: make another for other audio")
         with contextlib.ExitStack() as stack:
             settings, model = self._settings, self._model
@@ -170,17 +171,17 @@ class LiveText:
             stack.callback(engine.stop)
             engine.start()
             source = SessionSource(kind=AudioKind.EITHER, options=self._options)
-            self._runner = open_session(settings, model, self._log, source)
+            self._session = open_session(settings, model, self._log, source)
             self._log.subscribe(self._see)
-            engine.add(self._runner)
+            engine.add(self._session)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End at once. What is not final is dropped."""
-        runner, self._runner, self._ended = self._runner, None, True
-        assert runner is not None, "it was entered"
-        runner.close()  # first: whoever waits for room goes on
+        session, self._session, self._ended = self._session, None, True
+        assert session is not None, "it was entered"
+        session.close()  # first: whoever waits for room goes on
         self._log.close()
         self._stack.close()
 
@@ -225,7 +226,7 @@ class LiveText:
         """
         frames = as_frames(samples)
         with self._writing:
-            runner = self._open()
+            session = self._open()
             channels = frames.shape[1]
             if channels != self._pcm.channels:
                 if self._pcm.frames_decoded:
@@ -234,9 +235,9 @@ class LiveText:
                     )
                 self._pcm = PcmDecoder("f32le", self._pcm.sample_rate, channels)
             for first in range(0, len(frames), BLOCK_FRAMES):
-                if runner.over:
+                if session.over:
                     break
-                write_all(runner, self._pcm.decode(frames[first : first + BLOCK_FRAMES].tobytes()))
+                write_all(session, self._pcm.decode(frames[first : first + BLOCK_FRAMES].tobytes()))
             for code, message in self._pcm.take_problems():
                 self._log.append(Error(code=code, message=message, fatal=False))
 
@@ -250,14 +251,14 @@ class LiveText:
         """
         source = Microphone(source) if isinstance(source, str) else source
         with self._writing:
-            runner = self._open()
-            keep_up = runner.write if source.realtime else partial(write_all, runner, cancelled=lambda: self._ended)
+            session = self._open()
+            keep_up = session.write if source.realtime else partial(write_all, session, cancelled=lambda: self._ended)
             source.start(
                 SourceCallbacks(
                     on_audio=keep_up,
-                    on_gap=runner.write_gap,
+                    on_gap=session.write_gap,
                     on_error=partial(tell_error, self._log),
-                    on_end=partial(self._source_ended, runner),
+                    on_end=partial(self._source_ended, session),
                 )
             )
             self._source = source
@@ -271,31 +272,31 @@ class LiveText:
         with self._writing:
             source, self._source = self._source, None
             if not self._ended:
-                runner = self._open()
+                session = self._open()
                 self._ended = True
                 if source is not None:
                     source.stop()
-                write_all(runner, self._pcm.finish())
-                runner.end()
+                write_all(session, self._pcm.finish())
+                session.end()
         while not self._over.wait(WAKE_S):
             pass
 
-    def _open(self) -> SessionRunner:
+    def _open(self) -> LiveSession:
         """Return the session, if it takes audio by `write` or `listen`. Raises UsageError if not."""
-        runner = self._runner
-        if self._ended or (runner is not None and runner.over):
+        session = self._session
+        if self._ended or (session is not None and session.over):
             raise UsageError("this LiveText has ended: expected no more audio; make another one")
-        if runner is None:
+        if session is None:
             raise UsageError("a LiveText takes audio within its block only: expected `with LiveText(...) as live:`")
         if self._source is not None:
             raise UsageError(f"this LiveText listens to {self._source.name}: expected no other audio; make another one")
-        return runner
+        return session
 
-    def _source_ended(self, runner: SessionRunner, error: StreamerError | None) -> None:
+    def _source_ended(self, session: LiveSession, error: StreamerError | None) -> None:
         if error is not None:
             self._log.append(Error(code=error.code, message=str(error), fatal=True))
         self._ended = True
-        runner.end()
+        session.end()
 
     def _see(self, event: Event) -> None:
         match event:

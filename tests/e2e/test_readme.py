@@ -41,6 +41,7 @@ NOT_RUN = {
     "streamer run --to obs": "needs OBS and a microphone; tests/plugins/obs/test_sink.py speaks with a stand-in",
     "streamer transcribe talk.mp4": "needs a video; tests/e2e/test_app.py has such files",
     "streamer models pull speakers": "needs the network for a model; the rest: tests/unit/after",
+    "from streamer import LiveText": "needs a microphone; tests/e2e/test_library.py speaks into one",
     "arecord": "needs a microphone; tests/e2e/test_end_to_end.py captions standard input",
 }
 

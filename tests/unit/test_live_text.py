@@ -112,8 +112,8 @@ def test_leaving_the_block_early_ends_everything_at_once(model: WhisperModel, sp
             writer = pool.submit(live.write, np.tile(speech, 30))
             wait_until(lambda: bool(live.draft or live.text))
             ender = pool.submit(live.end)  # it waits for the writer
-            assert live._runner is not None
-            left = weakref.ref(live._runner)
+            assert live._session is not None
+            left = weakref.ref(live._session)
             raise ZeroDivisionError
         assert isinstance(reader.result(WAIT_S)[-1], End)
         assert (writer.result(WAIT_S), ender.result(WAIT_S)) == (None, None)
