@@ -1,6 +1,6 @@
 """Which words become stable, from a hypothesis and its predecessors: one small class a policy. No I/O, no clock.
 
-Another policy is a class with `count`, a line in `policy_of`, and its name in `stream.policy`.
+Another policy is a class with `count`, a case in `policy_of`, and its name in the setting `stream.policy`.
 """
 
 import itertools
@@ -92,9 +92,11 @@ class AlignAtt:
 def policy_of(settings: SessionSettings) -> Policy:
     """Return the policy that a session's settings name."""
     agreement = Agreement(settings.agreement)
-    if settings.policy == "agreement":
-        return agreement
-    return AlignAtt(round(settings.attention_margin_s * SAMPLE_RATE), settings.commit_probability, agreement)
+    match settings.policy:
+        case "alignatt":
+            return AlignAtt(round(settings.attention_margin_s * SAMPLE_RATE), settings.commit_probability, agreement)
+        case _:
+            return agreement
 
 
 def count_while(words: Sequence[TimedWord], condition: Callable[[TimedWord], bool]) -> int:

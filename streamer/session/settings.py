@@ -1,7 +1,5 @@
 """Settings of a session."""
 
-from typing import Literal
-
 from streamer.settings.table import DecodingSettings, SpeechSettings, StreamSettings
 
 
@@ -10,9 +8,7 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
 
     gate: SpeechSettings
 
-    # A word becomes stable if `agreement` hypotheses in a row agree; with `alignatt` also at once, if the decoder did
-    # not attend to the last `attention_margin_s` of the audio for it and finds it at least this probable.
-    policy: Literal["agreement", "alignatt"]
+    # What `captions` and the model make of the settings; see `session.policy`. `policy` is never `auto`.
     attention_margin_s: float
     commit_probability: float
     window_s: float = 28.0
