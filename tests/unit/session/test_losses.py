@@ -41,6 +41,10 @@ A flush and the end make all final, and are answered behind that.
   read = / we 3 3.5 -> 3.01-4.3 we
   is finished True ; is until_due None
 
+A flush is answered although what comes behind it is lost, and more may be.
+  talk 2 ; flush ; miss 5 overrun -> ; read so .5 .8 -> 0-2.02 so + flushed 2.02
+  rest 5.1 -> gap 2.02-5 overrun
+
 A pause is a gap, and the end ends it.
   talk 2 ; read so .5 .8 ; pause -> end 2.02 + 0-2.02 so
   is paused True ; skip 7 ; pause -> ; resume -> gap 2.02-7 paused

@@ -112,6 +112,10 @@ A hypothesis without its prefix takes nothing back.
 A last text that fails its thresholds is decoded once more where there is time.
   talk 2 ; rest 2.3 ; ask {retry=1 retry_s=0} ; rest 4 ; read mumble .5 1 {avg_logprob=-2} ->
   ask {retry=1 retry_s=1} ; read hello .5 1 -> 0-2.32 hello
+
+So is that of a pause when speech has ended.
+  talk 2 ; rest 2.3 ; ask {retry=1} ; read mumble .5 1 {avg_logprob=-2} -> |mumble
+  rest 4 -> end 2.32 ; ask {retry=1 retry_s=1} ; read hello .5 1 -> 0-2.32 hello
 """
 
 
