@@ -79,7 +79,7 @@ class Command:
                 events: Sequence[Event] = getattr(session, self.what)()
                 return events
             case "end":
-                return () if session.ended else session.finish(session.position)
+                return () if session.now.ended else session.finish(session.now.received)
             case "miss":
                 return session.miss(self.until, self.reason)
             case "change" if self.settings is not None:

@@ -143,21 +143,21 @@ class LiveSession(Inlet):
             busy = self._n_in_flight > 0 or session.due or session.judged_until is not None
             if self.over or (self.recorded and busy and not self._recovery.lasting):
                 return False
-            begin, command = session.position, self.commands.next
+            begin, command = session.now.received, self.commands.next
             if command is not None and command.position <= begin:
                 self.commands.take()
                 if command.what == "end":
                     self._recovery.hurry()
                 self._publish(command.apply(session))
-                self.position = session.position
+                self.position = session.now.received
                 return True
             full = self.ring.head - begin >= CHUNK_SAMPLES
             end = command.position if command is not None else self.ring.head if full else begin
             if end <= begin or (self._recovery.listening and self._recovery.waits(now_s)):
                 return False
-            if session.paused:
+            if session.now.paused:
                 session.skip(end)
-                self.position = session.position
+                self.position = session.now.received
                 return True
         end = min(end, begin + CHUNK_SAMPLES)
         probability: float | None = None
@@ -166,7 +166,7 @@ class LiveSession(Inlet):
         except Overrun as overrun:
             end = min(max(overrun.oldest, begin), self.ring.head)
         with self._lock:
-            if self.over or session.position != begin:  # it has failed meanwhile
+            if self.over or session.now.received != begin:  # it has failed meanwhile
                 return True
             if probability is None:
                 self._publish(session.lose(end, "overrun"))
@@ -176,8 +176,8 @@ class LiveSession(Inlet):
                 turn = session.turn_to_judge()
                 if turn is not None and not judge(self.followers, *turn, self.logger):
                     self._publish(session.judge(end, None))
-                self._ear.activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=session.waiting_from is not None)
-            self.position = session.position
+                self._ear.activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=session.now.waiting_from is not None)
+            self.position = session.now.received
         return True
 
     def next_span(self, now_s: float) -> Span | None:
@@ -235,7 +235,7 @@ class LiveSession(Inlet):
             if self.over:
                 return
             if isinstance(error, Overrun):
-                self._publish(self._session.lose(self._session.position, "overrun"))
+                self._publish(self._session.lose(self._session.now.received, "overrun"))
                 self._note_change(self.host.clock())
             else:
                 self._fail(error, span)
@@ -280,10 +280,10 @@ class LiveSession(Inlet):
     def _note_change(self, now_s: float) -> None:
         """Note after a decision what others may know, and leave if everything is final."""
         session, waits = self._session, self._recovery.waits(now_s)
-        self.settings, self.position, self.failing = session.settings, session.position, self._recovery.reason
-        self.ring.release(min(session.position, session.needed_from))
+        self.settings, self.position, self.failing = session.settings, session.now.received, self._recovery.reason
+        self.ring.release(min(session.now.received, session.needed_from))
         self.due = next_due(session, self.due.since_s, now_s, waits=waits, recorded=self.recorded)
-        if session.finished:
+        if session.now.finished:
             self._leave(finished=True)
 
     def _leave(self, *, finished: bool = False) -> None:

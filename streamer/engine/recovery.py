@@ -85,14 +85,14 @@ class Recovery:
         if fatal:
             return [*events, *self.cut_short(session, head, "device")], True
         all_lost = again and not recorded
-        until = head if all_lost else min(session.position + CHUNK_SAMPLES, head)
+        until = head if all_lost else min(session.now.received + CHUNK_SAMPLES, head)
         known = session.state
         try:
             events += self._given_up(session, where, until)
         except Exception:
             self._logger.exception(LOST)
             events += session.restart(until, known)
-        if session.finished:
+        if session.now.finished:
             events += session.recovered()
         return events, False
 
@@ -116,7 +116,7 @@ class Recovery:
 
     def _given_up(self, session: Session, where: Span | Step, until: int) -> list[Event]:
         if isinstance(where, Span):
-            return session.give_up(session.position) if self.lasting else session.fail(where)
+            return session.give_up(session.now.received) if self.lasting else session.fail(where)
         events = session.give_up(until)
         session.restart(until)
         return events

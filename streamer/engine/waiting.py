@@ -35,24 +35,24 @@ def next_due(session: Session, since_s: float, now_s: float, *, waits: bool, rec
     """
     since_s = min(since_s, now_s) if not waits and session.due else math.inf
     # At once for a final, else within the pace.
-    patience_s = 0.0 if session.final_awaited else session.settings.pace_s
+    patience_s = 0.0 if session.now.final_awaited else session.settings.pace_s
     return Due(
         since_s=since_s,
         deadline_s=since_s + (RECORDED_PATIENCE_S if recorded else patience_s),
         quiet_s=math.inf if session.until_due is None else session.until_due / SAMPLE_RATE,
-        retrying=waits or session.waiting_from is not None,
+        retrying=waits or session.now.waiting_from is not None,
     )
 
 
 def too_late(session: Session, inlet: Inlet, now_s: float) -> tuple[int, GapReason] | None:
     """Return the position before which speech has to be given up, and why; None if it need not be."""
-    waiting, oldest = session.waiting_from, inlet.ring.oldest
+    waiting, oldest = session.now.waiting_from, inlet.ring.oldest
     overdue, max_delay_s = 0, inlet.input.max_delay_s
-    if waiting is not None and not (inlet.recorded or session.ended or math.isinf(max_delay_s)):
+    if waiting is not None and not (inlet.recorded or session.now.ended or math.isinf(max_delay_s)):
         # While a model is being loaded, audio waits for as long as there is room.
         late = now_s - max_delay_s > inlet.host.prepared_s
         limit = inlet.arrivals.position_at(now_s - max_delay_s) if late else 0
         overdue = max(limit, waiting + MIN_SHED_SAMPLES) if limit > waiting else 0
     if session.needed_from < oldest:
-        return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue), session.position), "overrun"
-    return (min(overdue, session.position), "overload") if overdue else None
+        return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue), session.now.received), "overrun"
+    return (min(overdue, session.now.received), "overload") if overdue else None

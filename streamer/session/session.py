@@ -46,50 +46,23 @@ class Session:
         self._received_s: float | None = None
 
     @property
+    def now(self) -> SessionState:
+        """What is known."""
+        return self._course.now
+
+    @property
     def state(self) -> SessionState:
         """What another session needs to continue from here."""
-        return replace(self._course.now, needed_from=min(self.needed_from, self.position), mark=self.mark)
+        return replace(self.now, needed_from=min(self.needed_from, self.now.received), mark=self.mark)
 
     @property
     def settings(self) -> SessionSettings:
         return self._course.settings
 
-    # What is known.
-
-    @property
-    def ended(self) -> bool:
-        """Whether the audio has ended."""
-        return self._course.now.ended
-
-    @property
-    def finished(self) -> bool:
-        """Whether the audio has ended and all speech is final."""
-        return self._course.now.finished
-
-    @property
-    def paused(self) -> bool:
-        return self._course.now.paused_from is not None
-
-    @property
-    def position(self) -> int:
-        """End of the audio that was processed."""
-        return self._course.now.heard.received
-
     @property
     def needed_from(self) -> int:
         """Position of the oldest sample that may still be part of a window."""
         return self._course.needed_from
-
-    @property
-    def waiting_from(self) -> int | None:
-        """Position of the oldest speech without text; None if all speech has text."""
-        return None if self._course.now.heard.current is None else self._course.now.read
-
-    @property
-    def final_awaited(self) -> bool:
-        """Whether speech has ended and is not final yet."""
-        utterance = self._course.now.heard.current
-        return utterance is not None and not utterance.open
 
     @property
     def due(self) -> bool:
@@ -106,8 +79,8 @@ class Session:
     def hear(self, end: int, probability: float, now_s: float) -> list[Event]:
         """Take the probability that there is speech in the audio from the end of the last call to `end`."""
         self._received_s = now_s
-        now, settings = self._course.now, self.settings.gate
-        gate, boundary = now.gate.hear(settings, self.position, end, probability)
+        now, settings = self.now, self.settings.gate
+        gate, boundary = now.gate.hear(settings, self.now.received, end, probability)
         heard = now.heard.more(end, detected=probability >= settings.threshold)
         self._course.set(gate=gate, heard=heard, losses=now.losses.growing(missing=False))
         events = [*self._course.publish_losses(), *self._course.cross(boundary)]
@@ -117,12 +90,12 @@ class Session:
 
     def turn_to_judge(self) -> tuple[int, int] | None:
         """Return the audio of a turn, if it may be over: start and end. `judge` is to be called with what is found."""
-        asking = self._course.now.gate.ask(self.settings.gate, self.position)
+        asking = self.now.gate.ask(self.settings.gate, self.now.received)
         if asking is None:
             return None
         self._course.set(gate=asking)
-        self.judged_until = self.position
-        return self._course.now.heard.utterances[-1].start, self.position
+        self.judged_until = self.now.received
+        return self.now.heard.utterances[-1].start, self.now.received
 
     def judge(self, end: int, probability: float | None) -> list[Event]:
         """Take the probability that the speaker has finished at `end`; None: it is unknown, as without a model."""
@@ -130,7 +103,7 @@ class Session:
             return []
         self.judged_until = None
         finished = probability is None or probability >= self.settings.gate.turn_threshold
-        gate, lasts = self._course.now.gate.answer(finished=finished)
+        gate, lasts = self.now.gate.answer(finished=finished)
         self._course.set(gate=gate)
         if not lasts or probability is None:
             return []
@@ -141,50 +114,50 @@ class Session:
         if self._received_s is None:
             self._received_s = now_s
         stall_s = max(STALL_S, self.settings.gate.min_silence_s)
-        return self._course.end_speech() if self._course.now.gate.open and now_s - self._received_s >= stall_s else []
+        return self._course.end_speech() if self.now.gate.open and now_s - self._received_s >= stall_s else []
 
     def change(self, settings: SessionSettings) -> None:
         """Decide by other settings from now on."""
         self._course.settings = settings
-        text = replace(self._course.now.text, hypotheses=())
-        self._course.set(text=text if self._course.now.heard.current is None else text.without_earlier(settings))
+        text = replace(self.now.text, hypotheses=())
+        self._course.set(text=text if self.now.heard.current is None else text.without_earlier(settings))
 
     def finish(self, end: int) -> list[Event]:
         """End the audio at a position."""
         self._course.receive(end)
-        self._course.set(ended=True, losses=self._course.now.losses.growing(missing=False))
-        return self.resume() if self.paused else self._course.end_speech()
+        self._course.set(ended=True, losses=self.now.losses.growing(missing=False))
+        return self.resume() if self.now.paused else self._course.end_speech()
 
     def flush(self) -> list[Event]:
         """End speech here: all of it becomes final, and then `flushed` is published."""
-        self._course.set(losses=self._course.now.losses.flush(self.position))
+        self._course.set(losses=self.now.losses.flush(self.now.received))
         return self._course.end_speech()
 
     def pause(self) -> list[Event]:
         """End speech here and ignore audio until `resume`."""
         events = self._course.end_speech()
-        if not self.paused:
-            self._course.set(paused_from=self.position)
+        if not self.now.paused:
+            self._course.set(paused_from=self.now.received)
         return events
 
     def skip(self, end: int) -> None:
         """Ignore audio up to `end`, in a pause."""
-        assert self.paused, "audio is skipped only in a pause"
+        assert self.now.paused, "audio is skipped only in a pause"
         self._course.receive(end)
 
     def resume(self) -> list[Event]:
         """Go on after a pause, which is a gap."""
-        start = self._course.now.paused_from
+        start = self.now.paused_from
         self._course.set(paused_from=None)
         return [] if start is None else self._course.lose_from(start, "paused")
 
     def clear(self) -> list[Event]:
         """Forget what is not final: it is a gap."""
         events = self._course.close_gate()
-        if self._course.now.heard.current is None:
+        if self.now.heard.current is None:
             return events
-        start = self._course.now.text.start
-        self._course.set(text=self._course.now.text.cleared())
+        start = self.now.text.start
+        self._course.set(text=self.now.text.cleared())
         self._course.remove_all()
         return [*events, *self._course.lose_from(start, "cleared")]
 
@@ -193,8 +166,8 @@ class Session:
     def miss(self, end: int, reason: GapReason) -> list[Event]:
         """Audio from the end of the last call to `end` never came: speech before it becomes final."""
         events = self._course.end_speech()
-        start = self.position
-        self._course.set(losses=self._course.now.losses.growing(missing=True))
+        start = self.now.received
+        self._course.set(losses=self.now.losses.growing(missing=True))
         self._course.receive(end)
         return [*events, *self._course.lose_from(start, reason)]
 
@@ -203,7 +176,7 @@ class Session:
         start, events = self._course.abandon()
         self._course.remove_all()  # later utterances have no text yet
         events += self._course.close_gate()
-        start = min(start, self.position)
+        start = min(start, self.now.received)
         self._course.receive(end)
         return [*events, *self._course.lose_from(start, reason)]
 
@@ -221,7 +194,7 @@ class Session:
 
         known : the state before audio was given up, if that failed: nothing of it was published
         """
-        now, self._course.outage, self._received_s = self._course.now, True, None
+        now, self._course.outage, self._received_s = self.now, True, None
         text = now.text.cleared()
         self._course.set(
             gate=Gate(last_speech=start, floor=start),
@@ -249,16 +222,16 @@ class Session:
 
         No span may be on its way: its text would be lost, too.
         """
-        until = down_to_frame(min(until, self.position))
+        until = down_to_frame(min(until, self.now.received))
         events: list[Event] = []
         lost: list[int] = []
-        while (utterance := self._course.now.heard.current) is not None and utterance.start < until:
+        while (utterance := self.now.heard.current) is not None and utterance.start < until:
             known, finals = self._course.abandon()
             events += finals
             resume = max(until, known)
             lost += [known, resume]
             if utterance.open or utterance.end > resume:
-                self._course.set(heard=self._course.now.heard.resumed_at(resume))
+                self._course.set(heard=self.now.heard.resumed_at(resume))
                 self._course.begin_text(resume)
                 break
             lost[-1] = utterance.end
@@ -273,11 +246,11 @@ class Session:
         Until a span succeeds, all that is lost is one loss.
         """
         self._course.outage = True
-        utterance = self._course.now.heard.find(span)
+        utterance = self.now.heard.find(span)
         if utterance is None:
             return []
         if utterance.open:
-            return self.lose(self.position, "device")
+            return self.lose(self.now.received, "device")
         known, events = self._course.abandon()
         self._course.remove()
         self._course.add_loss(known, utterance.end, "device")
@@ -299,8 +272,8 @@ class Session:
             start=windows.start,
             end=end,
             last=not first.open and end == first.end,
-            pause=end >= self._course.now.gate.last_speech + PAUSE_SAMPLES,
-            first_word=self._course.now.text.begins.word,
+            pause=end >= self.now.gate.last_speech + PAUSE_SAMPLES,
+            first_word=self.now.text.begins.word,
             issued_s=now_s,
         )
 
@@ -311,12 +284,12 @@ class Session:
 
         The answer holds until the next `take`: spans are decoded one after the other.
         """
-        heard = self._course.now.heard
+        heard = self.now.heard
         utterance = heard.find(span)
         if utterance is None:
             return None
         left_s = retry_s if utterance.complete_at(span.end) else 0.0
-        request = self._course.now.text.request(span, self.settings, retry_s=left_s)
+        request = self.now.text.request(span, self.settings, retry_s=left_s)
         if request is None:  # a later window is decoded instead
             heard = heard.with_first(replace(utterance, issued_end=0))
         self._course.set(retry_s=retry_s, heard=heard)
@@ -325,7 +298,7 @@ class Session:
 
     def take(self, task: Task, hypothesis: Hypothesis, now_s: float) -> list[Event]:
         """Take what the decoder found; return what to publish."""
-        span, heard = task.span, self._course.now.heard
+        span, heard = task.span, self.now.heard
         utterance = heard.find(span)
         if utterance is None:
             return self.recovered()
@@ -351,7 +324,7 @@ class Session:
                 transcript.commit(span)
             again = go_on(transcript, utterance, span, heard.pauses)
             transcript.show(span, trusted=trusted)
-        self._course.set(heard=self._course.now.heard.with_first(again or utterance))
+        self._course.set(heard=self.now.heard.with_first(again or utterance))
         events = self.recovered()  # not if the hypothesis could not be applied
         if again is None and complete:
             return [*events, *self._course.close(transcript, utterance.end)]

@@ -46,9 +46,23 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         return self.heard.received
 
     @property
+    def paused(self) -> bool:
+        return self.paused_from is not None
+
+    @property
     def finished(self) -> bool:
         """Whether the audio has ended and all speech is final."""
         return self.ended and self.heard.current is None
+
+    @property
+    def final_awaited(self) -> bool:
+        """Whether speech has ended and is not final yet."""
+        return self.heard.current is not None and not self.heard.current.open
+
+    @property
+    def waiting_from(self) -> int | None:
+        """Position of the oldest speech without text; None if all speech has text."""
+        return None if self.heard.current is None else self.read
 
     @property
     def read(self) -> int:

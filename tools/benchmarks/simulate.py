@@ -59,10 +59,10 @@ class Simulator:
                 n_received += len(chunk)
                 (probability,) = detector.process(np.pad(chunk, (0, CHUNK_SAMPLES - len(chunk))))
                 record(session.hear(n_received, probability, now_s))
-            if n_received == len(samples) and not session.ended:
+            if n_received == len(samples) and not session.now.ended:
                 record(session.finish(n_received))
 
-        while not session.finished:
+        while not session.now.finished:
             now_s += CHUNK_S
             receive()
             span = session.next_span(now_s)

@@ -28,7 +28,7 @@ def test_what_no_window_has_shown_is_a_gap_and_the_next_begins_behind_it() -> No
     told = talk(words_at(*(1.0 + 0.5 * i for i in range(40))))
     told.speak_until(4.0)
     told.transcribe()
-    known = told.session.waiting_from
+    known = told.session.now.waiting_from
     assert known == 4 * SAMPLE_RATE
     told.speak_until(15.0)
     final, gap = shed(told, 10.0)

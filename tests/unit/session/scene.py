@@ -101,7 +101,8 @@ class Scene:
             case "ask":
                 self.check(self.ask(more.pop("retry", 0.0)), words, more)
             case "is":
-                known = str(getattr(self.session, words[0]))
+                owner = self.session if hasattr(self.session, words[0]) else self.session.now
+                known = str(getattr(owner, words[0]))
                 assert known == words[1], f"{words[0]}: {known}"
             case "fail":
                 (task, _), self._asked = self._asked or (self.ask(), 0.0), None
@@ -125,15 +126,17 @@ class Scene:
     def hear(self, until_s: float, probability: float) -> list[str]:
         """Let audio come, in chunks; return what is published."""
         events: list[str] = []
-        while self.session.position < until_s * SAMPLE_RATE:
-            position = self.session.position + CHUNK_SAMPLES
+        while self.session.now.received < until_s * SAMPLE_RATE:
+            position = self.session.now.received + CHUNK_SAMPLES
             events += self.tell(self.session.hear(position, probability, position / SAMPLE_RATE))
         return events
 
     def talk(self, until_s: float) -> list[str]:
         events: list[str] = []
-        while self.session.position < until_s * SAMPLE_RATE:
-            events += self.hear((self.session.position + CHUNK_SAMPLES) / SAMPLE_RATE, 0.4 if self._talking else 0.9)
+        while self.session.now.received < until_s * SAMPLE_RATE:
+            events += self.hear(
+                (self.session.now.received + CHUNK_SAMPLES) / SAMPLE_RATE, 0.4 if self._talking else 0.9
+            )
         return events
 
     def ask(self, retry_s: float = 0.0, *, now_s: float = 0.0) -> Task:

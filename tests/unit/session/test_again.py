@@ -161,9 +161,9 @@ def test_a_loop_that_stays_ends_with_what_was_known(speaking_on_s: int) -> None:
             scene.read(" / ".join(f"w{j} {0.5 * j + 0.1} {0.5 * j + 0.5}" for j in range(first, i + 1)))
     scene.talk(11.7 + speaking_on_s)
     assert scene.ask().request.prompt
-    events = scene.tell(scene.session.finish(scene.session.position))
+    events = scene.tell(scene.session.finish(scene.session.now.received))
     for _ in range(20):
-        if not scene.session.finished:
+        if not scene.session.now.finished:
             events += scene.read("on .5 .8", looped=True)
-    assert scene.session.finished, "it is decoded again and again"
+    assert scene.session.now.finished, "it is decoded again and again"
     assert any(final.text.endswith("w19") for final in scene.promises.finals)

@@ -37,7 +37,7 @@ A flush and the end make all final, and are answered behind that.
   talk 3 ; flush -> end 3.01
   read = / away 2.2 2.5 -> 2.02-3.01 away + flushed 3.01
   talk 4 ; finish 5 -> end 4.3
-  is ended True ; is finished False ; is position 80000
+  is ended True ; is finished False ; is received 80000
   read = / we 3 3.5 -> 3.01-4.3 we
   is finished True ; is until_due None
 
@@ -118,7 +118,7 @@ def test_a_session_that_failed_starts_again_behind_what_it_published() -> None:
     scene.talk(2.0)
     scene.read("so .5 .8")
     assert scene.tell(scene.session.restart(5 * SAMPLE_RATE, scene.session.state)) == ["end 2.02"]
-    assert (scene.session.position, scene.session.needed_from) == (80_000, 57_600)
+    assert (scene.session.now.received, scene.session.needed_from) == (80_000, 57_600)
     assert scene.tell(scene.session.recovered()) == ["gap 0-5 device"]
     assert scene.talk(6.0) == ["start 5"]
     assert scene.read("far 5.1 5.4") == ["|far"]

@@ -82,11 +82,11 @@ class Conversation:
         self._told(self.session.finish(self.position))
         for _ in range(10_000):
             self._work()
-            if self.session.finished:
+            if self.session.now.finished:
                 break
             assert self._job is not None or self._slot is not None, "it stands still"
             self.clock.now_s = max(self.clock.now_s, self._done_s)
-        assert self.session.finished
+        assert self.session.now.finished
         self._work()
         self.promises.check_all_told()
 

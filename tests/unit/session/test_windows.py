@@ -98,7 +98,7 @@ def test_the_next_window_is_due_after_the_pace_or_what_the_last_cost(cost_s: flo
     for cost, interval in ((cost_s, interval_s), (0.1, 0.5)):  # a pass that is cheap again: the pace is the floor
         assert scene.ask().span.start == 0
         scene.read("", cost_s=cost)
-        end = scene.session.position + round(interval * SAMPLE_RATE)
+        end = scene.session.now.received + round(interval * SAMPLE_RATE)
         scene.session.hear(end - 1, 0.9, 0.0)
         assert not scene.session.due
         assert scene.session.next_span(0.0) is None
@@ -112,7 +112,7 @@ def test_before_the_next_is_due_there_is_time_that_is_known() -> None:
     scene.talk(2.0)
     assert scene.session.until_due == 0
     scene.read("", cost_s=1.0)
-    end = scene.session.position
+    end = scene.session.now.received
     # A pause may come before the pace is over, and then a window is due at once. Nobody knows when speech goes on.
     for position, probability, until_due in (
         (end, 0.9, PAUSE_SAMPLES),
