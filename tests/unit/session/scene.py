@@ -14,7 +14,7 @@ Speech has begun at sample 0. Times are seconds of the audio. What stands behind
                     before); options in braces
     ask en 0 " so" " before" {last=True}
                     what it is asked for now: language, start, prefix, prompt; other things in braces
-    is due False    a property of the session
+    is due False    a property of the session, or of what it knows
     fail            what was asked, or is due, fails
     move            another session goes on with the state
 
