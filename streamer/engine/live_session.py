@@ -149,7 +149,7 @@ class LiveSession(Inlet):
                 if command.what == "end":
                     self._recovery.hurry()
                 self._publish(command.apply(session))
-                self.position = session.position
+                self.settings, self.position = session.settings, session.position
                 return True
             full = self.ring.head - begin >= CHUNK_SAMPLES
             end = command.position if command is not None else self.ring.head if full else begin

@@ -331,7 +331,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     monkeypatch.setattr(model, "_restart", compile_anew)
     engine = make_engine(model, DecodingSettings())
     lost = LostDeviceError("the device is lost", "decoder")
-    monkeypatch.setattr(engine._workers.decode, "_turn", lambda: model.recover(model.runtime, lost))
+    monkeypatch.setattr(engine._decoding, "_turn", lambda: model.recover(model.runtime, lost))
     engine.start()
     assert compiling.wait(WAIT_S)
     stopping = threading.Thread(target=engine.stop)
@@ -339,7 +339,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     try:
         stopping.join(WAIT_S)
         assert not stopping.is_alive()
-        assert engine._workers.decode.is_alive()
+        assert engine._decoding.is_alive()
     finally:
         go_on.set()
-        engine._workers.decode.join(WAIT_S)
+        engine._decoding.join(WAIT_S)
