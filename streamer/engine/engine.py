@@ -19,7 +19,7 @@ from streamer.engine.host import Host
 from streamer.engine.inlet import AudioKind
 from streamer.engine.live_session import LiveSession
 from streamer.engine.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.engine.workers import IDLE_S, Worker, Workers
+from streamer.engine.workers import IDLE_S, Worker
 from streamer.session.task import Request, Span
 from streamer.whisper.result import N_BUFFERS, Hypothesis
 
@@ -89,7 +89,7 @@ class Engine(Generic[Encoded]):
         self._being_decoded: _Window[Encoded] | None = None
         # Notified after each turn of a thread: only then the engine becomes idle. No other lock is held then.
         self._turned = threading.Condition()
-        self._workers = Workers(
+        self._workers = self._listening, self._encoding, self._decoding = (
             Worker("listen", self.listen, self._turned, self._host, self._host.news),
             Worker("encode", self.encode, self._turned, self._host, threading.Event()),
             Worker("decode", self.decode, self._turned, self._host, threading.Event()),
@@ -115,12 +115,9 @@ class Engine(Generic[Encoded]):
         return self._busy.n_busy > 0 or self._slot is not None or self.n_waiting > 0
 
     def wait_idle(self, timeout_s: float, duration_s: float = 0.0) -> bool:
-        """Wait until no window is due or being transcribed, nor will be for a while without new speech.
+        """Wait, for `timeout_s` at most, until no window is due or being transcribed; return whether it is so.
 
-        timeout_s : how long to wait at most
-        duration_s : that while
-
-        Returns whether it is so.
+        duration_s : for how long none will be without new speech
         """
         with self._turned:
             return self._turned.wait_for(
@@ -180,7 +177,7 @@ class Engine(Generic[Encoded]):
             if live.position > begin:
                 self._meter.take_listening(self._host.clock() - begin_s, (live.position - begin) / SAMPLE_RATE)
             if live.due.deadline_s < math.inf:
-                self._workers.encode.wake()
+                self._encoding.wake()
         return more
 
     def encode(self) -> bool:
@@ -192,7 +189,7 @@ class Engine(Generic[Encoded]):
             if live.due.deadline_s == math.inf:
                 break
             failure, begin_s = self._prepared(), self._host.clock()
-            span = None if self._workers.encode.stopping else live.next_span(begin_s)
+            span = None if self._encoding.stopping else live.next_span(begin_s)
             if span is None:
                 continue
             try:
@@ -240,7 +237,7 @@ class Engine(Generic[Encoded]):
         cost_s = self._host.clock() - begin_s
         with self._host.lock:
             self._slot = _Window(live, span, encoded, buffer, cost_s)
-        self._workers.decode.wake()
+        self._decoding.wake()
         self.stats.count_encoded(cost_s)
 
     def decode(self) -> bool:
@@ -250,14 +247,14 @@ class Engine(Generic[Encoded]):
             self._being_decoded = window
         if window is None:
             return False
-        self._workers.encode.wake()  # the slot is free: the next window can be encoded while this one is decoded
+        self._encoding.wake()  # the slot is free: the next window can be encoded while this one is decoded
         try:
             with self._busy.at_work():
                 self._decode(window)
         finally:
             with self._host.lock:
                 self._being_decoded = None
-            self._workers.encode.wake()
+            self._encoding.wake()
             self._host.news.set()  # a recording is processed further when none of its windows is on its way
         return True
 

@@ -111,16 +111,16 @@ class Commands:
             self._commands.move_to_end(key)
 
     @property
-    def next(self) -> Command | None:
-        """The oldest."""
+    def next_position(self) -> int | None:
         with self._lock:
-            return next(iter(self._commands.values()), None)
+            return next((command.position for command in self._commands.values()), None)
 
-    def take(self) -> None:
-        """Remove the oldest."""
+    def take(self, position: int) -> Command | None:
+        """Remove and return the next command if it is due at `position`."""
         with self._lock:
-            if self._commands:
-                self._commands.popitem(last=False)
+            if not self._commands or next(iter(self._commands.values())).position > position:
+                return None
+            return self._commands.popitem(last=False)[1]
 
     def clear(self) -> None:
         with self._lock:

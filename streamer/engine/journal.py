@@ -2,7 +2,6 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from streamer.arrays import Float32Array
@@ -22,14 +21,6 @@ def no_audio(position: int, samples: Float32Array) -> None:
     """Store no audio."""
 
 
-@dataclass(slots=True)
-class _Held:
-    """An event that waits for those before it, or a call; `storing`: it is still being stored."""
-
-    what: Event | Callable[[], object]
-    storing: bool = False
-
-
 class Journal(EventLog):
     """An event that has to be stored first is published by the thread that stored it, and then those after it.
 
@@ -39,35 +30,39 @@ class Journal(EventLog):
     def __init__(self, session: str, limit: int, keep: Keep) -> None:
         super().__init__(session, limit)
         self._keep = keep
-        # What is not published yet, oldest first. The first of them is being stored.
-        self._held: deque[_Held] = deque()
+        # Events and calls that wait for those before them, oldest first; the numbers of those that are being stored.
+        self._held: deque[Event | Callable[[], object]] = deque()
+        self._storing: set[int] = set()
 
     def call_behind(self, callback: Callable[[], object]) -> None:
         with self._lock:
             if self._held:
-                self._held.append(_Held(callback))
+                self._held.append(callback)
                 return
         callback()
 
     def _take(self, event: Event) -> None:
-        held = _Held(event)
+        self._held.append(event)
         with surviving(self._logger, "a %s event could not be kept", event.type):
-            held.storing = self._keep(event, partial(self._release, held))
-        self._held.append(held)
+            if self._keep(event, partial(self._release, event.seq)):
+                self._storing.add(event.seq)
         self._publish_held()
 
-    def _release(self, held: _Held) -> None:
+    def _release(self, seq: int) -> None:
         """Note that an event is stored: called by the thread that stored it."""
         with self._lock:
-            held.storing = False
+            self._storing.discard(seq)
             self._publish_held()
 
     def _publish_held(self) -> None:
         """Publish what is held up to the next event that is still being stored."""
-        while self._held and not self._held[0].storing:
-            what = self._held.popleft().what
-            if isinstance(what, Event):
-                self._publish(what)
+        while self._held:
+            first = self._held[0]
+            if isinstance(first, Event) and first.seq in self._storing:
+                return
+            self._held.popleft()
+            if isinstance(first, Event):
+                self._publish(first)
             else:
                 with surviving(self._logger, "a call behind the events failed"):
-                    what()
+                    first()

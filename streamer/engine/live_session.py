@@ -29,7 +29,7 @@ from streamer.engine.inlet import AudioKind, Inlet, Input
 from streamer.engine.load import Activity
 from streamer.engine.recovery import Recovery, Step
 from streamer.engine.tally import Tally
-from streamer.engine.waiting import NOT_DUE, next_due, too_late
+from streamer.engine.waiting import Due, next_due, too_late
 from streamer.events import Event, Final, GapReason, Partial
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
@@ -66,7 +66,7 @@ class LiveSession(Inlet):
         # Set before `Engine.add`.
         self.followers: Sequence[Follower] = ()
         # When the engine has work, as of the last decision.
-        self.due = NOT_DUE
+        self.due = Due()
 
         # Used by the thread `encode`, and by the thread `listen`.
         self.mel = mel
@@ -143,16 +143,16 @@ class LiveSession(Inlet):
             busy = self._n_in_flight > 0 or session.due or session.judged_until is not None
             if self.over or (self.recorded and busy and not self._recovery.lasting):
                 return False
-            begin, command = session.now.received, self.commands.next
-            if command is not None and command.position <= begin:
-                self.commands.take()
+            begin = session.now.received
+            if (command := self.commands.take(begin)) is not None:
                 if command.what == "end":
                     self._recovery.hurry()
                 self._publish(command.apply(session))
-                self.position = session.now.received
+                self.settings, self.position = session.settings, session.now.received
                 return True
-            full = self.ring.head - begin >= CHUNK_SAMPLES
-            end = command.position if command is not None else self.ring.head if full else begin
+            end = self.commands.next_position
+            if end is None:
+                end = self.ring.head if self.ring.head - begin >= CHUNK_SAMPLES else begin
             if end <= begin or (self._recovery.listening and self._recovery.waits(now_s)):
                 return False
             if session.now.paused:
@@ -289,7 +289,7 @@ class LiveSession(Inlet):
     def _leave(self, *, finished: bool = False) -> None:
         """Be over; close the log if everything is final, behind what follows the session."""
         self.stop()
-        self.due = NOT_DUE
+        self.due = Due()
         # They may refer to the session, which is to be freed at once.
         followers, self.followers = self.followers, ()
         if finished:

@@ -31,10 +31,6 @@ class Recovery:
 
     def __init__(self, logger: Logger) -> None:
         self._logger = logger
-        self.begin()
-
-    def begin(self) -> None:
-        """Forget all failures."""
         # Message of the last; whether it was in speech detection.
         self.reason, self.listening = "", False
         self._n_failures = 0
@@ -101,7 +97,8 @@ class Recovery:
         if not self.reason or listening != self.listening:
             return []
         self._logger.info("%s: it works again", self.reason)
-        self.begin()
+        self.reason, self.listening = "", False
+        self._n_failures, self._pause_s, self._retry_at_s = 0, 0.0, -math.inf
         return session.recovered()
 
     def cut_short(self, session: Session, end: int, reason: GapReason) -> list[Event]:

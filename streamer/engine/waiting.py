@@ -24,9 +24,6 @@ class Due:
     retrying: bool = False  # whether what failed is tried again without new speech
 
 
-NOT_DUE = Due()
-
-
 def next_due(session: Session, since_s: float, now_s: float, *, waits: bool, recorded: bool) -> Due:
     """Return when a session has work.
 

@@ -4,7 +4,6 @@ import logging
 import math
 import threading
 from collections.abc import Callable
-from typing import NamedTuple
 
 from streamer.engine.host import Host
 
@@ -78,14 +77,6 @@ class Worker(threading.Thread):
     def rest_s(self) -> float | None:
         """The longest sleep between two turns; None: until it is woken."""
         return IDLE_S if self._host.sessions else None
-
-
-class Workers(NamedTuple):
-    """The threads of an engine."""
-
-    listen: Worker
-    encode: Worker
-    decode: Worker
 
 
 def note_progress() -> None:

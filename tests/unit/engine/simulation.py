@@ -1,14 +1,9 @@
 """A machine that transcribes for people who talk: the engine on a clock moved by hand, or with its own threads."""
 
-import dataclasses
-import itertools
-import math
-import operator
 import random
 import threading
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
@@ -23,9 +18,7 @@ from streamer.engine.inlet import AudioKind, Input
 from streamer.engine.live_session import LiveSession
 from streamer.events import End, Error, Event, Final, Gap
 from streamer.session.settings import SessionSettings
-from streamer.session.task import Request
 from streamer.settings.table import SpeechSettings
-from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     LOUDNESS,
     Clock,
@@ -209,36 +202,10 @@ class Talker:
         assert self.finished.wait(WAIT_S)
 
 
-@dataclass
-class CallingDecoder(FakeDecoder):
-    """Reports its calls: one for 16 tokens that are given or guessed correctly, and one for each further token.
-
-    `on_calls` is called with their number.
-    """
-
-    on_calls: Callable[[int], None] = lambda n_calls: None
-
-    def decode(
-        self, encoded: FakeEncoded, request: Request, others_wait: Callable[[], bool] = lambda: False
-    ) -> Hypothesis:
-        """See engine.WindowDecoder."""
-        hypothesis = super().decode(encoded, request, others_wait)
-        n_begins_with = len(request.prefix)
-        found = [token for word in hypothesis.words for token in word.tokens][n_begins_with:]
-        n_sampled = len(found) + 1
-        n_guessed = sum(itertools.takewhile(bool, map(operator.eq, found, request.draft)))
-        n_calls = math.ceil((1 + n_begins_with + len(request.draft)) / 16) + n_sampled - n_guessed
-        self.on_calls(n_calls)
-        return dataclasses.replace(
-            hypothesis, n_calls=n_calls, n_sampled=n_sampled, n_given=1 + n_begins_with, n_begins_with=n_begins_with
-        )
-
-
 class Machine:
     """An engine that encodes and decodes one window after the other, each in a known time.
 
-    With `call_s` decoding takes that much longer for each call of the decoder. `clock` replaces the one that is moved
-    by hand, for an engine with threads.
+    `clock` replaces the one that is moved by hand, for an engine with threads.
     """
 
     def __init__(
@@ -246,15 +213,12 @@ class Machine:
         *,
         encode_s: float = 0.0,
         decode_s: float = 0.0,
-        call_s: float = 0.0,
         max_pace_s: float = 2.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = Clock()
         self.encoder = FakeEncoder()
         self.decoder = FakeDecoder(self.encoder, [])
-        if call_s:
-            self.decoder = CallingDecoder(self.encoder, [], on_calls=lambda n: self.pass_time(n * call_s))
         self.encoder.before = lambda encoded: self.pass_time(encode_s)
         self.decoder.before = lambda encoded: self.pass_time(decode_s * self.slowness.get(encoded.voice, 1.0))
         # How much longer the decoder takes for a voice.

@@ -175,43 +175,36 @@ class TestOptions:
             session_settings(settings, known, SessionOptions(languages=("de", "xx")))
 
 
+AMONG: dict[str, Untyped] = {"language": "auto", "languages": ("en", "ja")}
+CHOSEN: dict[str, Untyped] = {"language": "en", "chosen": True}
+
+
 class TestLanguage:
     @pytest.mark.parametrize(
-        ("of", "outside"),
+        ("english", "german", "of", "expected"),
         [
-            pytest.param({"language": "auto", "languages": ("en", "ja")}, "de", id="auto"),
-            pytest.param({"language": "en", "chosen": True, "languages": ("en", "ja")}, "de", id="chosen before"),
-            pytest.param({"language": "auto", "languages": ("en", "de")}, "", id="allowed"),
-            pytest.param({"language": "auto"}, "", id="all are allowed"),
-            pytest.param({"language": "auto", "languages": ("en", "ja"), "n_samples": 48_000}, "", id="too short"),
-            pytest.param({"language": "auto", "known_languages": ("de", "en")}, "", id="spoken before"),
+            pytest.param(0.1, 0.85, {"language": "auto"}, ("de", True, "", 1), id="the likeliest"),
+            pytest.param(0.1, 0.85, {"language": "de"}, ("de", True, "", 0), id="named"),
+            pytest.param(0.1, 0.85, AMONG | {"languages": ("de",)}, ("de", True, "", 0), id="the only one"),
+            pytest.param(0.3, 0.6, AMONG, ("en", True, "", 1), id="allowed"),
+            pytest.param(0.1, 0.9, AMONG, ("en", True, "de", 1), id="not allowed"),
+            pytest.param(0.1, 0.9, AMONG | {"n_samples": 48_000}, ("en", True, "", 1), id="too short to be known"),
+            pytest.param(
+                0.3, 0.6, {"language": "auto", "known_languages": ("de", "en")}, ("de", True, "", 1), id="known"
+            ),
+            pytest.param(0.5, 0.4, CHOSEN, ("en", True, "", 1), id="chosen before"),
+            pytest.param(0.1, 0.8, CHOSEN, ("en", False, "", 1), id="chosen before, and no longer heard"),
+            pytest.param(0.1, 0.9, AMONG | CHOSEN, ("en", True, "de", 1), id="chosen before, and not allowed"),
         ],
     )
-    def test_one_that_is_spoken_and_not_allowed_is_named(
-        self, known: KnownModel, of: dict[str, Untyped], outside: str
+    def test_the_likeliest_is_decoded_in_unless_one_is_given(
+        self, known: KnownModel, english: float, german: float, of: dict[str, Untyped], expected: Untyped
     ) -> None:
-        known.probabilities = {"en": 0.1, "de": 0.9, "ja": 0.0}
+        known.probabilities = {"en": english, "de": german, "ja": 1.0 - english - german}
         request = dataclasses.replace(REQUEST, n_samples=5 * 16_000)
-        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(request, **of))
-        assert hypothesis.language_outside == outside
-        assert hypothesis.language in of.get("languages", ("de",))
-
-    @pytest.mark.parametrize(
-        "request_", [{"language": "de"}, {"language": "auto", "languages": ("de",)}], ids=["named", "only"]
-    )
-    def test_nothing_is_looked_for_where_there_is_one(self, known: KnownModel, request_: Untyped) -> None:
-        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, **request_))
-        assert known.n_searches == 0
-        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
-
-    @pytest.mark.parametrize(("english", "sure"), [(0.5, True), (0.1, False)])
-    def test_a_language_that_was_chosen_is_held_against_what_is_heard(
-        self, known: KnownModel, english: float, sure: bool
-    ) -> None:
-        known.probabilities = {"en": english, "de": 0.9 - english, "ja": 0.1}
-        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="en", chosen=True))
-        assert (hypothesis.language, hypothesis.language_sure) == ("en", sure)
-        assert known.attempts[0].language == "en"
+        found = decoder_of(known).decode(ENCODED, dataclasses.replace(request, **of))
+        assert (found.language, found.language_sure, found.language_outside, known.n_searches) == expected
+        assert known.attempts[0].language == found.language
 
 
 LOOPED = {"looped": True, "avg_logprob": -0.05}
@@ -331,7 +324,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     monkeypatch.setattr(model, "_restart", compile_anew)
     engine = make_engine(model, DecodingSettings())
     lost = LostDeviceError("the device is lost", "decoder")
-    monkeypatch.setattr(engine._workers.decode, "_turn", lambda: model.recover(model.runtime, lost))
+    monkeypatch.setattr(engine._decoding, "_turn", lambda: model.recover(model.runtime, lost))
     engine.start()
     assert compiling.wait(WAIT_S)
     stopping = threading.Thread(target=engine.stop)
@@ -339,7 +332,7 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
     try:
         stopping.join(WAIT_S)
         assert not stopping.is_alive()
-        assert engine._workers.decode.is_alive()
+        assert engine._decoding.is_alive()
     finally:
         go_on.set()
-        engine._workers.decode.join(WAIT_S)
+        engine._decoding.join(WAIT_S)

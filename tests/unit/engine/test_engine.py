@@ -227,7 +227,7 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     barrier.wait()
     stopper = threading.Thread(target=setting.engine.stop)
     stopper.start()
-    wait_until(lambda: setting.engine._workers.decode.stopping)
+    wait_until(lambda: setting.engine._decoding.stopping)
     barrier.let_go.set()
     stopper.join(WAIT_S)
     assert not stopper.is_alive()
@@ -308,7 +308,7 @@ def test_a_long_turn_is_not_stuck_while_it_runs_graphs() -> None:
         nonlocal now_s
         for _ in range(10):
             now_s += 100.0
-            stalled_s.append(engine._workers.decode.stalled_s)
+            stalled_s.append(engine._decoding.stalled_s)
             note_progress()
 
     setting.decoder.before = run_graphs
@@ -356,7 +356,7 @@ def test_nothing_is_lost_while_the_model_is_loaded_for_longer_than_audio_may_wai
 def test_threads_sleep_while_there_is_no_session(setting: Threads) -> None:
     listener = setting.listener()
     assert setting.engine.idle_s == 0.0
-    assert setting.engine._workers.listen.rest_s is not None
+    assert setting.engine._listening.rest_s is not None
     listener.end(14.0)
     assert listener.text == listener.said
     wait_until(lambda: setting.engine.idle_s > 0.0)

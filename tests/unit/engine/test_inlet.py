@@ -9,11 +9,10 @@ from streamer.events import Error
 WARNING = Error(code="device", message="a cable is loose", fatal=False)
 
 
-def taken(commands: Commands) -> list[tuple[str, int]]:
+def taken(commands: Commands, position: int = CHUNK_SAMPLES) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
-    while (command := commands.next) is not None:
+    while (command := commands.take(position)) is not None:
         found.append((command.what, command.position))
-        commands.take()
     return found
 
 
@@ -26,7 +25,10 @@ def filled(*those: tuple[Any, int]) -> Commands:
 
 def test_each_counts_in_its_order_also_of_the_same_within_a_chunk() -> None:
     those = [("change", 1), ("flush", 1), ("change", 2), ("flush", 2), ("flush", 2), ("pause", 5000)]
-    assert taken(filled(*those)) == those
+    commands = filled(*those)
+    assert taken(commands, 0) == []
+    assert (taken(commands), commands.next_position) == (those[:-1], 5000)
+    assert (taken(commands, 5000), commands.next_position) == (those[-1:], None)
 
 
 def test_of_a_flood_the_first_count_and_then_the_last_of_each_kind_in_a_chunk() -> None:
