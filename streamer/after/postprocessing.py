@@ -18,14 +18,15 @@ from streamer.after.correct.terms import usual_words
 from streamer.after.second_pass import SecondPass, has_second_pass
 from streamer.after.speakers.live import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.after.translation import PATIENCE_S, TranslatedSession, Translations
-from streamer.after.turns import Turns, TurnsOfSession
+from streamer.after.turns import TurnFollower, Turns
 from streamer.arrays import Float32Array
 from streamer.audio.ring import Overrun
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import Follower
 from streamer.engine.runner import SessionRunner
-from streamer.events import Event
+from streamer.events import End, Event
 from streamer.health import Health
 from streamer.session.settings import SessionSettings
 from streamer.settings.table import Settings
@@ -71,6 +72,10 @@ class PostProcessing:
         """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None
 
+    def followers(self, live: SessionRunner, log: EventLog) -> list[Follower]:
+        """Return what follows a session, in the order in which events pass through them and in which they finish."""
+        return [TurnFollower(self.turns, live, log)]
+
     def open(self, log: EventLog, runner: SessionRunner) -> "PostProcessor":
         """Return the post-processing of a session, which begins with its first event."""
         return PostProcessor(self, log, runner)
@@ -91,19 +96,24 @@ class PostProcessor:
             )
             diarization = self._speakers.diarization
             self._finals.label = lambda word: label_word(word, diarization)
-        self._turns = TurnsOfSession(shared.turns, log, session.read, session.judge)
-        if runner.settings.gate.turns:
-            self._turns.load()
+        self._followers = shared.followers(runner, log)
+        log.subscribe(self._see)
         self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
 
     def on_turn(self, start: int, end: int) -> bool:
         """Have a turn judged; see `SessionOutput`. It waits for nothing."""
-        return self._turns.ask(start, end)
+        return any(follower.judge(start, end) for follower in self._followers)
 
     @property
     def labels(self) -> list[Callable[[Event], Event]]:
         """What the events of the session are labelled with; see `SessionOutput`."""
         return [part.label for part in (self._spelling, self._speakers) if part is not None]
+
+    def _see(self, event: Event) -> None:
+        for follower in self._followers:
+            follower.see(event)
+        if isinstance(event, End):
+            self._followers = []  # they refer to the session
 
     def finish(self, then: Callable[[], object]) -> None:
         """Note that everything is final: call `then`, once, when post-processing is done."""
@@ -136,11 +146,6 @@ class _Session:
     def detected(self) -> int:
         """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
-
-    def judge(self, end: int, probability: float | None) -> None:
-        """Pass on whether a turn is over."""
-        if (runner := self._runner()) is not None:
-            runner.judge(end, probability)
 
     def translation_s(self) -> float:
         """Return the seconds that the translation of a final may take; 0 if finals are not translated."""

@@ -57,8 +57,8 @@ class Translations:
         self.health = health
         # The two steps of a passage, each in a thread. The thread that publishes a final holds the lock of its session
         # and must not copy audio; the first of these does, before the audio is overwritten.
-        self.copying = WorkQueue("copy for translation", MAX_WAITING, self.note_late)
-        self.translating = WorkQueue("translate", MAX_WAITING, self.note_late)
+        self.copying = WorkQueue("copy for translation", MAX_WAITING, lambda owner: self.note_late())
+        self.translating = WorkQueue("translate", MAX_WAITING, lambda owner: self.note_late())
         # Grammar, hot words and prompt are for the spoken language. Translations are less probable than transcripts:
         # only a loop is decoded again, and dropped if it stays one.
         self._decoding = msgspec.structs.replace(
