@@ -4,7 +4,6 @@ All of it is off unless the settings ask for it, and no caption waits for it.
 """
 
 import logging
-import math
 import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from streamer.after.correct.spelling import Glossary, Spelling
 from streamer.after.correct.terms import usual_words
 from streamer.after.second_pass import SecondPass, has_second_pass
 from streamer.after.speakers.live import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
-from streamer.after.translation import PATIENCE_S, TranslatedSession, Translations
+from streamer.after.translation import TranslationFollower, Translations
 from streamer.after.turns import TurnFollower, Turns
 from streamer.arrays import Float32Array
 from streamer.audio.ring import Overrun
@@ -74,7 +73,7 @@ class PostProcessing:
 
     def followers(self, live: SessionRunner, log: EventLog) -> list[Follower]:
         """Return what follows a session, in the order in which events pass through them and in which they finish."""
-        return [TurnFollower(self.turns, live, log)]
+        return [TranslationFollower(self.translations, live, log), TurnFollower(self.turns, live, log)]
 
     def open(self, log: EventLog, runner: SessionRunner) -> "PostProcessor":
         """Return the post-processing of a session, which begins with its first event."""
@@ -98,7 +97,6 @@ class PostProcessor:
             self._finals.label = lambda word: label_word(word, diarization)
         self._followers = shared.followers(runner, log)
         log.subscribe(self._see)
-        self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
 
     def on_turn(self, start: int, end: int) -> bool:
         """Have a turn judged; see `SessionOutput`. It waits for nothing."""
@@ -117,13 +115,13 @@ class PostProcessor:
 
     def finish(self, then: Callable[[], object]) -> None:
         """Note that everything is final: call `then`, once, when post-processing is done."""
-        for part in (self._translated, self._finals, self._speakers):
+        for part in (*reversed(self._followers), self._finals, self._speakers):
             if part is not None:
                 then = partial(_finish, part, then)
         then()
 
 
-def _finish(part: TranslatedSession | FinalsOfSession | SpeakersOfSession, then: Callable[[], object]) -> None:
+def _finish(part: Follower | FinalsOfSession | SpeakersOfSession, then: Callable[[], object]) -> None:
     """Have a part finish, then go on; go on if it fails at that, too: the session's `end` waits for it."""
     try:
         part.finish(then)
@@ -146,13 +144,6 @@ class _Session:
     def detected(self) -> int:
         """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
-
-    def translation_s(self) -> float:
-        """Return the seconds that the translation of a final may take; 0 if finals are not translated."""
-        runner = self._runner()
-        if runner is None or not runner.settings.translated:
-            return 0.0
-        return math.inf if runner.recorded else PATIENCE_S
 
     def read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:

@@ -66,9 +66,7 @@ class Corrections:
         self.read_again = read_again
         # Corrects quickly, and publishes all revisions of a session in order; waits for models and endpoints.
         self.correcting = WorkQueue("correct", MAX_WAITING, lambda owner: self.health.failed("correction", LATE))
-        self.waiting = WorkQueue(
-            "correct slowly", MAX_WAITING, lambda _: self.health.failed("slow correction", LATE)
-        )
+        self.waiting = WorkQueue("correct slowly", MAX_WAITING, lambda _: self.health.failed("slow correction", LATE))
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
