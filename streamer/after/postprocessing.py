@@ -1,33 +1,29 @@
-"""Post-processing of a session: terms of the glossary, labels of speakers, later corrections and translations.
+"""Post-processing of sessions: terms of the glossary, labels of speakers, later corrections, translations, turns.
 
-All of it is off unless the settings ask for it, and no caption waits for it.
+All of it but turns and translations is off unless the settings ask for it, and no caption waits for it.
 """
 
 import logging
-import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 from streamer import entry_points
 from streamer.after.correct.corrector import Corrector
-from streamer.after.correct.pipeline import Corrections, FinalsOfSession
+from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.after.correct.spelling import Glossary, Spelling
 from streamer.after.correct.terms import usual_words
 from streamer.after.second_pass import SecondPass, has_second_pass
-from streamer.after.speakers.live import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
+from streamer.after.speakers.diarization import Diarization
+from streamer.after.speakers.live import SpeakerFollower, SpeakerModel, known_voices, load_vectors
 from streamer.after.translation import TranslationFollower, Translations
 from streamer.after.turns import TurnFollower, Turns
-from streamer.arrays import Float32Array
-from streamer.audio.ring import Overrun
-from streamer.constants import SAMPLE_RATE
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.runner import SessionRunner
 from streamer.events import End, Event
 from streamer.health import Health
-from streamer.session.settings import SessionSettings
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -43,24 +39,40 @@ class PostProcessing:
         # Current failures: `enrichment` in /healthz.
         self.health = Health()
         correctors = _correctors(settings, model)
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
             self.second_pass = SecondPass(settings, model, engine.wait_idle, self.health)
-        self.speakers: SpeakersOfSessions | None = None
+        self.speakers: SpeakerModel | None = None
         if settings.speakers.enabled:
-            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
+            self.speakers = SpeakerModel(load_vectors(), known_voices(settings), self.health)
         self.corrections: Corrections | None = None
         if correctors or self.speakers is not None or self.second_pass is not None:
             self.corrections = Corrections(
                 correctors,
                 deadline_s=settings.correction.deadline_s,
                 health=self.health,
-                read_again=self.second_pass.read if self.second_pass is not None else None,
+                reader=self.second_pass,
             )
-        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for turns and translations.
         self.turns = Turns(self.health)
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
+
+    def followers(self, live: SessionRunner, log: EventLog) -> list[Follower]:
+        """Return what follows a session from its first event on.
+
+        Its events are labelled by each in this order; at the end each finishes when the one before it has.
+        """
+        found: list[Follower] = []
+        if self.glossary is not None:
+            found.append(Spelling(self.glossary, live.settings.language))
+        if self.corrections is not None:
+            diarization = Diarization(self.speakers.known) if self.speakers is not None else None
+            corrections = CorrectionFollower(self.corrections, live, log, diarization)
+            if self.speakers is not None and diarization is not None:
+                found.append(SpeakerFollower(self.speakers, live, log, diarization, corrections))
+            found.append(corrections)
+        return [*found, TranslationFollower(self.translations, live, log), TurnFollower(self.turns, live, log)]
 
     def unload(self) -> None:
         """Free the second pass's model until it is needed again."""
@@ -71,85 +83,9 @@ class PostProcessing:
         """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None
 
-    def followers(self, live: SessionRunner, log: EventLog) -> list[Follower]:
-        """Return what follows a session, in the order in which events pass through them and in which they finish."""
-        return [TranslationFollower(self.translations, live, log), TurnFollower(self.turns, live, log)]
-
-    def open(self, log: EventLog, runner: SessionRunner) -> "PostProcessor":
-        """Return the post-processing of a session, which begins with its first event."""
-        return PostProcessor(self, log, runner)
-
-
-class PostProcessor:
-    """The post-processing of one session."""
-
-    def __init__(self, shared: PostProcessing, log: EventLog, runner: SessionRunner) -> None:
-        session = _Session(runner)
-        glossary, corrections = shared.glossary, shared.corrections
-        self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
-        self._finals = corrections.follow(log, session.read, session.settings) if corrections is not None else None
-        self._speakers: SpeakersOfSession | None = None
-        if shared.speakers is not None and self._finals is not None:
-            self._speakers = SpeakersOfSession(
-                shared.speakers, log, runner.ring, session.read, session.detected, self._finals.relabel
-            )
-            diarization = self._speakers.diarization
-            self._finals.label = lambda word: label_word(word, diarization)
-        self._followers = shared.followers(runner, log)
-        log.subscribe(self._see)
-
-    def on_turn(self, start: int, end: int) -> bool:
-        """Have a turn judged; see `SessionOutput`. It waits for nothing."""
-        return any(follower.judge(start, end) for follower in self._followers)
-
-    @property
-    def labels(self) -> list[Callable[[Event], Event]]:
-        """What the events of the session are labelled with; see `SessionOutput`."""
-        return [part.label for part in (self._spelling, self._speakers) if part is not None]
-
-    def _see(self, event: Event) -> None:
-        for follower in self._followers:
-            follower.see(event)
-        if isinstance(event, End):
-            self._followers = []  # they refer to the session
-
-    def finish(self, then: Callable[[], object]) -> None:
-        """Note that everything is final: call `then`, once, when post-processing is done."""
-        for part in (*reversed(self._followers), self._finals, self._speakers):
-            if part is not None:
-                then = partial(_finish, part, then)
-        then()
-
-
-def _finish(part: Follower | FinalsOfSession | SpeakersOfSession, then: Callable[[], object]) -> None:
-    """Have a part finish, then go on; go on if it fails at that, too: the session's `end` waits for it."""
-    try:
-        part.finish(then)
-    except Exception:
-        logger.exception("post-processing of a session could not be finished")
-        then()
-
-
-class _Session:
-    """What post-processing needs to know of a session. It refers to no part of it: a session that is over is freed."""
-
-    def __init__(self, runner: SessionRunner) -> None:
-        # Weak, as the runner refers to its post-processing.
-        self._runner = weakref.ref(runner)
-        self._ring = runner.ring
-
-    def settings(self) -> SessionSettings | None:
-        return runner.settings if (runner := self._runner()) is not None else None
-
-    def detected(self) -> int:
-        """Return up to which sample speech was detected."""
-        return runner.position if (runner := self._runner()) is not None else 0
-
-    def read(self, start_s: float, end_s: float) -> Float32Array | None:
-        try:
-            return self._ring.read(round(start_s * SAMPLE_RATE), min(round(end_s * SAMPLE_RATE), self._ring.head))
-        except Overrun:
-            return None
+    def open(self, log: EventLog, runner: SessionRunner) -> "Adapter":
+        """Return the followers of a session, as its runner calls them today."""
+        return Adapter(self.followers(runner, log), log)
 
 
 def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
@@ -167,3 +103,46 @@ def _correctors(settings: Settings, model: WhisperModel) -> list[Corrector]:
 
     made = [make(settings, terms) for make in entry_points.load_all("streamer.correctors", callable).values()]
     return [corrector for corrector in (*made, glossary) if corrector is not None]
+
+
+class Adapter:
+    """Calls followers until the session's runner does so itself. A follower that fails costs the session nothing."""
+
+    def __init__(self, followers: Sequence[Follower], log: EventLog) -> None:
+        self._followers = followers
+        self.labels = [self._label]
+        log.subscribe(self._see)
+
+    def on_turn(self, start: int, end: int) -> bool:
+        return any(follower.judge(start, end) for follower in self._followers)
+
+    def finish(self, then: Callable[[], object]) -> None:
+        for follower in reversed(self._followers):
+            then = partial(_finish, follower, then)
+        then()
+
+    def _label(self, event: Event) -> Event:
+        for follower in self._followers:
+            try:
+                event = follower.label(event)
+            except Exception:
+                logger.exception("a %s event is published without a label", event.type)
+        return event
+
+    def _see(self, event: Event) -> None:
+        for follower in self._followers:
+            try:
+                follower.see(event)
+            except Exception:
+                logger.exception("a follower failed on a %s event", event.type)
+        if isinstance(event, End):
+            self._followers = ()  # they refer to the session, which refers to them
+
+
+def _finish(follower: Follower, then: Callable[[], object]) -> None:
+    """Have a follower finish, then go on; go on if it fails at that, too: the session's `end` waits for it."""
+    try:
+        follower.finish(then)
+    except Exception:
+        logger.exception("post-processing of a session could not be finished")
+        then()

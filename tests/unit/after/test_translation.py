@@ -42,11 +42,9 @@ class Interpreter(Translations):
     """Says how many seconds it is given of which language, behind what."""
 
     def __init__(self) -> None:
-        generation = SimpleNamespace(prompted=True)
         self.health = Health()
-        super().__init__(
-            Settings(), SimpleNamespace(generation=generation), lambda timeout_s, quiet_s: True, self.health
-        )  # type: ignore[arg-type]
+        model = SimpleNamespace(generation=SimpleNamespace(prompted=True))
+        super().__init__(Settings(), model, lambda timeout_s, quiet_s: True, self.health)  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 

@@ -7,7 +7,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from streamer.after.correct.pipeline import FinalsOfSession
+from streamer.after.correct.pipeline import CorrectionFollower
 from streamer.after.postprocessing import PostProcessing
 from streamer.after.translation import TranslationFollower
 from streamer.daemon.sessions import SessionSource, open_session
@@ -98,7 +98,7 @@ def test_metrics_that_fail_lose_no_event(model: WhisperModel, tmp_path: Path) ->
     assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
 
 
-@pytest.mark.parametrize("part", [TranslationFollower, FinalsOfSession])
+@pytest.mark.parametrize("part", [TranslationFollower, CorrectionFollower])
 def test_a_session_ends_though_a_part_of_its_post_processing_cannot_be_finished(
     model: WhisperModel, tmp_path: Path, part: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
