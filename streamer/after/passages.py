@@ -27,10 +27,6 @@ class Passage:
     def end_s(self) -> float:
         return self.finals[-1].end
 
-    @property
-    def language(self) -> str:
-        return self.finals[-1].language
-
 
 class Passages:
     """Groups the finals of one session. Pure: who wants a passage to end with a pause keeps the time."""

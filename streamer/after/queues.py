@@ -53,10 +53,6 @@ class ModelQueue:
             self._late = True
             self._health.failed(self._name, LATE)
 
-    def close(self, timeout_s: float) -> None:
-        """End the thread when all work is done; wait up to `timeout_s` for that."""
-        self._works.close(timeout_s)
-
     def _do(self, follower: "QueuedFollower", work: Work, until_s: float) -> None:
         try:
             if follower.log.closed:  # the client has left

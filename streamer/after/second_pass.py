@@ -84,7 +84,7 @@ class SecondPass:
             return ()
         if error := self.model.exception():
             raise StreamerError(str(error))  # a new one each time: its traceback would grow
-        model, language = self.model.result(), passage.language
+        model, language = self.model.result(), passage.finals[0].language
         decoding = msgspec.structs.replace(
             self._settings.decoding,
             language=language,

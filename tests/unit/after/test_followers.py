@@ -3,21 +3,20 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable, Mapping
-from types import MappingProxyType, SimpleNamespace
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import msgspec
 import pytest
 
-from streamer.after import translation
+from streamer.after import queues
 from streamer.after.correct.corrector import Draft
 from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.after.passages import Passage
 from streamer.after.queues import LATE, ModelQueue, QueuedFollower
-from streamer.after.speakers import live as speakers
 from streamer.after.speakers.diarization import Diarization
-from streamer.after.speakers.live import SpeakerFollower, SpeakerModel
-from streamer.after.translation import TranslationFollower, Translations
+from streamer.after.speakers.live import END_S, SpeakerFollower, SpeakerModel
+from streamer.after.translation import END_PATIENCE_S, TranslationFollower, Translations
 from streamer.after.turns import TurnFollower, Turns
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
@@ -25,13 +24,12 @@ from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Translation, Word
 from streamer.health import LONGEST_PAUSE_S, Health
 from streamer.settings.table import Settings
+from streamer.worker import Work, once
 from tests import builders
 from tests.fakes import Clock
 from tests.unit.after.live import Live
 from tests.unit.after.speakers.voices import voice
 from tests.waiting import WAIT_S, wait_until
-
-PATIENCE_S = 0.2  # of those that are to be late
 
 
 def final(text: str, segment: int) -> Final:
@@ -44,7 +42,8 @@ class Kind:
     """Followers of one kind, and a model of theirs that counts what it is given."""
 
     name: str  # of the model in Health
-    late: Mapping[str, str]  # what is in Health if something is late
+    late_as = ""  # name in Health of what is late
+    end_s = WAIT_S  # how long the end of a session waits
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -72,14 +71,10 @@ class Kind:
         """Return whether an event is what the model adds."""
         raise NotImplementedError
 
-    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Let the end of a session wait for a moment only."""
-        raise NotImplementedError
-
 
 class Corrector(Kind):
     name = "language_model"
-    late = MappingProxyType({"slow correction": str(LATE)})
+    late_as = "slow correction"
     slow = True
 
     def __init__(self) -> None:
@@ -96,9 +91,6 @@ class Corrector(Kind):
 
     def found(self, event: Event) -> bool:
         return isinstance(event, Revision)
-
-    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(self.corrections, "deadline_s", PATIENCE_S)
 
 
 class QuickCorrector(Corrector):
@@ -130,7 +122,8 @@ class Reader(Corrector):
 
 class Translator(Kind):
     name = "translation"
-    late = MappingProxyType({"translation": str(LATE)})
+    late_as = "translation"
+    end_s = END_PATIENCE_S
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,13 +143,10 @@ class Translator(Kind):
     def found(self, event: Event) -> bool:
         return isinstance(event, Translation)
 
-    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(translation, "END_PATIENCE_S", PATIENCE_S)
-
 
 class Recognizer(Kind):
     name = "speakers"
-    late = MappingProxyType({})
+    end_s = END_S
 
     def __init__(self) -> None:
         super().__init__()
@@ -181,9 +171,6 @@ class Recognizer(Kind):
 
     def found(self, event: Event) -> bool:
         return isinstance(event, Final | Revision) and any(word.speaker for word in event.words)
-
-    def hurry(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(speakers, "END_S", PATIENCE_S)
 
 
 class Judge(Kind):
@@ -306,11 +293,18 @@ def test_a_session_that_is_over_is_freed_at_once(kind: Kind) -> None:
 
 
 def test_work_that_hangs_keeps_no_session_from_its_end(awaited: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
-    awaited.hurry(monkeypatch)
+    patience_s: list[float] = []
+
+    def soon(then: Work, within_s: float, late: Work) -> Callable[[], None]:
+        patience_s.append(within_s)
+        return once(then, 0.01, late)
+
+    monkeypatch.setattr(queues, "once", soon)
     live = Live()
     awaited.follow(live)
     with Held(awaited) as held:
         awaited.say(live)
         held.begun()
         assert not any(map(awaited.found, live.finish()))
-        assert awaited.health.why == awaited.late
+        assert awaited.health.why == ({awaited.late_as: str(LATE)} if awaited.late_as else {})
+    assert patience_s[0] == pytest.approx(awaited.end_s, abs=1.0)

@@ -86,7 +86,7 @@ def test_the_model_is_loaded_before_the_first_pause_of_a_session_with_turns(home
     session.settings.gate.turns = True
     turns = Turns(health)
     TurnFollower(turns, session.session, session.log)
-    turns.queue.close(WAIT_S)
+    turns.queue._works.close(WAIT_S)
     assert "--turns is missing" in str(health)
 
 

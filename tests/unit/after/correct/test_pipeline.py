@@ -14,7 +14,6 @@ from streamer.after.correct import pipeline
 from streamer.after.correct.corrector import Draft
 from streamer.after.correct.pipeline import N_BEFORE, N_KEPT, CorrectionFollower, Corrections, edits
 from streamer.after.passages import Passage
-from streamer.after.queues import LATE
 from streamer.after.speakers.clusters import KnownVoices, VoiceWindow
 from streamer.after.speakers.diarization import Diarization
 from streamer.arrays import Float32Array
@@ -135,19 +134,6 @@ def test_what_a_slow_one_brings_at_the_last_moment_goes_through_the_quick_ones_a
     live.finish()
     assert revisions(live) == [(1, "second_pass", "what the ****")]
     assert unused.before == [], "no time was left"
-
-
-def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock()
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
-    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=clock))
-    quick = Replacing({}, meanwhile=lambda: clock.advance(WAIT_S))
-    corrections = Corrections([quick, Replacing({"a": "b"}, "language_model", slow=True)], deadline_s=WAIT_S)
-    live = session_of(corrections)
-    live.publish(final_of("a"))
-    live.finish()
-    assert live.revisions == []
-    assert corrections.health.why == {"slow correction": str(LATE)}
 
 
 def test_a_corrector_that_fails_leaves_the_others_their_work() -> None:
@@ -322,7 +308,7 @@ def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for() -> None:
     try:
         live = session_of(corrections, 20.0)
         live.publish(FINALS[0])
-        corrections.queue.close(WAIT_S)
+        corrections.queue._works.close(WAIT_S)
         left = weakref.ref(live.followers.pop())
         live.log.close()
         assert left() is None
