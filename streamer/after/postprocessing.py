@@ -110,8 +110,11 @@ class Adapter:
 
     def __init__(self, followers: Sequence[Follower], log: EventLog) -> None:
         self._followers = followers
-        self.labels = [self._label]
         log.subscribe(self._see)
+
+    @property
+    def labels(self) -> list[Callable[[Event], Event]]:
+        return [self._label]
 
     def on_turn(self, start: int, end: int) -> bool:
         return any(follower.judge(start, end) for follower in self._followers)

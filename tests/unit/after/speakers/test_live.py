@@ -9,8 +9,9 @@ import pytest
 from huggingface_hub import constants
 
 from streamer.after.correct.pipeline import CorrectionFollower, Corrections
+from streamer.after.speakers import live
 from streamer.after.speakers.diarization import Diarization
-from streamer.after.speakers.live import RECENT_S, SpeakerFollower, SpeakerModel
+from streamer.after.speakers.live import SpeakerFollower, SpeakerModel
 from streamer.arrays import Float32Array
 from streamer.check import check_options
 from streamer.errors import ConfigError
@@ -171,15 +172,14 @@ def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
     assert set(newest(session.events)) == {"S1"}
 
 
-def test_labels_may_change_while_more_is_learnt_of_the_voices() -> None:
+def test_labels_of_the_newest_finals_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "RECENT_S", 5.0)
     session = Session()
-    for number in range(40):
-        start_s = 2.0 * number
-        session.speech(1, start_s, start_s + 2.0)
-        session.publish(spoken(start_s, start_s + 2.0, number))
-        session.wait_until_heard()
-    wait_until(lambda: min(final.end for final in session.speakers._recent.values()) >= 78.0 - RECENT_S)
+    for number in range(5):
+        session.speech(1, 2.0 * number, 2.0 * number + 2.0)
+        session.publish(spoken(2.0 * number, 2.0 * number + 2.0, number))
     session.finish()
+    assert [final.end for final in session.speakers._recent.values()] == [6.0, 8.0, 10.0]
 
 
 def test_labels_that_are_one_person_are_published() -> None:
