@@ -63,7 +63,8 @@ class Passages:
                 self._ends_s = [end_s for end_s in self._ends_s if end_s > event.end]
                 if not self._fit([*self._finals[self._n_known :], event]):
                     ended = self.close()
-                self._finals.append(event)
+                if event.text:
+                    self._finals.append(event)
                 if self._by_sentence and (event.text.endswith(SENTENCE_ENDS) or len(self._ends_s) < n_before):
                     ended += self.close()
         return ended

@@ -116,8 +116,8 @@ class TranslationFollower(QueuedFollower):
         self._said = ""
 
     def see(self, event: Event) -> None:
-        wanted = not isinstance(event, Final) or (event.text and event.language != ENGLISH)
-        for passage in self._passages.take(event) if wanted else self._passages.close():
+        english = isinstance(event, Final) and event.language == ENGLISH
+        for passage in self._passages.close() if english else self._passages.take(event):
             self._begin(passage)
 
     def finish(self, then: Callable[[], object]) -> None:

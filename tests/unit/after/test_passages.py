@@ -97,6 +97,11 @@ def test_a_sentence_that_breaks_off_is_a_passage_as_far_as_it_goes(time_s: float
     assert len(passages_of(*events, by_sentence=True)) == n_passages
 
 
+def test_finals_without_text_are_part_of_none() -> None:
+    events = final("Good", 0.0, 2.0), final("", 2.0, 2.0), final("day", 2.0, 4.0)
+    assert passages_of(*events, by_sentence=True) == [(["Good", "day"], 0)]
+
+
 def test_a_silence_ends_one_passage_only() -> None:
     events = silence(2.0), final("Good", 0.0, 2.0), final("day", 2.5, 3.0), final("and", 3.0, 4.0)
     assert passages_of(*events, by_sentence=True) == [(["Good"], 0), (["day", "and"], 0)]

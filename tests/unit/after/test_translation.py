@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from streamer.after import translation
-from streamer.after.queues import LATE
 from streamer.after.translation import LOOP, TranslationFollower, Translations
 from streamer.arrays import Float32Array
 from streamer.constants import CHUNK_LENGTH_S, SAMPLE_RATE
@@ -26,7 +25,7 @@ from streamer.protocols.native import SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests import builders
-from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
+from tests.daemon import SAMPLE, pause_after, recording, running, transcribe
 from tests.fakes import Clock
 from tests.promises import check_promises
 from tests.unit.after.live import Live
@@ -42,9 +41,8 @@ class Interpreter(Translations):
     """Says how many seconds it is given of which language, behind what."""
 
     def __init__(self) -> None:
-        self.health = Health()
         model = SimpleNamespace(generation=SimpleNamespace(prompted=True))
-        super().__init__(Settings(), model, lambda timeout_s, quiet_s: True, self.health)  # type: ignore[arg-type]
+        super().__init__(Settings(), model, lambda timeout_s, quiet_s: True, Health())  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -115,25 +113,8 @@ def test_audio_is_not_copied_by_the_thread_that_publishes(monkeypatch: pytest.Mo
     assert copied != threading.current_thread()
 
 
-def test_audio_that_is_gone_is_late() -> None:
-    interpreter = Interpreter()
-    live = session_of(interpreter)
-    live.write(40.0)
-    live.publish(final("Guten Tag.", 0.0, 1.0))
-    assert [event.type for event in live.finish()] == ["final", "end"]
-    assert interpreter.health.why == {"translation": str(LATE)}
-
-
-def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program() -> None:
     assert translation.END_PATIENCE_S < FLUSH_TIMEOUT_S
-    monkeypatch.setattr(translation, "END_PATIENCE_S", 0.1)
-    interpreter, ended = Interpreter(), threading.Event()
-    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
-    live = session_of(interpreter)
-    live.publish(final("Guten Tag.", 0.0, 1.0))
-    assert [event.type for event in live.finish()] == ["final", "end"]
-    ended.set()
-    assert interpreter.health.why == {"translation": str(LATE)}
 
 
 def test_the_end_of_a_recording_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:

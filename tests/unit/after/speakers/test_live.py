@@ -151,27 +151,6 @@ def test_a_session_that_cannot_be_heard_is_left_alone_and_ends() -> None:
     assert len(session.diarization._regions) == n_regions
 
 
-def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
-    broken = True
-
-    def vector_of(samples: Float32Array) -> Float32Array:
-        if broken:
-            raise RuntimeError("out of memory")
-        return person_of(samples)
-
-    session = Session(vector_of)
-    session.speech(1, 0.0, 4.0)
-    session.publish(spoken(0.0, 4.0))
-    session.wait_until_heard()
-    assert "out of memory" in session.health.why["speakers"]
-    broken = False
-    session.speech(1, 4.0, 8.0)
-    session.publish(spoken(4.0, 8.0, 2))
-    session.finish()
-    assert session.health.why == {}
-    assert set(newest(session.events)) == {"S1"}
-
-
 def test_labels_of_the_newest_finals_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "RECENT_S", 5.0)
     session = Session()
