@@ -6,6 +6,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,7 +16,7 @@ from streamer import events
 from streamer.after.correct.corrector import text_of
 from streamer.after.passages import Passage
 from streamer.after.postprocessing import PostProcessing
-from streamer.after.second_pass import SecondPass, same_but_for_marks, share_words
+from streamer.after.second_pass import SecondPass, has_second_pass, same_but_for_marks, share_words
 from streamer.arrays import Float32Array
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
@@ -50,6 +51,17 @@ def read(reader: SecondPass, samples: Float32Array, language: str = "en", left_s
     session = SimpleNamespace(task="transcribe", options=None)
     passage = Passage((final("so", start=7.0, end=9.0, words=(), language=language),))
     return reader.read(passage, samples, session, time.monotonic() + left_s)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "windows_s", "expected"),
+    [("auto", (), True), ("auto", (5,), False), ("", (), False), ("tiny", (5,), True)],
+)
+def test_a_model_of_short_windows_reads_long_passages_only_if_it_is_named(
+    name: str, windows_s: tuple[int, ...], expected: bool
+) -> None:
+    model: Any = SimpleNamespace(generation=SimpleNamespace(windows_s=windows_s))
+    assert has_second_pass(Settings(correction=CorrectionSettings(model=name)), model) == expected
 
 
 def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -> None:
