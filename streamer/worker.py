@@ -4,6 +4,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from typing import Any
 
 logger = logging.getLogger(__name__)
 
@@ -16,8 +17,8 @@ class WorkQueue:
     Owners (sessions, for instance) take turns; the work of each is done in order. Any thread may call any method.
     """
 
-    def __init__(self, name: str, limit: int, on_dropped: Work = lambda: None) -> None:
-        """Let up to `limit` pieces of work wait; call `on_dropped` when one more arrives and one is dropped.
+    def __init__(self, name: str, limit: int, on_dropped: Callable[[Any], object] = lambda owner: None) -> None:
+        """Let up to `limit` pieces of work wait; if one is dropped, call `on_dropped` with its owner.
 
         name : of the thread
         """
@@ -38,7 +39,7 @@ class WorkQueue:
         """
         with self._changed:
             self._waiting.setdefault(owner, deque()).append(work)
-            longest = max(self._waiting.values(), key=len)
+            has_most, longest = max(self._waiting.items(), key=lambda each: len(each[1]))
             full = sum(map(len, self._waiting.values())) > self._limit and len(longest) > 1
             if full:
                 longest.popleft()
@@ -46,7 +47,7 @@ class WorkQueue:
                 self._thread.start()
             self._changed.notify()
         if full:
-            self._on_dropped()
+            self._on_dropped(has_most)
 
     def close(self, timeout_s: float) -> None:
         """End the thread when all work is done; wait up to `timeout_s` for that."""

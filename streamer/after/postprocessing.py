@@ -1,38 +1,29 @@
-"""Post-processing of a session: terms of the glossary, labels of speakers, later corrections and translations.
+"""Post-processing of sessions: terms of the glossary, labels of speakers, later corrections, translations, turns.
 
-All of it is off unless the settings ask for it, and no caption waits for it.
+All of it but turns and translations is off unless the settings ask for it, and no caption waits for it.
 """
 
-import logging
-import math
-import weakref
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 
 from streamer import entry_points
 from streamer.after.correct.corrector import Corrector
-from streamer.after.correct.pipeline import Corrections, FinalsOfSession
+from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.after.correct.spelling import Glossary, Spelling
 from streamer.after.correct.terms import usual_words
 from streamer.after.second_pass import SecondPass, has_second_pass
-from streamer.after.speakers.live import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
-from streamer.after.translation import PATIENCE_S, TranslatedSession, Translations
-from streamer.after.turns import Turns, TurnsOfSession
-from streamer.arrays import Float32Array
-from streamer.audio.ring import Overrun
-from streamer.constants import SAMPLE_RATE
+from streamer.after.speakers.diarization import Diarization
+from streamer.after.speakers.live import SpeakerFollower, SpeakerModel, known_voices, load_vectors
+from streamer.after.translation import TranslationFollower, Translations
+from streamer.after.turns import TurnFollower, Turns
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import Follower
 from streamer.engine.live_session import LiveSession
-from streamer.events import Event
 from streamer.health import Health
-from streamer.session.settings import SessionSettings
 from streamer.settings.table import Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-
-logger = logging.getLogger(__name__)
 
 
 class PostProcessing:
@@ -43,24 +34,40 @@ class PostProcessing:
         # Current failures: `enrichment` in /healthz.
         self.health = Health()
         correctors = _correctors(settings, model)
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
             self.second_pass = SecondPass(settings, model, engine.wait_idle, self.health)
-        self.speakers: SpeakersOfSessions | None = None
+        self.speakers: SpeakerModel | None = None
         if settings.speakers.enabled:
-            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
+            self.speakers = SpeakerModel(load_vectors(), known_voices(settings), self.health)
         self.corrections: Corrections | None = None
         if correctors or self.speakers is not None or self.second_pass is not None:
             self.corrections = Corrections(
                 correctors,
                 deadline_s=settings.correction.deadline_s,
                 health=self.health,
-                read_again=self.second_pass.read if self.second_pass is not None else None,
+                reader=self.second_pass,
             )
-        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for turns and translations.
         self.turns = Turns(self.health)
         self.translations = Translations(settings, model, engine.wait_idle, self.health)
+
+    def followers(self, live: LiveSession, log: EventLog) -> list[Follower]:
+        """Return what follows a session from its first event on.
+
+        Its events are labelled by each in this order; at the end each finishes when the one before it has.
+        """
+        found: list[Follower] = []
+        if self.glossary is not None:
+            found.append(Spelling(self.glossary, live.settings.language))
+        if self.corrections is not None:
+            diarization = Diarization(self.speakers.known) if self.speakers is not None else None
+            corrections = CorrectionFollower(self.corrections, live, log, diarization)
+            if self.speakers is not None and diarization is not None:
+                found.append(SpeakerFollower(self.speakers, live, log, diarization, corrections))
+            found.append(corrections)
+        return [*found, TranslationFollower(self.translations, live, log), TurnFollower(self.turns, live, log)]
 
     def unload(self) -> None:
         """Free the second pass's model until it is needed again."""
@@ -70,90 +77,6 @@ class PostProcessing:
     def reread(self) -> Callable[[], None]:
         """Read the glossary again, and return a function that puts it to use. Raises ConfigError."""
         return self.glossary.reread() if self.glossary is not None else lambda: None
-
-    def open(self, log: EventLog, runner: LiveSession) -> "PostProcessor":
-        """Return the post-processing of a session, which begins with its first event."""
-        return PostProcessor(self, log, runner)
-
-
-class PostProcessor:
-    """The post-processing of one session."""
-
-    def __init__(self, shared: PostProcessing, log: EventLog, runner: LiveSession) -> None:
-        session = _Session(runner)
-        glossary, corrections = shared.glossary, shared.corrections
-        self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
-        self._finals = corrections.follow(log, session.read, session.settings) if corrections is not None else None
-        self._speakers: SpeakersOfSession | None = None
-        if shared.speakers is not None and self._finals is not None:
-            self._speakers = SpeakersOfSession(
-                shared.speakers, log, runner.ring, session.read, session.detected, self._finals.relabel
-            )
-            diarization = self._speakers.diarization
-            self._finals.label = lambda word: label_word(word, diarization)
-        self._turns = TurnsOfSession(shared.turns, log, session.read, session.judge)
-        if runner.settings.gate.turns:
-            self._turns.load()
-        self._translated = TranslatedSession(shared.translations, log, session.read, session.translation_s)
-
-    def on_turn(self, start: int, end: int) -> bool:
-        """Have a turn judged; see `Follower`. It waits for nothing."""
-        return self._turns.ask(start, end)
-
-    @property
-    def labels(self) -> list[Callable[[Event], Event]]:
-        """What the events of the session are labelled with; see `Follower`."""
-        return [part.label for part in (self._spelling, self._speakers) if part is not None]
-
-    def finish(self, then: Callable[[], object]) -> None:
-        """Note that everything is final: call `then`, once, when post-processing is done."""
-        for part in (self._translated, self._finals, self._speakers):
-            if part is not None:
-                then = partial(_finish, part, then)
-        then()
-
-
-def _finish(part: TranslatedSession | FinalsOfSession | SpeakersOfSession, then: Callable[[], object]) -> None:
-    """Have a part finish, then go on; go on if it fails at that, too: the session's `end` waits for it."""
-    try:
-        part.finish(then)
-    except Exception:
-        logger.exception("post-processing of a session could not be finished")
-        then()
-
-
-class _Session:
-    """What post-processing needs to know of a session. It refers to no part of it: a session that is over is freed."""
-
-    def __init__(self, runner: LiveSession) -> None:
-        # Weak, as the runner refers to its post-processing.
-        self._runner = weakref.ref(runner)
-        self._ring = runner.ring
-
-    def settings(self) -> SessionSettings | None:
-        return runner.settings if (runner := self._runner()) is not None else None
-
-    def detected(self) -> int:
-        """Return up to which sample speech was detected."""
-        return runner.position if (runner := self._runner()) is not None else 0
-
-    def judge(self, end: int, probability: float | None) -> None:
-        """Pass on whether a turn is over."""
-        if (runner := self._runner()) is not None:
-            runner.judge(end, probability)
-
-    def translation_s(self) -> float:
-        """Return the seconds that the translation of a final may take; 0 if finals are not translated."""
-        runner = self._runner()
-        if runner is None or not runner.settings.translated:
-            return 0.0
-        return math.inf if runner.recorded else PATIENCE_S
-
-    def read(self, start_s: float, end_s: float) -> Float32Array | None:
-        try:
-            return self._ring.read(round(start_s * SAMPLE_RATE), min(round(end_s * SAMPLE_RATE), self._ring.head))
-        except Overrun:
-            return None
 
 
 def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:

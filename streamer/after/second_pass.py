@@ -1,24 +1,38 @@
-"""The model of the second pass: the daemon's own, or another one."""
+"""The second pass: consecutive finals are transcribed again together, as a recording is, and get new words.
 
+Live captions decide on each word within a second or two. With all that follows, five beams, timestamps and fallback,
+Whisper reads the same speech better: offline decoding is what live text is measured against.
+"""
+
+import difflib
+import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 from concurrent.futures import Future
 from functools import partial
 
 import msgspec
 
-from streamer.after.correct.second_pass import NAME, Passage
+from streamer.after.passages import Passage
 from streamer.arrays import Float32Array
 from streamer.engine.yielding import WaitIdle, YieldToLive
 from streamer.errors import StreamerError
-from streamer.events import Word
+from streamer.events import Final, Word
 from streamer.health import Health
 from streamer.offline import transcribe
+from streamer.session.settings import SessionSettings
 from streamer.settings.table import AUTO, Settings
 from streamer.setup.models import Known, Models, in_thread
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
+
+# The `by` of its revisions.
+NAME = "second_pass"
+
+# Longest passage: Whisper's window holds 30 s.
+MAX_PASSAGE_S = 28.0
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
@@ -57,21 +71,24 @@ class SecondPass:
 
         self.model.add_done_callback(note)
 
-    def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
-        """Transcribe a passage again (see `ReadAgain`).
+    def read(self, passage: Passage, samples: Float32Array, session: SessionSettings, until_s: float) -> Sequence[Word]:
+        """Transcribe a passage again.
 
-        Returns no words while the model is being loaded, or if it does not know the language.
+        samples : its audio, 16 kHz mono, shape (n,)
+        until_s : deadline by the monotonic clock
+
+        Returns words with times of the session; none while the model is being loaded, or if it does not know the
+        language. Raises TimeoutError at the deadline, StreamerError if the model fails.
         """
         if not self.model.done():
             return ()
         if error := self.model.exception():
             raise StreamerError(str(error))  # a new one each time: its traceback would grow
-        model, session = self.model.result(), passage.settings
-        language = passage.finals[0].language
+        model, language = self.model.result(), passage.finals[0].language
         decoding = msgspec.structs.replace(
             self._settings.decoding,
             language=language,
-            task="translate" if session is not None and session.task == "translate" else "transcribe",
+            task=session.task,
             beam_size=min(self._settings.correction.beam_size, model.n_beams),
             # These are for whole files.
             batch_size=1,
@@ -82,14 +99,12 @@ class SecondPass:
         known = model.tokenizer.known_languages
         if language not in known or (decoding.task == "translate" and known == ["en"]):
             return ()
-        if session is not None and session.options is not None:
-            chosen = session.options
+        if (chosen := session.options) is not None:
             decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
-        self._yield.begin(passage.until_s)
-        start_s = passage.finals[0].start
+        self._yield.begin(until_s)
         return [
-            msgspec.structs.replace(word, start=start_s + word.start, end=start_s + word.end)
+            msgspec.structs.replace(word, start=passage.start_s + word.start, end=passage.start_s + word.end)
             for final in transcribe(model, samples, resolved)
             for word in final.words
         ]
@@ -122,3 +137,43 @@ class SecondPass:
         """Let captions go first, unless the model has a device of its own, which delays none."""
         if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
             self._yield.wait()
+
+
+def share_words(finals: Sequence[Final], words: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """Distribute new words of consecutive finals over these; return the words of each.
+
+    A word goes to the final whose old word it is aligned with. One that is aligned with none goes to the final in whose
+    time it lies, but not out of order.
+    """
+    old = [(_key(word), n) for n, final in enumerate(finals) for word in final.words]
+    keys = [_key(word) for word in words]
+    owners: list[int | None] = [None] * len(words)
+    for block in difflib.SequenceMatcher(None, [key for key, _ in old], keys, autojunk=False).get_matching_blocks():
+        for i in range(block.size):
+            owners[block.b + i] = old[block.a + i][1]
+    ends = [final.end for final in finals[:-1]]
+    shares: list[list[Word]] = [[] for _ in finals]
+    earliest = 0
+    for i, word in enumerate(words):
+        latest = next((owner for owner in owners[i:] if owner is not None), len(finals) - 1)
+        by_time = bisect_left(ends, (word.start + word.end) / 2)
+        earliest = min(max(by_time, earliest), latest)
+        shares[earliest].append(_within(word, finals[earliest]))
+    return [tuple(share) for share in shares]
+
+
+def same_but_for_marks(words: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Return whether two texts differ in case and punctuation at most."""
+    return "".join(map(_key, words)) == "".join(map(_key, others))
+
+
+def _key(word: Word) -> str:
+    """Return the letters and digits of a word; vowel signs and accents are marks in Unicode, and belong to them."""
+    return "".join(character for character in word.word.casefold() if unicodedata.category(character)[0] in "LMN")
+
+
+def _within(word: Word, final: Final) -> Word:
+    """Return a word within its final, said by the speaker of the final's words at that time."""
+    start, end = (round(min(max(time_s, final.start), final.end), 3) for time_s in (word.start, word.end))
+    nearest = next((other for other in final.words if other.end > (start + end) / 2), final.words[-1])
+    return msgspec.structs.replace(word, start=start, end=end, speaker=nearest.speaker)

@@ -7,26 +7,27 @@ its own, so that windows of captions wait for one call of a graph at most.
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 
-from streamer.after.correct.pipeline import ReadAudio
+from streamer.after.passages import Passage, Passages
+from streamer.after.queues import ModelQueue, QueuedFollower, attempt
 from streamer.arrays import Float32Array
 from streamer.audio.mel import log_mel
-from streamer.constants import CHUNK_LENGTH_S
+from streamer.constants import CHUNK_LENGTH_S, N_SAMPLES
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.engine.engine import RETRY_S
 from streamer.engine.eventlog import EventLog
+from streamer.engine.live_session import LiveSession
 from streamer.engine.yielding import WaitIdle, YieldToLive
 from streamer.errors import StreamerError
-from streamer.events import Event, Final, Gap, Speech, Translation
+from streamer.events import Event, Final, Translation
 from streamer.health import Health
 from streamer.session.task import Request
-from streamer.session.words import SENTENCE_ENDS
 from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import is_conditioned
-from streamer.worker import WorkQueue, once
 
 # The language that Whisper translates into.
 ENGLISH = "en"
@@ -45,8 +46,7 @@ PATIENCE_S = 300.0
 END_PATIENCE_S = 25.0
 
 NAME = "translation"
-LATE = StreamerError("captions leave no time for it: what is late is left out")
-LOOP = StreamerError("the model repeats itself: that text is left out; a larger model does so less")
+LOOP = "the model repeats itself: that text is left out; a larger model does so less"
 
 
 class Translations:
@@ -54,11 +54,11 @@ class Translations:
 
     def __init__(self, settings: Settings, model: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
         """Translate in the time that `wait_idle` leaves; report failures to `health`."""
-        self.health = health
         # The two steps of a passage, each in a thread. The thread that publishes a final holds the lock of its session
         # and must not copy audio; the first of these does, before the audio is overwritten.
-        self.copying = WorkQueue("copy for translation", MAX_WAITING, self.note_late)
-        self.translating = WorkQueue("translate", MAX_WAITING, self.note_late)
+        self.copying = ModelQueue("copy for translation", MAX_WAITING)
+        self.queue = ModelQueue(NAME, MAX_WAITING, health)
+        self._health = health
         # Grammar, hot words and prompt are for the spoken language. Translations are less probable than transcripts:
         # only a loop is decoded again, and dropped if it stays one.
         self._decoding = msgspec.structs.replace(
@@ -66,20 +66,18 @@ class Translations:
         )
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        # Used by the thread `translate`: lets captions go first; encodes and decodes.
+        # Used by the thread `translation`: lets captions go first; encodes and decodes.
         self._yield = YieldToLive(wait_idle)
         self._fork: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
-    def note_late(self) -> None:
-        """Report that a passage is not translated."""
-        self.health.failed(NAME, LATE)
-
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
-        """Return the English translation; empty if it is late, loops or fails. Called by the thread `translate`.
+        """Return the English translation; empty if it loops or fails. Called by the thread `translation`.
 
         samples : shape (n,), 30 s at most
         before : the previous translation
         until_s : deadline by the monotonic clock; infinity for a recording
+
+        Raises TimeoutError at the deadline.
         """
         self._yield.begin(until_s)
         request = Request(
@@ -90,93 +88,56 @@ class Translations:
             n_samples=len(samples),
             retry_s=RETRY_S,
         )
-        try:
-            if self._fork is None:
-                model = self._model.fork(self._model.runtime.windows_s)
-                model.call_before(self._yield.wait)
-                self._fork = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
-            encoder, decoder = self._fork
-            encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
-            hypothesis = decoder.decode(encoded, request)
-        except Exception as error:  # noqa: BLE001 - reported to `health`
-            self.health.failed(NAME, LATE if isinstance(error, TimeoutError) else error)
-            return ""
+        return attempt(self._health, NAME, partial(self._decode, samples, request)) or ""
+
+    def _decode(self, samples: Float32Array, request: Request) -> str:
+        if self._fork is None:
+            model = self._model.fork(self._model.runtime.windows_s)
+            model.call_before(self._yield.wait)
+            self._fork = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
+        encoder, decoder = self._fork
+        encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
+        hypothesis = decoder.decode(encoded, request)
         if hypothesis.failed:
-            self.health.failed(NAME, LOOP)
-            return ""
-        self.health.works(NAME)
+            raise StreamerError(LOOP)
         return "".join(word.text for word in hypothesis.words).strip()
 
 
-class TranslatedSession:
-    """Collects the finals of one session in passages, and publishes `translation` events."""
+class TranslationFollower(QueuedFollower):
+    """Publishes translations of the finals of one session."""
 
-    def __init__(
-        self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
-    ) -> None:
-        """Follow a session; `patience_s` returns how long a translation may take, 0 for no translation."""
+    def __init__(self, translations: Translations, live: LiveSession, log: EventLog) -> None:
+        super().__init__(live, log)
         self._translations = translations
-        self._log = log
-        self._audio = audio
-        self._patience_s = patience_s
-        # Finals of the open passage, and times at which speech ended that is not final yet.
-        self._open: list[Final] = []
-        self._ends_s: list[float] = []
+        self._passages = Passages(CHUNK_LENGTH_S, by_sentence=True)
         # Deadline of the newest passage.
         self._until_s = -math.inf
-        # Used by the thread `translate`: the previous translation.
+        # Used by the thread `translation`: the previous translation.
         self._said = ""
-        log.subscribe(self._take)
+
+    def see(self, event: Event) -> None:
+        english = isinstance(event, Final) and event.language == ENGLISH
+        for passage in self._passages.close() if english else self._passages.take(event):
+            self._begin(passage)
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all finals so far are translated, or too late."""
-        self._close()
+        for passage in self._passages.close():
+            self._begin(passage)
         left_s = self._until_s - time.monotonic()
-        if left_s <= 0:
-            then()
-            return
-        translations = self._translations
-        wait_s = left_s if left_s == math.inf else min(left_s, END_PATIENCE_S)
-        end = once(then, wait_s, late=translations.note_late)
-        translations.copying.put(self, lambda: translations.translating.put(self, end))
+        patience_s = left_s if left_s == math.inf else min(left_s, END_PATIENCE_S)
+        self.finish_within(max(0.0, patience_s), then, late=self._translations.queue.note_late)
 
-    def _take(self, event: Event) -> None:
-        if isinstance(event, Speech) and event.state == "end":
-            self._ends_s = [*self._ends_s[-MAX_WAITING:], event.time]
-        elif isinstance(event, Gap):
-            self._close()
-        elif isinstance(event, Final):
-            first = (self._open or [event])[0]
-            if event.language != first.language or event.end - first.start > CHUNK_LENGTH_S:
-                self._close()
-            if event.text and event.language != ENGLISH and self._patience_s():
-                self._open.append(event)
-            if event.text.endswith(SENTENCE_ENDS) or any(end_s <= event.end for end_s in self._ends_s):
-                self._close()
-            self._ends_s = [end_s for end_s in self._ends_s if end_s > event.end]
-
-    def _close(self) -> None:
-        """Complete the open passage: translate it."""
-        finals, self._open = self._open, []
-        patience_s = self._patience_s()
-        if not finals or not patience_s:
+    def _begin(self, passage: Passage) -> None:
+        if not self.live.settings.translated:
             return
-        self._until_s = until_s = time.monotonic() + patience_s
-        self._translations.copying.put(self, lambda: self._copy(finals, until_s))
+        self._until_s = until_s = math.inf if self.live.recorded else time.monotonic() + PATIENCE_S
+        translate = partial(self._translate, passage.finals[-1], until_s)
+        copy = partial(self.put_with_audio, self._translations.queue, passage, translate, until_s)
+        self._translations.copying.put(self, copy)
 
-    def _copy(self, finals: list[Final], until_s: float) -> None:
-        if self._log.closed:
-            return
-        samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
-        if samples is None:
-            self._translations.note_late()
-        else:
-            self._translations.translating.put(self, lambda: self._translate(finals[-1], samples, until_s))
-
-    def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
-        if self._log.closed:
-            return
-        text = self._translations.translate(samples, final.language, self._said, until_s)
+    def _translate(self, final: Final, until_s: float, samples: Float32Array) -> None:
+        said, self._said = self._said, ""
+        text = self._translations.translate(samples[:N_SAMPLES], final.language, said, until_s)
         self._said = text[-PROMPT_CHARACTERS:]
         if text:
-            self._log.append(Translation(of=final.seq, text=text, language=ENGLISH))
+            self.log.append(Translation(of=final.seq, text=text, language=ENGLISH))

@@ -22,7 +22,7 @@ from streamer.check import check_options
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import say
-from streamer.daemon.sessions import Labels, SessionSource, open_session, ready_event, tell_error, write_all
+from streamer.daemon.sessions import SessionSource, open_session, ready_event, tell_error, write_all
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
@@ -259,8 +259,8 @@ def _streaming(settings: Settings, model: WhisperModel, engine: Engine[EncodedWi
 
     def transcribed(path: Path, on_progress: OnProgress) -> Generator[Event]:
         log = EventLog(path.name, settings.server.history_events)
-        labels = [Labels(Spelling(glossary, language).label)] if glossary is not None else []
-        live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, followers=labels))
+        followers = [Spelling(glossary, language)] if glossary is not None else []
+        live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, followers=followers))
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         gaps: list[Gap] = []

@@ -18,9 +18,10 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
-from streamer.daemon.sessions import Labels, SessionSource, open_session, tell_error, write_all
+from streamer.daemon.sessions import SessionSource, open_session, tell_error, write_all
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
+from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind
 from streamer.engine.journal import KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
@@ -61,6 +62,16 @@ def make_source(settings: InputSettings) -> Source | None:
             return Address(url, settings.speed)
         case path:
             return FileReplay(Path(path), settings.speed)
+
+
+class SpokenInto(Follower):
+    """Labels finals with the source, of two that are mixed, that somebody spoke into."""
+
+    def __init__(self, source: Mixed) -> None:
+        self._source = source
+
+    def label(self, event: Event) -> Event:
+        return self._source.labelled(event)
 
 
 class OwnInput:
@@ -134,7 +145,7 @@ class OwnInput:
                 kind=_kind(source),
                 reserved=True,
                 keep=self._keep,
-                followers=[Labels(source.labelled)] if isinstance(source, Mixed) else [],
+                followers=[SpokenInto(source)] if isinstance(source, Mixed) else [],
             ),
             enrichment=enrichment,
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from streamer.after.postprocessing import PostProcessing, PostProcessor
+from streamer.after.postprocessing import PostProcessing
 from streamer.arrays import Float32Array
 from streamer.audio.mel import LogMelStream
 from streamer.constants import SAMPLE_RATE
@@ -20,7 +20,7 @@ from streamer.engine.inlet import AudioKind, Input
 from streamer.engine.journal import KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
 from streamer.errors import StreamerError
-from streamer.events import Error, Event, Ready
+from streamer.events import Error, Ready
 from streamer.protocols.native import SessionOptions
 from streamer.session.settings import SessionSettings, when_stable
 from streamer.session.state import SessionState
@@ -52,29 +52,6 @@ class SessionSource:
     state: SessionState | None = None
 
 
-class Labels(Follower):
-    """Labels the events of a session with what a function adds to them."""
-
-    def __init__(self, label: Callable[[Event], Event]) -> None:
-        self._label = label
-
-    def label(self, event: Event) -> Event:
-        return self._label(event)
-
-
-class Enriched(Follower):
-    """The post-processing of a session, but for its labels."""
-
-    def __init__(self, processor: PostProcessor) -> None:
-        self._processor = processor
-
-    def judge(self, start: int, end: int) -> bool:
-        return self._processor.on_turn(start, end)
-
-    def finish(self, then: Callable[[], object]) -> None:
-        self._processor.finish(then)
-
-
 def open_session(
     settings: Settings,
     model: WhisperModel,
@@ -104,11 +81,7 @@ def open_session(
         mel=LogMelStream(model.dims.n_mels),
         state=source.state,
     )
-    followers: list[Follower] = []
-    if enrichment is not None:
-        enriched = enrichment.open(log, live)
-        followers += [*map(Labels, enriched.labels), Enriched(enriched)]
-    followers += source.followers
+    followers = [*(enrichment.followers(live, log) if enrichment is not None else ()), *source.followers]
     if chosen.task == "transcribe":  # translations are less probable by nature
         followers.append(Confidence(model, live.logger.warning))
     live.followers = followers

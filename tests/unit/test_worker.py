@@ -14,8 +14,9 @@ class Busy:
 
     def __init__(self, limit: int) -> None:
         self.done: list[str] = []
-        self.n_dropped = 0
-        self.worker = WorkQueue("w", limit, self._drop)
+        # Owners whose work was dropped.
+        self.dropped: list[str] = []
+        self.worker = WorkQueue("w", limit, self.dropped.append)
         self._begun, self.go_on = threading.Event(), threading.Event()
         self.worker.put("", self._hold)
         assert self._begun.wait(WAIT_S)
@@ -23,9 +24,6 @@ class Busy:
     def _hold(self) -> None:
         self._begun.set()
         assert self.go_on.wait(WAIT_S)
-
-    def _drop(self) -> None:
-        self.n_dropped += 1
 
     def put(self, *names: str) -> None:
         """Put work that is called like this; the owner is the first letter."""
@@ -42,13 +40,13 @@ def test_owners_take_turns_and_the_work_of_each_is_done_in_order() -> None:
     busy = Busy(limit=10)
     busy.put("a1", "a2", "a3", "b1", "b2", "c1")
     assert busy.finish() == ["a1", "b1", "c1", "a2", "b2", "a3"]
-    assert busy.n_dropped == 0
+    assert busy.dropped == []
 
 
 def test_beyond_the_limit_the_owner_with_most_loses_its_oldest_and_that_is_reported() -> None:
     busy = Busy(limit=3)
     busy.put("a1", "a2", "a3", "b1", "c1", "d1", "e1")
-    assert busy.n_dropped == 2
+    assert busy.dropped == ["a", "a"]
     assert busy.finish() == ["a3", "b1", "c1", "d1", "e1"], "no owner loses its last"
 
 

@@ -12,6 +12,7 @@ import msgspec
 from streamer.after.correct.corrector import Draft, text_of
 from streamer.after.correct.glossary import read_terms
 from streamer.after.correct.terms import IsUsual, Replacement, TermIndex, rewritten
+from streamer.engine.follower import Follower
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Word
 
@@ -69,7 +70,7 @@ class Glossary:
         return indexes, [term.text for term in terms if term.text]
 
 
-class Spelling:
+class Spelling(Follower):
     """The texts of one session on their way out. What was published as stable stays as it is."""
 
     def __init__(self, glossary: Glossary, language: str = "") -> None:

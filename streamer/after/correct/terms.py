@@ -109,6 +109,8 @@ class TermIndex:
         self._longest = max([MAX_NEAR_WORDS, *map(_n_words, self._exact)])
         # By the first sound: the others do not come near.
         self._near = {first: tuple(zip(*found, strict=True)) for first, found in near.items()}
+        if near:
+            _similar("", [""])  # imports what it needs now, and not under the lock of a session that publishes
         self._meant = lru_cache(N_REMEMBERED)(self._find)
 
     def replacements(self, words: Sequence[Word]) -> list[Replacement]:

@@ -2,15 +2,17 @@
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from streamer.after.speakers.clusters import ClusteringSettings, Clusters, VoiceWindow
 from streamer.after.speakers.fbank import WINDOW_SAMPLES
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
+from streamer.events import Word
 
 # From one window to the next.
 HOP_SAMPLES = SAMPLE_RATE // 2
@@ -44,8 +46,8 @@ class _Region:
 class Diarization:
     """What is known of who speaks in a session.
 
-    Any thread may call `begin`, `end` and `speaker`, which wait for nothing; one thread at a time the others, which
-    may take long.
+    Any thread may call `begin`, `end`, `speaker` and `label`, which wait for nothing; one thread at a time the others,
+    which may take long.
     """
 
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusteringSettings | None = None) -> None:
@@ -82,6 +84,14 @@ class Diarization:
     def speaker(self, start_s: float, end_s: float) -> str | None:
         """Return who speaks from one second of the session to another; None if that is not sure."""
         return self._known.label(start_s, end_s)
+
+    def label(self, words: Iterable[Word]) -> tuple[Word, ...]:
+        """Return words with who says them, as far as that is known."""
+        said_by = ((word, self.speaker(word.start, word.end) or word.speaker) for word in words)
+        return tuple(
+            word if speaker == word.speaker else msgspec.structs.replace(word, speaker=speaker)
+            for word, speaker in said_by
+        )
 
     def next_window(self, head: int) -> tuple[int, int] | None:
         """Return the next window of the audio up to `head`, first sample and end; None if it is not complete."""

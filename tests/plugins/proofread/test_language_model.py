@@ -5,19 +5,18 @@ import contextlib
 import json
 import logging
 import re
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import pytest
 
+from streamer.after import queues
 from streamer.after.correct import pipeline
 from streamer.after.correct.corrector import Draft, text_of
-from streamer.after.correct.pipeline import Corrections
-from streamer.engine.eventlog import EventLog
+from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.errors import ConfigError
-from streamer.events import Event, Final, Revision, Word
+from streamer.events import Final, Revision, Word
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.plugins.proofread.language_model import MAX_USELESS, LanguageModel
 from streamer.plugins.proofread.settings import ProofreadSettings
@@ -25,6 +24,7 @@ from tests.builders import final, words
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock
+from tests.unit.after.live import Live
 from tests.waiting import WAIT_S
 
 
@@ -67,7 +67,8 @@ Make = Callable[..., Correcting]
 def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[LanguageModel] = []
     clock = Clock()
-    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
+    for module in (pipeline, queues):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=clock))
 
     def make(url: str, *, deadline_s: float = WAIT_S, api_key: str = "", terms: Sequence[str] = ()) -> Correcting:
         model = LanguageModel(ProofreadSettings(to=url, to_model="m", api_key=api_key), deadline_s, terms=lambda: terms)
@@ -361,18 +362,12 @@ async def test_an_address_is_shown_without_its_secrets(make: Make) -> None:
 
 
 def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    log = EventLog("abc", 100)
-    events: list[Event] = []
-    log.subscribe(events.append)
-    corrections = make("http://127.0.0.1:9/v1").corrections
-    finals = corrections.follow(log, lambda start, end: None)
+    live, corrections = Live(), make("http://127.0.0.1:9/v1").corrections
+    live.follow(CorrectionFollower(corrections, live.session, live.log))
     with caplog.at_level(logging.INFO):
-        for _ in range(3):
-            log.append(final("we met shivon", segment=1))
-        over = threading.Event()
-        finals.finish(over.set)
-        assert over.wait(WAIT_S)
-    assert not any(isinstance(event, Revision) for event in events)
+        live.publish(*[final("we met shivon", segment=1)] * 3)
+        live.finish()
+    assert live.revisions == []
     assert [record.levelname for record in caplog.records if "language_model" in record.getMessage()] == ["WARNING"]
     assert "cannot be reached" in corrections.health.why["language_model"]
 

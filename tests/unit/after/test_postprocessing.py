@@ -1,6 +1,5 @@
 """What is added to a session's events, as the settings ask for it."""
 
-import threading
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -8,13 +7,12 @@ import msgspec
 import pytest
 
 from streamer.after.postprocessing import PostProcessing
-from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
-from streamer.events import Event, Final, Partial, Revision
+from streamer.events import Final, Partial, Revision
 from streamer.plugins.proofread.language_model import LanguageModel
 from streamer.settings.table import CorrectionSettings, Settings
 from tests.builders import final, partial, words
-from tests.waiting import WAIT_S
+from tests.unit.after.live import Live
 
 
 def post_processing_of(glossary: Path) -> PostProcessing:
@@ -29,35 +27,31 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     path = tmp_path / "terms.yaml"
     path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
     processing = post_processing_of(path)
-    log = EventLog("abc", 100)
-    events: list[Event] = []
-    log.subscribe(events.append)
-    runner = MagicMock()
-    runner.settings.language, runner.settings.translated = "en", False
-    session = processing.open(log, runner)
-    (spell,) = session.labels
+    live = Live(language="en", translated=False)
+    live.follow(*processing.followers(live.session, live.log))
     text = "damn quarbex at pord"
-    log.append(spell(partial(text, len(text), segment=1, words=words(text, step=1.0))))
+    live.publish(partial(text, len(text), segment=1, words=words(text, step=1.0)))
     text += " draven hold"
     late = final(text, segment=1, words=words(text, step=1.0))
-    log.append(spell(late))
-    over = threading.Event()
-    session.finish(over.set)
-    assert over.wait(WAIT_S)
-    told = [(event.type, event.text) for event in events if isinstance(event, Partial | Final | Revision)]
+    live.publish(late)
+    told = [(event.type, event.text) for event in live.finish() if isinstance(event, Partial | Final | Revision)]
     assert told == [
         ("partial", "**** Quorbix at pord"),
         ("final", "**** Quorbix at pord draven hold"),
         ("revision", "**** Quorbix at Port Dravenholt"),
     ]
-    revision = events[-1]
-    assert isinstance(revision, Revision)
+    (revision,) = live.revisions
     assert (revision.of, revision.by) == (2, "glossary")
 
     path.write_text("- Other", encoding="utf-8")
     processing.reread()()
     new = msgspec.structs.replace(late, segment=2)
-    assert spell(new) == new
+    again = Live(language="en", translated=False)
+    again.follow(*processing.followers(again.session, again.log))
+    again.publish(new)
+    (event,) = again.events
+    assert isinstance(event, Final)
+    assert event.text == new.text
 
 
 def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:

@@ -12,23 +12,23 @@ import numpy as np
 import pytest
 
 from streamer.after import translation
-from streamer.after.translation import LATE, LOOP, TranslatedSession, Translations
+from streamer.after.translation import LOOP, TranslationFollower, Translations
 from streamer.arrays import Float32Array
-from streamer.constants import SAMPLE_RATE
+from streamer.constants import CHUNK_LENGTH_S, SAMPLE_RATE
 from streamer.daemon.own_input import FLUSH_TIMEOUT_S
 from streamer.daemon.sessions import session_settings
 from streamer.engine import yielding
-from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
-from streamer.events import End, Event, Final, Gap, Speech, Translation
+from streamer.events import End, Event, Final, Translation
 from streamer.health import Health
 from streamer.protocols.native import SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests import builders
-from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
+from tests.daemon import SAMPLE, pause_after, recording, running, transcribe
 from tests.fakes import Clock
 from tests.promises import check_promises
+from tests.unit.after.live import Live
 
 SECOND = np.zeros(SAMPLE_RATE, dtype=np.float32)
 
@@ -37,16 +37,12 @@ def final(text: str, start: float, end: float, language: str = "de") -> Final:
     return builders.final(text, start=start, end=end, words=(), language=language)
 
 
-def silence(time_s: float) -> Speech:
-    return Speech(state="end", time=time_s)
-
-
 class Interpreter(Translations):
     """Says how many seconds it is given of which language, behind what."""
 
     def __init__(self) -> None:
-        generation = SimpleNamespace(prompted=True)
-        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda timeout_s, quiet_s: True, Health())  # type: ignore[arg-type]
+        model = SimpleNamespace(generation=SimpleNamespace(prompted=True))
+        super().__init__(Settings(), model, lambda timeout_s, quiet_s: True, Health())  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -55,154 +51,81 @@ class Interpreter(Translations):
         return f"{len(samples) / SAMPLE_RATE:g} s of {language}" + (" and more" if before else "")
 
 
-def told(*events: Event, patience_s: float = WAIT_S, interpreter: Interpreter | None = None) -> list[Event]:
-    """Return all events of a session in which these are told, up to its end."""
-    log = EventLog("abc", 100)
-    published: list[Event] = []
-    log.subscribe(published.append)
-
-    def read(start_s: float, end_s: float) -> Float32Array:
-        return np.zeros(round((end_s - start_s) * SAMPLE_RATE), dtype=np.float32)
-
-    session = TranslatedSession(interpreter or Interpreter(), log, read, lambda: patience_s)
-    for event in events:
-        log.append(event)
-    over = threading.Event()
-
-    def end() -> None:
-        log.close()
-        over.set()
-
-    session.finish(end)
-    assert over.wait(WAIT_S)
-    return published
+def session_of(interpreter: Interpreter, **settings: Any) -> Live:  # noqa: ANN401
+    """Return a session with a minute of audio that is translated."""
+    live = Live(59.0, **settings)
+    live.follow(TranslationFollower(interpreter, live.session, live.log))
+    return live
 
 
-def translations(*events: Event, **options: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - as told
-    """Return which final each translation names, and what it says."""
-    published = told(*events, **options)
-    texts = {event.seq: event.text for event in published if isinstance(event, Final)}
-    return [(texts[event.of], event.text) for event in published if isinstance(event, Translation)]
+def translations(*events: Event, **settings: Any) -> list[tuple[str, str]]:  # noqa: ANN401
+    """Return which final each translation of a session names, and what it says."""
+    live = session_of(Interpreter(), **settings)
+    live.publish(*events)
+    texts = {event.seq: event.text for event in live.finish() if isinstance(event, Final)}
+    return [(texts[event.of], event.text) for event in live.events if isinstance(event, Translation)]
 
 
 def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
-    events = told(final("Guten Tag.", 1.0, 3.0))
-    assert [event.type for event in events] == ["final", "translation", "end"]
-    assert events[1] == Translation(of=1, text="2 s of de", language="en", seq=2, session="abc")
+    live = session_of(Interpreter())
+    live.publish(final("Guten Tag.", 1.0, 3.0))
+    assert [event.type for event in live.finish()] == ["final", "translation", "end"]
+    assert live.events[1] == Translation(of=1, text="2 s of de", language="en", seq=2, session="abc")
 
 
-def test_finals_of_one_sentence_are_translated_together() -> None:
+def test_finals_of_one_sentence_are_translated_together_behind_the_one_before() -> None:
     spoken = (final("Guten", 0.0, 2.0), final("Tag.", 2.0, 3.0), final("Bis", 3.0, 4.0), final("dann!", 4.0, 8.0))
     assert translations(*spoken) == [("Tag.", "3 s of de"), ("dann!", "5 s of de and more")]
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        pytest.param(silence(2.0), id="silence"),
-        pytest.param(Gap(start=2.0, end=2.5, reason="device"), id="gap"),
-    ],
-)
-def test_a_sentence_that_breaks_off_is_translated_as_far_as_it_goes(between: Event) -> None:
-    # A silence is told before its final, a gap behind it.
-    before, behind = ((between,), ()) if isinstance(between, Speech) else ((), (between,))
-    found = translations(*before, final("Guten", 0.0, 2.0), *behind, final("Tag.", 3.0, 4.0))
-    assert found == [("Guten", "2 s of de"), ("Tag.", "1 s of de and more")]
-
-
-def test_what_does_not_fit_a_window_or_is_in_another_language_is_translated_by_itself() -> None:
-    assert translations(final("und", 0.0, 20.0), final("oder", 20.0, 31.0)) == [
-        ("und", "20 s of de"),
-        ("oder", "11 s of de and more"),
-    ]
+def test_what_is_in_another_language_is_translated_by_itself() -> None:
     assert translations(final("und", 0.0, 1.0), final("et.", 1.0, 2.0, "fr")) == [
         ("und", "1 s of de"),
         ("et.", "1 s of fr and more"),
     ]
+    parted = final("und", 0.0, 1.0), final("and", 1.0, 2.0, "en"), final("oder", 2.0, 3.0)
+    assert translations(*parted) == [("und", "1 s of de"), ("oder", "1 s of de and more")]
+
+
+@pytest.mark.parametrize("length_s", [CHUNK_LENGTH_S, CHUNK_LENGTH_S + 1])
+def test_of_a_final_that_is_longer_than_a_window_its_beginning_is_translated(length_s: float) -> None:
+    assert translations(final("und", 1.0, 1.0 + length_s)) == [("und", "30 s of de")]
 
 
 def test_english_silence_and_sessions_that_do_not_ask_are_not_translated() -> None:
     assert translations(final("Good morning.", 0.0, 1.0, "en"), final("", 1.0, 2.0)) == []
-    assert translations(final("Guten Tag.", 0.0, 1.0), patience_s=0.0) == []
+    assert translations(final("Guten Tag.", 0.0, 1.0), translated=False) == []
 
 
-def test_audio_is_not_copied_by_the_thread_that_publishes() -> None:
+def test_audio_is_not_copied_by_the_thread_that_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
     """It holds the lock of the session, and of the event log."""
-    log, copying = EventLog("abc", 100), threading.Event()
-    copied_by: list[threading.Thread] = []
+    live, copied_by = session_of(Interpreter()), []
+    read = live.ring.read
 
-    def read(start_s: float, end_s: float) -> Float32Array:
+    def note(start: int, end: int) -> Float32Array:
         copied_by.append(threading.current_thread())
-        copying.set()
-        return SECOND
+        return read(start, end)
 
-    TranslatedSession(Interpreter(), log, read, lambda: WAIT_S)
-    log.append(final("Guten Tag.", 0.0, 1.0))
-    assert copying.wait(WAIT_S)
-    assert copied_by != [threading.current_thread()]
-
-
-def test_nothing_is_copied_or_translated_for_a_client_that_has_left() -> None:
-    log, interpreter, done = EventLog("abc", 100), Interpreter(), []
-
-    def read(start_s: float, end_s: float) -> Float32Array:
-        done.append("copied")
-        log.close()
-        return SECOND
-
-    interpreter.meanwhile = lambda: done.append("translated")
-    TranslatedSession(interpreter, log, read, lambda: WAIT_S)
-    log.append(final("Guten Tag.", 0.0, 1.0))
-    log.append(final("Guten Abend.", 1.0, 2.0))
-    interpreter.copying.close(WAIT_S)
-    interpreter.translating.close(WAIT_S)
-    assert done == ["copied"]
+    monkeypatch.setattr(live.ring, "read", note)
+    live.publish(final("Guten Tag.", 0.0, 1.0))
+    live.finish()
+    (copied,) = copied_by
+    assert copied != threading.current_thread()
 
 
-def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
-    interpreter, ended = Interpreter(), threading.Event()
-    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
-    events = told(final("Guten Tag.", 0.0, 1.0), patience_s=0.1, interpreter=interpreter)
-    ended.set()
-    assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.health.why == {"translation": str(LATE)}
-
-
-def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program() -> None:
     assert translation.END_PATIENCE_S < FLUSH_TIMEOUT_S
-    monkeypatch.setattr(translation, "END_PATIENCE_S", 0.1)
-    interpreter, ended = Interpreter(), threading.Event()
-    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
-    events = told(final("Guten Tag.", 0.0, 1.0), patience_s=translation.PATIENCE_S, interpreter=interpreter)
-    ended.set()
-    assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.health.why == {"translation": str(LATE)}
 
 
-def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
-    interpreter, over = Interpreter(), threading.Event()
-    waits, let_go = threading.Event(), threading.Event()
-    done: list[str] = []
-
-    def wait() -> None:
-        waits.set()
-        assert let_go.wait(WAIT_S)
-
-    interpreter.meanwhile = wait
-    for name, n_finals in (("a", 10), ("b", 1)):
-        log = EventLog(name, 100)
-        log.subscribe(lambda event, name=name: done.append(name) if isinstance(event, Translation) else None)  # type: ignore[misc]
-        session = TranslatedSession(interpreter, log, lambda start_s, end_s: SECOND, lambda: WAIT_S)
-        for n in range(n_finals):
-            log.append(final("Guten Tag.", float(n), n + 1.0))
-        assert waits.wait(WAIT_S)
-        copied = threading.Event()
-        interpreter.copying.put(object(), copied.set)
-        assert copied.wait(WAIT_S)
-    session.finish(over.set)
-    let_go.set()
-    assert over.wait(WAIT_S)
-    assert done.index("b") <= 2
+def test_the_end_of_a_recording_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(translation, "END_PATIENCE_S", 0.0)
+    monkeypatch.setattr(translation, "PATIENCE_S", 0.0)
+    interpreter = Interpreter()
+    interpreter.meanwhile = lambda: threading.Event().wait(0.1)
+    live = session_of(interpreter)
+    live.recorded = True
+    live.publish(final("Guten Tag.", 0.0, 1.0))
+    assert [event.type for event in live.finish()] == ["final", "translation", "end"]
 
 
 class Machine:
@@ -276,20 +199,17 @@ def test_a_loop_is_left_out_and_the_log_says_so(
 ) -> None:
     machine = Machine(monkeypatch)
     machine.looped = True
-    assert machine.translate(100.0) == ""
+    for _ in range(2):
+        assert machine.translate(100.0) == ""
     assert [record.getMessage() for record in caplog.records] == [f"translation does not work for now: {LOOP}"]
 
 
-def test_what_is_late_is_left_out_and_a_recording_is_not_late(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_is_late_is_left_out_and_a_recording_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch, n_busy=math.inf)
-    for _ in range(2):
-        assert machine.translate(1.0) == ""
-    assert (machine.n_calls, machine.translations.health.why) == (0, {"translation": str(LATE)})
-    assert len(caplog.records) == 1
+    with pytest.raises(TimeoutError):
+        machine.translate(1.0)
+    assert machine.n_calls == 0
     assert machine.translate(math.inf) == "Good day."
-    assert machine.translations.health.why == {}
 
 
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:

@@ -6,10 +6,10 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from streamer.after.correct.pipeline import FinalsOfSession
+from streamer.after.correct.pipeline import CorrectionFollower
 from streamer.after.postprocessing import PostProcessing
-from streamer.after.translation import TranslatedSession
-from streamer.daemon.sessions import Labels, SessionSource, open_session
+from streamer.after.translation import TranslationFollower
+from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind
@@ -24,6 +24,16 @@ from tests.waiting import wait_until
 
 def fail(*args: object) -> Event:
     raise RuntimeError("can't start new thread")
+
+
+class Broken(Follower):
+    """A follower that fails at each event."""
+
+    def label(self, event: Event) -> Event:
+        return fail(event)
+
+    def see(self, event: Event) -> None:
+        fail(event)
 
 
 class Followed:
@@ -65,7 +75,7 @@ def texts(events: Iterable[Event]) -> list[str]:
 def test_an_event_is_published_without_the_label_that_fails_and_with_the_others(
     model: WhisperModel, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    session = Followed(model, tmp_path, [Labels(fail)])
+    session = Followed(model, tmp_path, [Broken()])
     session.publish(*QUARBEX, Gap(start=5.0, end=6.0, reason="overload"))
     assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
     assert [event.type for event in session.events] == ["partial", "final", "gap"]
@@ -91,7 +101,7 @@ def test_metrics_that_fail_lose_no_event(model: WhisperModel, tmp_path: Path) ->
     assert texts(session.events) == ["so Quorbix", "so Quorbix is here"]
 
 
-@pytest.mark.parametrize("part", [TranslatedSession, FinalsOfSession])
+@pytest.mark.parametrize("part", [TranslationFollower, CorrectionFollower])
 def test_a_session_ends_though_a_part_of_its_post_processing_cannot_be_finished(
     model: WhisperModel, tmp_path: Path, part: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:

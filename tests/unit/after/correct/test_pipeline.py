@@ -1,24 +1,30 @@
+"""Finals through the correctors: in which order, what each is given, and what is published of it."""
+
 import gc
-import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-import msgspec
 import numpy as np
 import pytest
 
+from streamer.after import queues
 from streamer.after.correct import pipeline
 from streamer.after.correct.corrector import Draft
-from streamer.after.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
-from streamer.engine.eventlog import EventLog
+from streamer.after.correct.pipeline import N_BEFORE, N_KEPT, CorrectionFollower, Corrections, edits
+from streamer.after.passages import Passage
+from streamer.after.speakers.clusters import KnownVoices, VoiceWindow
+from streamer.after.speakers.diarization import Diarization
+from streamer.arrays import Float32Array
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
-from streamer.events import Edit, Event, Final, Gap, Revision, Word
+from streamer.events import Edit, Final, Gap, Speech, Word
 from tests.builders import final, words
 from tests.fakes import Clock
-from tests.waiting import WAIT_S
+from tests.unit.after.live import Live
+from tests.unit.after.speakers.voices import voice
+from tests.waiting import WAIT_S, wait_until
 
 
 def final_of(text: str, segment: int = 1) -> Final:
@@ -47,78 +53,29 @@ class Replacing:
         ]  # fmt: skip
 
 
-def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = WAIT_S) -> list[Event]:
-    """Return the events of a session in which texts become final, up to its end."""
-    log = EventLog("abc", 100)
-    events: list[Event] = []
-    log.subscribe(events.append)
-    finals = Corrections(correctors, deadline_s=deadline_s).follow(log, lambda start, end: None)
-    for n, text in enumerate(texts, start=1):
-        log.append(final_of(text, n))
-    over = threading.Event()
-
-    def end() -> None:
-        log.close()
-        over.set()
-
-    finals.finish(end)
-    assert over.wait(WAIT_S)
-    return events
+def session_of(corrections: Corrections, audio_s: float = 0.0) -> Live:
+    live = Live(audio_s)
+    live.follow(CorrectionFollower(corrections, live.session, live.log))
+    return live
 
 
-def test_the_finals_of_a_session_that_is_over_are_freed_without_a_garbage_collection() -> None:
-    corrections = Corrections([], deadline_s=WAIT_S, read_again=lambda passage, samples: ())
-    log = EventLog("abc", 100)
-    gc.disable()
-    try:
-        left = weakref.ref(corrections.follow(log, lambda start, end: None))
-        log.append(final_of("one"))
-        corrections.correcting.close(WAIT_S)
-        log.close()
-        assert left() is None
-    finally:
-        gc.enable()
+def corrected(correctors: Sequence[Replacing], *texts: str) -> Live:
+    """Return a session in which texts become final, at its end."""
+    live = session_of(Corrections(correctors, deadline_s=WAIT_S))
+    live.publish(*(final_of(text, n) for n, text in enumerate(texts, start=1)))
+    live.finish()
+    return live
 
 
-def settle(finals: FinalsOfSession) -> None:
-    """Wait until all finals so far are corrected."""
-    over = threading.Event()
-    finals.finish(over.set)
-    assert over.wait(WAIT_S)
-
-
-def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
-    log = EventLog("abc", 100)
-    events: list[Event] = []
-    log.subscribe(events.append)
-    finals = Corrections([Replacing({"shivon": "Siobhan"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
-    corrected = threading.Event()
-    log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
-    log.append(final_of("good morning shivon"))
-    assert corrected.wait(WAIT_S)
-    finals.relabel([1])
-    settle(finals)
-    assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
-    finals.label = lambda word: msgspec.structs.replace(word, speaker="S1" if word.start < 1 else "S2")
-    finals.relabel([1, 1, 7])
-    settle(finals)
-    assert revisions(events)[1:] == [(1, "speakers", "good morning Siobhan")]
-    told = events[-1]
-    assert isinstance(told, Revision)
-    assert [word.speaker for word in told.words] == ["S1", "S2", "S2"]
-    assert told.edits == (Edit(start=12, end=19, text=" Siobhan"),)
-
-
-def revisions(events: Sequence[Event]) -> list[tuple[int, str, str]]:
-    return [(event.of, event.by, event.text) for event in events if isinstance(event, Revision)]
+def revisions(live: Live) -> list[tuple[int, str, str]]:
+    return [(event.of, event.by, event.text) for event in live.revisions]
 
 
 def test_a_final_that_reads_better_is_told_before_the_end_and_names_what_changed() -> None:
-    events = corrected([Replacing({"shivon": "Siobhan"})], "nothing here", "good morning shivon")
-    assert [event.type for event in events] == ["final", "final", "revision", "end"]
-    assert isinstance(events[2], Revision)
-    assert events[2].edits == (Edit(start=12, end=19, text=" Siobhan"),)
-    assert revisions(events) == [(2, "glossary", "good morning Siobhan")]
+    live = corrected([Replacing({"shivon": "Siobhan"})], "nothing here", "good morning shivon")
+    assert [event.type for event in live.events] == ["final", "final", "revision", "end"]
+    assert revisions(live) == [(2, "glossary", "good morning Siobhan")]
+    assert live.revisions[0].edits == (Edit(start=12, end=19, text=" Siobhan"),)
 
 
 def test_slow_correctors_follow_and_what_they_find_goes_through_the_quick_ones() -> None:
@@ -132,199 +89,231 @@ def test_slow_correctors_follow_and_what_they_find_goes_through_the_quick_ones()
 
 
 def test_a_corrector_sees_the_texts_before_as_they_were_corrected() -> None:
-    waiting = threading.Event()
-    first = Replacing({"a": "b"}, meanwhile=waiting.set)
-    log = EventLog("abc", 100)
-    Corrections([first], deadline_s=WAIT_S).follow(log, lambda start, end: None)
-    told = threading.Event()
-    log.subscribe(lambda event: told.set() if isinstance(event, Revision) else None)
-    log.append(final_of("a"))
-    assert told.wait(WAIT_S)
-    log.append(final_of("c", 2))
-    assert waiting.wait(WAIT_S)
-    while len(first.before) < 2:
-        threading.Event().wait(0.01)
-    assert first.before == [(), ("b",)]
+    first = Replacing({"a": "b"})
+    live = session_of(Corrections([first], deadline_s=WAIT_S))
+    for n in range(1, N_BEFORE + 3):
+        live.publish(final_of("a" if n == 1 else f"c{n}", n))
+        wait_until(lambda n=n: len(first.before) == n and (n > 1 or live.revisions != []))  # type: ignore[misc]
+    assert first.before[:3] == [(), ("b",), ("b", "c2")]
+    assert first.before[-1] == tuple(f"c{n}" for n in range(2, N_BEFORE + 2))
 
 
-def test_what_is_not_done_by_its_deadline_stays_as_it_was_and_keeps_nobody() -> None:
-    forever = threading.Event()
-    stuck = Replacing({"a": "b"}, name="language_model", slow=True, meanwhile=lambda: forever.wait(WAIT_S))
-    events = corrected([stuck], "a", deadline_s=0.05)
-    forever.set()
-    assert [event.type for event in events] == ["final", "end"]
+def test_translations_and_finals_without_words_are_not_corrected() -> None:
+    live = session_of(Corrections([Replacing({"a": "b"})], deadline_s=WAIT_S))
+    live.publish(final("a", words=()), final("a", task="translate"))
+    live.finish()
+    assert live.revisions == []
+
+
+@pytest.mark.parametrize(("task", "language"), [("transcribe", "de"), ("translate", "en")])
+def test_a_corrector_knows_the_language_of_the_text(task: str, language: str) -> None:
+    known: list[str] = []
+
+    class Listening(Replacing):
+        def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+            known.append(draft.language)
+            return draft.words
+
+    live = session_of(Corrections([Listening({})], deadline_s=WAIT_S))
+    live.settings.task = task
+    live.publish(final("so", language="de"))
+    live.finish()
+    assert known == [language]
 
 
 def test_what_a_slow_one_brings_at_the_last_moment_goes_through_the_quick_ones_all_the_same(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, revised = Clock(), threading.Event()
+    clock = Clock()
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
+    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=clock))
     slow = Replacing({"heck": "hell"}, "second_pass", slow=True, meanwhile=lambda: clock.advance(WAIT_S))
-    log = EventLog("abc", 100)
-    told: list[Event] = []
-    log.subscribe(told.append)
-    log.subscribe(lambda event: revised.set() if isinstance(event, Revision) else None)
-    Corrections([slow, Replacing({"hell": "****"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
-    log.append(final_of("what the heck"))
-    assert revised.wait(WAIT_S)
-    assert revisions(told) == [(1, "second_pass", "what the ****")]
+    unused = Replacing({"hell": "heaven"}, "language_model", slow=True)
+    live = session_of(Corrections([slow, unused, Replacing({"hell": "****"})], deadline_s=WAIT_S))
+    live.publish(final_of("what the heck"))
+    live.finish()
+    assert revisions(live) == [(1, "second_pass", "what the ****")]
+    assert unused.before == [], "no time was left"
 
 
-def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() -> None:
+def test_a_corrector_that_fails_leaves_the_others_their_work() -> None:
     def fail() -> None:
         raise StreamerError("the endpoint is away: start it")
 
-    log = EventLog("abc", 100)
+    def give_up() -> None:
+        raise TimeoutError
+
     broken = Replacing({}, name="language_model", meanwhile=fail)
-    corrections = Corrections([broken, Replacing({"a": "b"})], deadline_s=WAIT_S)
-    finals = corrections.follow(log, lambda start, end: None)
-    events: list[Event] = []
-    log.subscribe(events.append)
-    log.append(final_of("a"))
-    settle(finals)
-    assert revisions(events) == [(1, "glossary", "b")]
+    slow = Replacing({}, name="slow", meanwhile=give_up)
+    corrections = Corrections([broken, slow, Replacing({"a": "b"})], deadline_s=WAIT_S)
+    live = session_of(corrections)
+    live.publish(final_of("a"))
+    live.finish()
+    assert revisions(live) == [(1, "glossary", "b")]
     assert corrections.health.why == {"language_model": "the endpoint is away: start it"}
 
 
-class Crowd:
-    """Sessions that share one slow corrector, which waits at the first final until it is let go."""
+class Labels(Diarization):
+    """Who says what is known at some moment."""
 
-    def __init__(self) -> None:
-        self.begun, self.let_go = threading.Event(), threading.Event()
-        # Texts in the order in which they went through it.
-        self.done: list[str] = []
-        self._quick = threading.Semaphore(0)
-        counting = Replacing({}, meanwhile=self._quick.release)
-        self.corrections = Corrections([self, counting], deadline_s=WAIT_S)
-        self._ends = threading.Semaphore(0)
-
-    name, slow = "language_model", True
-
-    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
-        self.begun.set()
-        assert self.let_go.wait(WAIT_S)
-        self.done.append(draft.text)
-        return draft.words
-
-    def say(self, *texts: str) -> None:
-        """Open a session in which these texts become final, and wait until they are in the slow corrector's queue."""
-        log = EventLog("abc", 1000)
-        finals = self.corrections.follow(log, lambda start, end: None)
-        for n, text in enumerate(texts, start=1):
-            log.append(final_of(text, n))
-            assert self._quick.acquire(timeout=WAIT_S)
-        finals.finish(self._ends.release)
-
-    def finish(self, n_sessions: int) -> None:
-        self.let_go.set()
-        for _ in range(n_sessions):
-            assert self._ends.acquire(timeout=WAIT_S)
+    def know(self, *voices: tuple[str, float, float]) -> None:
+        windows = [VoiceWindow(start, end, voice(n)) for n, (_, start, end) in enumerate(voices)]
+        labels = [label for label, *_ in voices]
+        self._known = KnownVoices(windows, labels, np.stack([window.vector for window in windows]))
 
 
-@contextmanager
-def crowd() -> Iterator[Crowd]:
-    crowd = Crowd()
-    try:
-        yield crowd
-    finally:
-        crowd.let_go.set()
+def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
+    live, labels = Live(), Labels({})
+    corrections = Corrections([Replacing({"shivon": "Siobhan"})], deadline_s=WAIT_S)
+    follower = CorrectionFollower(corrections, live.session, live.log, labels)
+    live.follow(follower)
+    said = [final_of("good morning shivon"), final_of("not yet", 2)]
+    live.publish(*said)
+    published = [event for event in live.events if isinstance(event, Final)]
+    follower.relabel(published[:1])
+    wait_until(lambda: bool(live.revisions))
+    labels.know(("S1", 0.0, 1.0), ("S2", 1.0, 3.0))
+    follower.relabel(published[:1] * 2)
+    live.finish()
+    assert revisions(live) == [(1, "glossary", "good morning Siobhan"), (1, "speakers", "good morning Siobhan")]
+    told = live.revisions[-1]
+    assert [word.speaker for word in told.words] == ["S1", "S2", "S2"]
+    assert told.edits == (Edit(start=12, end=19, text=" Siobhan"),)
 
 
-def test_a_session_with_many_finals_keeps_no_other_s_waiting() -> None:
-    with crowd() as sessions:
-        sessions.say(*(f"a{n}" for n in range(20)))
-        sessions.say("b0", "b1")
-        sessions.say("c0")
-        sessions.finish(3)
-        assert sorted(sessions.done[:7]) == ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
-        assert [text for text in sessions.done if text[0] == "a"] == [f"a{n}" for n in range(20)], "in order"
+def test_of_a_session_that_is_long_the_newest_finals_are_known() -> None:
+    live = session_of(Corrections([], deadline_s=WAIT_S))
+    live.publish(*(final_of("a", n) for n in range(N_KEPT + 5)))
+    live.finish()
+    (follower,) = live.followers
+    assert isinstance(follower, CorrectionFollower)
+    assert list(follower._published) == list(range(6, N_KEPT + 6))
 
 
-def test_if_too_many_wait_the_session_that_has_most_loses_some_and_that_is_reported(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    with crowd() as sessions:
-        sessions.say(*(f"a{n}" for n in range(MAX_WAITING + 20)))
-        sessions.say("b0", "b1")
-        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
-        assert [record.getMessage() for record in caplog.records] == [f"slow correction does not work for now: {LATE}"]
-        sessions.finish(2)
-        assert {"b0", "b1", f"a{MAX_WAITING + 19}"} <= {*sessions.done}
-        assert len(sessions.done) == pytest.approx(MAX_WAITING, abs=5)
-        assert sessions.corrections.health.why == {}, "it keeps pace again"
+# With a second pass.
+
+FINALS = (
+    final("the see of green", start=7.0, end=9.0, words=words("the see of green", 7.0, step=0.5)),
+    final("as we speak", start=9.0, end=10.5, segment=1, words=words("as we speak", 9.0, step=0.5)),
+)
+SPEAKING = Speech(state="start", time=0.0)
 
 
-def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+@dataclass
+class Reader:
+    """A second pass that reads some text."""
+
+    text: str = "the sea of green As we speak."
+    meanwhile: Callable[[], object] = lambda: None
+    read_so_far: list[tuple[Passage, int, float]] = field(default_factory=list)
+
+    def read(self, passage: Passage, samples: Float32Array, session: object, until_s: float) -> Sequence[Word]:
+        self.read_so_far.append((passage, len(samples), until_s))
+        self.meanwhile()
+        return words(self.text, 7.0, step=0.5)
+
+
+def with_second_pass(reader: Reader, *correctors: Replacing) -> Corrections:
+    return Corrections(correctors, deadline_s=WAIT_S, reader=reader)  # type: ignore[arg-type]
+
+
+def test_finals_that_read_otherwise_are_revised_and_the_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
-    with crowd() as sessions:
-        sessions.say("a0", "a1")
-        assert sessions.begun.wait(WAIT_S)
-        clock.advance(WAIT_S + 1.0)
-        sessions.finish(1)
-        assert sessions.done == ["a0"]
-        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
-        sessions.say("b0")
-        sessions.finish(1)
-        assert sessions.done == ["a0", "b0"]
-        assert sessions.corrections.health.why == {}
+    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=clock))
+    reader = Reader()
+    live = session_of(with_second_pass(reader), 20.0)
+    live.publish(SPEAKING, *FINALS)
+    live.finish()
+    assert revisions(live) == [(2, "second_pass", "the sea of green")]
+    ((passage, n_samples, until_s),) = reader.read_so_far
+    assert [each.text for each in passage.finals] == ["the see of green", "as we speak"]
+    assert (n_samples, until_s) == (3.5 * SAMPLE_RATE, WAIT_S)
 
 
-class Leaving:
-    """A session whose final goes through all that corrects, and what was computed for it."""
+def test_a_final_that_is_context_is_not_revised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "IDLE_S", 0.01)
+    reader = Reader("that of the sea")
+    live = session_of(with_second_pass(reader), 20.0)
+    live.publish(FINALS[0])
+    wait_until(lambda: len(live.revisions) == 1)
+    reader.text = "this way or that way"
+    live.publish(SPEAKING, FINALS[1])
+    live.finish()
+    assert [each.n_known for each, *_ in reader.read_so_far] == [0, 1]
+    assert [each.of for each in live.revisions] == [1, 4]
 
-    def __init__(self, leaves_in: str) -> None:
-        """The client leaves while its session is in that step: `quick`, `again` or `slow`."""
-        self._leaves_in = leaves_in
-        self.done: list[str] = []
-        self.log = EventLog("abc", 100)
-        quick = Replacing({"a": "b"}, meanwhile=lambda: self._do("quick"))
-        slow = Replacing({"b": "c"}, "language_model", slow=True, meanwhile=lambda: self._do("slow"))
-        self.corrections = Corrections([quick, slow], deadline_s=WAIT_S, read_again=self._again)
-        self.finals = self.corrections.follow(self.log, lambda start, end: np.zeros(1, dtype=np.float32))
 
-    def say(self, *texts: str) -> None:
-        """Make texts final, and wait for all that is computed then."""
-        for n, text in enumerate(texts, start=1):
-            self.log.append(final_of(text, n))
-        self.log.append(Gap(start=9.0, end=10.0, reason="overload"))  # ends the passage
-        for worker in (self.corrections.correcting, self.corrections.waiting) * 2:
-            over = threading.Event()
-            worker.put(self.finals, over.set)
-            assert over.wait(WAIT_S)
+@pytest.mark.parametrize(("error", "why"), [(TimeoutError(), {}), (StreamerError("lost"), {"second_pass": "lost"})])
+def test_finals_that_cannot_be_read_again_are_corrected_as_they_are(error: Exception, why: dict[str, str]) -> None:
+    def fail() -> None:
+        raise error
 
-    def _again(self, passage: object, samples: object) -> tuple[Word, ...]:
-        self._do("again")
-        return words("d", step=1.0)
+    corrections = with_second_pass(Reader(meanwhile=fail), Replacing({"speak": "spoke"}, "language_model", slow=True))
+    live = session_of(corrections, 20.0)
+    live.publish(*FINALS)
+    live.finish()
+    assert revisions(live) == [(2, "language_model", "as we spoke")]
+    assert corrections.health.why == why
 
-    def _do(self, what: str) -> None:
-        self.done.append(what)
-        if what == self._leaves_in:
-            self.log.close()
+
+def test_slow_correctors_get_the_words_of_the_second_pass_and_the_texts_before() -> None:
+    slow = Replacing({"As": "as"}, "language_model", slow=True)
+    live = session_of(with_second_pass(Reader("the sea of green. As they speak"), slow), 20.0)
+    live.publish(*FINALS)
+    live.finish()
+    assert revisions(live) == [
+        (1, "second_pass", "the sea of green."),
+        (2, "second_pass,language_model", "as they speak"),
+    ]
+    assert slow.before == [(), ("the sea of green.",)]
+
+
+def test_a_passage_is_transcribed_soon_after_speech_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "IDLE_S", 0.01)
+    reader = Reader()
+    live = session_of(with_second_pass(reader), 20.0)
+    live.publish(SPEAKING, FINALS[0])
+    (follower,) = live.followers
+    assert isinstance(follower, CorrectionFollower)
+    assert follower._pause is None, "speech goes on"
+    live.publish(Speech(state="end", time=10.5), FINALS[1])
+    wait_until(lambda: bool(reader.read_so_far))
+    assert len(reader.read_so_far[0][0].finals) == 2
 
 
 @pytest.mark.parametrize(
-    ("leaves_in", "done"),
-    [
-        ("", ["quick", "quick", "again", "slow", "slow", "quick", "quick"]),
-        ("quick", ["quick"]),
-        ("again", ["quick", "quick", "again"]),
-        ("slow", ["quick", "quick", "again", "slow"]),
-    ],
+    ("event", "n_read"),
+    [(Speech(state="start", time=11.0), 0), (Gap(start=11.0, end=12.0, reason="overload"), 1)],
 )
-def test_nothing_more_is_computed_for_a_client_that_has_left(leaves_in: str, done: list[str]) -> None:
-    session = Leaving(leaves_in)
-    session.say("a", "a")
-    assert sorted(session.done) == sorted(done)
-    assert session.corrections.health.why == {}
+def test_no_pause_is_waited_for_any_more_when_speech_goes_on_or_the_passage_has_ended(
+    event: Speech | Gap, n_read: int
+) -> None:
+    reader = Reader()
+    live = session_of(with_second_pass(reader), 20.0)
+    live.publish(FINALS[0])
+    (follower,) = live.followers
+    assert isinstance(follower, CorrectionFollower)
+    assert follower._pause is not None
+    assert not follower._pause.finished.is_set()
+    live.publish(event)
+    assert follower._pause.finished.is_set()
+    wait_until(lambda: len(reader.read_so_far) == n_read)
 
 
-def test_a_session_that_its_client_has_left_is_finished_all_the_same() -> None:
-    session, over = Leaving("quick"), threading.Event()
-    session.say("a", "a")
-    session.finals.finish(over.set)
-    assert over.wait(WAIT_S / 2)
+def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for() -> None:
+    corrections = with_second_pass(Reader())
+    gc.collect()
+    gc.disable()
+    try:
+        live = session_of(corrections, 20.0)
+        live.publish(FINALS[0])
+        corrections.queue._works.close(WAIT_S)
+        left = weakref.ref(live.followers.pop())
+        live.log.close()
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:
