@@ -1,8 +1,10 @@
 """A model that computes on the CPU until it is compiled for the NPU: nothing of what is said is lost or doubled."""
 
 import asyncio
+import contextlib
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from streamer.engine.inlet import AudioKind
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, InferenceError
 from streamer.events import End, Event, Final, Gap
+from streamer.session.task import Request
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.whisper import model as model_module
@@ -75,6 +78,18 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[Compiler]:
     for thread in threading.enumerate():
         if thread.name == "compile":
             thread.join(WAIT_S)
+
+
+@pytest.fixture
+def known(tmp_path: Path, cache_dir: Path, compiler: Compiler) -> Path:
+    """A cache of the test's own in which an NPU's graphs are, and were found right; they are made once a run."""
+    compiler.go_on()
+    shared = cache_dir / "of the stand-in"
+    if not shared.exists():
+        load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path / "made"), windows_s=(5, 15)))
+        with contextlib.suppress(OSError):  # another process was faster
+            (tmp_path / "made").rename(shared)
+    return Path(shutil.copytree(shared, tmp_path / "cache"))
 
 
 def load(cache_dir: Path, device: str = "NPU", **options: object) -> WhisperModel:
@@ -158,8 +173,10 @@ def test_a_stage_that_the_npu_computes_wrongly_stays_on_the_cpu(
     compiler.go_on()
     wait_until(lambda: model.runtime.devices == {**NPU, "decoder": "CPU"})
     assert "NPU computes the decoder wrongly" in caplog.text
-    expected = captions(load(tmp_path / "other", "CPU"))
-    assert captions(model) == expected
+    mel = log_mel(read(SPEECH), 80).astype(np.float32)
+    texts = [decoded(each, mel) for each in (model, load(tmp_path / "other", "CPU"))]
+    assert len(texts[0]) > 50
+    assert texts[0] == texts[1]
     # The next start knows, also of an NPU that was asked for.
     assert load(tmp_path).runtime.devices == {**NPU, "decoder": "CPU"}
 
@@ -239,32 +256,40 @@ sys.exit(main())"""
     assert list(tmp_path.glob("CPU-*/*.blob"))
 
 
-@pytest.mark.parametrize("n_encoded", [5, 30])
 def test_captions_move_in_mid_speech_without_losing_or_repeating_a_word(
-    tmp_path: Path, compiler: Compiler, n_encoded: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The NPU is ready when a window is encoded by the CPU and not decoded yet."""
-    model = load(tmp_path, windows_s=(5, 15))
+    expected = captions(load(tmp_path, "CPU", windows_s=(5, 15)))
+    for n_encoded in (5, 30):
+        assert captions_that_move(tmp_path / str(n_encoded), monkeypatch, n_encoded) == expected
+
+
+def captions_that_move(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, n_encoded: int
+) -> list[tuple[str, float, float]]:
+    """Return captions for which the NPU is ready when a window is encoded by the CPU and not decoded yet."""
+    compiler = Compiler()
+    stand_in_npu.install(monkeypatch, compiler)
+    model = load(cache_dir, windows_s=(5, 15))
 
     def move(n_windows: int) -> None:
         if n_windows == n_encoded:
+            assert model.runtime.devices == CPU
             compiler.go_on()
             wait_for_npu(model)
 
-    expected = captions(model)
-    assert model.runtime.devices == CPU
-    assert captions(model, move) == expected
+    found = captions(model, move)
     assert model.runtime.devices == NPU
+    return found
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("stage", "n_calls"), [("encoder", 12), ("decoder", 100)])
 def test_a_device_that_hangs_in_mid_speech_leaves_no_gap(
-    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, stage: str, n_calls: int
+    known: Path, monkeypatch: pytest.MonkeyPatch, stage: str, n_calls: int
 ) -> None:
     """The audio goes on meanwhile, and is given up where it has waited for long."""
-    compiler.go_on()
-    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(known), windows_s=(5, 15)))
     assert model.runtime.devices == NPU
     clock = TickingClock()
     hung_s: list[float] = []
@@ -290,15 +315,14 @@ def test_a_device_that_hangs_in_mid_speech_leaves_no_gap(
     ],
 )
 def test_a_device_that_begins_to_compute_nonsense_is_given_up(
-    tmp_path: Path,
-    compiler: Compiler,
+    known: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     stage: str,
     change: Callable[[Float32Array], None],
 ) -> None:
-    compiler.go_on()
-    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(known), windows_s=(5,)))
+    assert len(list(kept_verdicts(known))) == 3
     for _ in range(2):
         model.try_out()
         assert model.runtime.devices == NPU
@@ -309,14 +333,11 @@ def test_a_device_that_begins_to_compute_nonsense_is_given_up(
         model.try_out()
     assert model.runtime.devices == CPU
     assert f"NPU computes the {stage} wrongly by now" in caplog.text
-    assert not list(kept_verdicts(tmp_path)), "it is not judged anew at the next start"
+    assert not list(kept_verdicts(known)), "it is not judged anew at the next start"
 
 
-def test_captions_go_on_while_a_device_hangs_that_is_tried_out(
-    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiler.go_on()
-    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5,)))
+def test_captions_go_on_while_a_device_hangs_that_is_tried_out(known: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(known), windows_s=(5,)))
     mel = log_mel(read(SPEECH), 80).astype(np.float32)
     hung: list[int] = []
     devices: list[dict[str, str]] = []
@@ -336,10 +357,9 @@ def test_captions_go_on_while_a_device_hangs_that_is_tried_out(
 
 
 def test_a_device_is_tried_out_again_with_what_was_made_for_the_first_time(
-    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+    known: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiler.go_on()
-    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(known), windows_s=(5, 15)))
     model.try_out()
     made: list[object] = []
     for kind in (Stage, WindowBuffers):
@@ -353,7 +373,7 @@ def test_a_device_is_tried_out_again_with_what_was_made_for_the_first_time(
 
 
 def test_what_a_daemon_uses_is_watched_when_captions_leave_time_for_it(
-    tmp_path: Path, compiler: Compiler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    known: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(stage: Stage, *arguments: object) -> None:
         raise RuntimeError("the driver is gone")
@@ -367,8 +387,7 @@ def test_what_a_daemon_uses_is_watched_when_captions_leave_time_for_it(
 
     others = {*threading.enumerate()}
     monkeypatch.setattr(model_module, "WATCH_EVERY_S", 0.01)
-    compiler.go_on()
-    models = [load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path)))]
+    models = [load_model(str(NANO), LoadOptions(cache_dir=str(known)))]
     with monkeypatch.context() as patched:
         patched.setattr(Stage, "__init__", fail)
         watch_beside_live(models[0], wait_idle)
@@ -380,6 +399,13 @@ def test_what_a_daemon_uses_is_watched_when_captions_leave_time_for_it(
     wait_until(lambda: models[0].runtime.devices == CPU)
     models.clear()
     wait_until(lambda: "watch" not in {thread.name for thread in {*threading.enumerate()} - others})
+
+
+def decoded(model: WhisperModel, mel: Float32Array) -> str:
+    """Return the text of the first window."""
+    request = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
+    encoded = WhisperEncoder(model).encode(mel, 0)
+    return "".join(word.text for word in WhisperDecoder(model, DecodingSettings()).decode(encoded, request).words)
 
 
 class TickingClock(Clock):

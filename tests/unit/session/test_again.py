@@ -57,7 +57,7 @@ What was known stays if another try finds less. [language=auto policy=alignatt]
   loud 8 ; rest 10
   read ja .3 .8 / zwei 3.5 4 / drei 4.5 5 / vier 5.6 6.2 / acht 7 7.8 {language=de other_language=cy} -> 0-0.8 ja (de)
   read Unsinn 6.8 7.7 {language=de other_language=cy} ->
-  read {language=cy} -> gap 0.8-3.5 unclear + 3.5-8.3 zwei drei vier acht (de)
+  read {language=cy other_language=fr} -> gap 0.8-3.5 unclear + 3.5-8.3 zwei drei vier acht (de)
 
 Words behind speech without words wait until it is filled or a gap. [policy=alignatt]
   loud 4 ; read now .3 .8 / then 3 3.4 / more 3.4 3.6 -> now| then more

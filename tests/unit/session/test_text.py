@@ -93,6 +93,10 @@ Long speech is cut behind a sentence, and the window goes on.
   read = / se 6.1 6.9 -> 0-4.1 one two three four. + five six| se
   talk 9 ; ask en 0 " one two three four. five six" ""
 
+Without the end of a sentence or a clause it is cut in its widest gap, when it is longer.
+  talk 7.5 ; read one .5 1 / two 1 2 / three 3 4 / four 4 5 / five 5.1 6 / six 6 7
+  talk 8.2 ; read = -> 0-2.5 one two + three four five six|
+
 Speech becomes final behind a longer silence than ends it; until then it goes on. [final_silence_s=1.5]
   talk 1.7 ; rest 2 ; read one .5 1 ; rest 3 -> end 2.03
   talk 4 -> start 2.71
