@@ -28,33 +28,33 @@ BUDGETS = {
     "plugins": (7616, 5650),
     "commands": (2731, 2400),
     "server": (4009, 2520),
-    "daemon": (1428, 1300),
-    "after": (2554, 2050),
+    "daemon": (1412, 1300),  # a mixed source's labels are a follower
+    "after": (2525, 2050),
     "setup": (714, 700),
     "offline": (1179, 950),
     "history": (908, 640),
     "protocols": (2512, 1980),
     "client": (1014, 850),
     "outputs": (1882, 1240),
-    "engine": (2136, 1280),
-    "session": (2547, 1450),
-    "whisper": (10535, 7000),
+    "engine": (2113, 1280),  # commands are values; recovery, journal and the count stand by themselves
+    "session": (2532, 1450),  # one frozen value in parts, the table of what is decoded again, policies
+    "whisper": (10535, 7000),  # forks with several buffers, for LiveText
     "audio": (3488, 2150),
     "settings": (1335, 900),
-    "modules": (2987, 1750),
+    "modules": (2988, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
 }
 
 # The same of tests, by folders.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (5069, 3200),
+    "unit/session unit/engine": (5043, 3200),
     "unit/whisper": (11618, 6300),
     "unit/server unit/history wire": (9057, 4000),
     "unit/protocols": (2159, 1900),
     "unit/outputs": (1868, 1300),
     "unit/audio": (3185, 1700),
     "unit/commands unit/setup": (1810, 1100),
-    "plugins": (8329, 4000),
-    "e2e": (3849, 1700),
+    "plugins": (8324, 4000),
+    "e2e": (3875, 1700),
     "reference": (3609, 2600),
 }
 
@@ -70,7 +70,6 @@ LONG_FILES = {
     "streamer.protocols.deepgram": 464,
     "streamer.protocols.openai_realtime": 380,
     "streamer.server.runtime": 411,
-    "streamer.session.session": 358,
     "streamer.settings.table": 654,
     "streamer.whisper.device.compile": 419,
     "streamer.whisper.model": 716,
@@ -104,7 +103,7 @@ LARGE_CLASSES = {
     "streamer.protocols.openai_realtime.Realtime": (29, 18),
     "streamer.server.runtime._Runtime": (30, 19),
     "streamer.session.course.Course": (23, 3),
-    "streamer.session.session.Session": (34, 4),
+    "streamer.session.session.Session": (29, 4),
     "streamer.settings.setting.Setting": (5, 21),
     "streamer.settings.table.ModelSettings": (0, 16),
     "streamer.settings.table.DecodingSettings": (0, 41),
