@@ -47,7 +47,8 @@ class SpeechFinder:
         """Process the next block, 16 kHz mono, shape (n,); return where speech begins and ends in it."""
         changes = []
         for probability in self._detector.process(samples):
-            self._gate, change = self._gate.hear(self._settings, self.position, self.position + CHUNK_SAMPLES, probability)
+            begin, end = self.position, self.position + CHUNK_SAMPLES
+            self._gate, change = self._gate.hear(self._settings, begin, end, probability)
             self._probabilities.append(probability)
             if change is not None:
                 changes.append(change)
