@@ -5,6 +5,7 @@ settings give the same timeline each time, whatever else the machine does, so th
 Only `stream` measures sockets, threads and the real cost of an inference.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -44,11 +45,11 @@ class Simulator:
         mel = LogMelStream(self._n_mels)
         detector = SpeechDetector()
         n_encoded = n_calls = n_received = 0
-        now_s = 0.0
+        now_s, numbers = 0.0, itertools.count(1)
 
         def record(events: Sequence[Event]) -> None:
             for event in events:
-                recorder.add(event, now_s)
+                recorder.add(event.stamped(next(numbers), ""), now_s)
 
         def receive() -> None:
             """Pass on all audio that has been spoken by now."""
