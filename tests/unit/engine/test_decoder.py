@@ -126,6 +126,13 @@ class TestOptions:
         assert isinstance(known.attempts[1].filters[0], HotWords)
         assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
 
+    def test_a_carried_prompt_stays_whole_before_the_newest_of_what_was_said(self, known: KnownModel) -> None:
+        decoder = decoder_of(known, initial_prompt="A talk.", carry_initial_prompt=True)
+        said = "".join(f" {n}" for n in range(300))
+        decoder.decode(ENCODED, dataclasses.replace(REQUEST, prompt=said))
+        talk, newest = (tuple(known.tokenizer.encode(text)) for text in (" A talk.", said))
+        assert known.attempts[0].prompt == (talk + newest[len(newest) - (448 // 2 - 1 - len(talk)) :])
+
     def test_beams_of_a_session_are_followed(self, model: WhisperModel, encoded: EncodedWindow) -> None:
         own = DecodingSettings(beam_size=3)
         by_session = WhisperDecoder(model, DecodingSettings()).decode(

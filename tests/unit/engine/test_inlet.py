@@ -3,8 +3,10 @@
 from typing import Any
 
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.engine.inlet import MAX_WAITING, Command, Commands
+from streamer.constants import SAMPLE_RATE
+from streamer.engine.inlet import MAX_WAITING, AudioKind, Command, Commands
 from streamer.events import Error
+from tests.unit.engine.simulation import Machine
 
 WARNING = Error(code="device", message="a cable is loose", fatal=False)
 
@@ -37,3 +39,29 @@ def test_of_a_flood_the_first_count_and_then_the_last_of_each_kind_in_a_chunk() 
     flood += [("flush", 4), ("flush", CHUNK_SAMPLES)]
     kept = [("pause", 2), ("miss", 3), ("mark", 3), ("mark", 3), ("flush", 4), ("flush", CHUNK_SAMPLES)]
     assert taken(filled(*first, *flood)) == first + kept
+
+
+def test_audio_that_comes_faster_than_it_can_be_spoken_is_recorded_and_what_follows_is_not() -> None:
+    talker = Machine().talker(60.0, kind=AudioKind.EITHER)
+    assert talker.live.recorded is False
+    talker.write(30 * SAMPLE_RATE)
+    assert talker.live.recorded is True
+    talker.machine.wait(30.0)
+    talker.speak_until(32.0)
+    assert talker.live.recorded is False
+
+
+def test_there_is_news_when_audio_or_a_command_has_come_or_it_is_time_to_look() -> None:
+    talker = Machine().talker(0.0)
+    machine, live = talker.machine, talker.live
+    machine.work()
+    assert not live.has_news(machine.clock())
+    live.flush()
+    assert live.has_news(machine.clock())
+    machine.work()
+    assert not live.has_news(machine.clock())
+    talker.write(CHUNK_SAMPLES)
+    assert live.has_news(machine.clock())
+    machine.work()
+    assert not live.has_news(machine.clock())
+    assert live.has_news(machine.clock() + 1.0)

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from streamer.constants import SAMPLE_RATE
-from streamer.session.words import ends_sentence, find_repeated
+from streamer.session.task import Span
+from streamer.session.words import ends_sentence, find_repeated, placed
 from streamer.whisper.result import TimedWord
 
 
@@ -57,3 +58,12 @@ def test_what_is_repeated_is_found(attended_s: Sequence[float], known_s: Sequenc
 def test_a_full_stop_ends_a_sentence_unless_it_abbreviates(texts: Sequence[str], expected: bool) -> None:
     words = [TimedWord(text, (1,), 0, 0, 1.0) for text in texts]
     assert ends_sentence(words, len(words) - 1) == expected
+
+
+@pytest.mark.parametrize(
+    ("where", "place"), [((-5, 100, 90), (1_000, 1_100, 1_090)), ((100, 900, 950), (1_100, 1_500, 1_500))]
+)
+def test_a_word_is_placed_within_its_window(where: tuple[int, int, int], place: tuple[int, int, int]) -> None:
+    span = Span(utterance=1, start=1_000, end=1_500, last=False, pause=False, first_word=0, issued_s=0.0)
+    word = placed(TimedWord(" so", (1,), where[0], where[1], 0.9, where[2]), span)
+    assert (word.start_samples, word.end_samples, word.attended_samples) == place
