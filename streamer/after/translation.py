@@ -116,8 +116,7 @@ class TranslationFollower(QueuedFollower):
         self._said = ""
 
     def see(self, event: Event) -> None:
-        english = isinstance(event, Final) and event.language == ENGLISH
-        for passage in self._passages.close() if english else self._passages.take(event):
+        for passage in self._passages.take(event):
             self._begin(passage)
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -128,7 +127,7 @@ class TranslationFollower(QueuedFollower):
         self.finish_within(max(0.0, patience_s), then, late=self._translations.queue.note_late)
 
     def _begin(self, passage: Passage) -> None:
-        if not self.live.settings.translated:
+        if not self.live.settings.translated or passage.finals[0].language == ENGLISH:
             return
         self._until_s = until_s = math.inf if self.live.recorded else time.monotonic() + PATIENCE_S
         translate = partial(self._translate, passage.finals[-1], until_s)

@@ -188,35 +188,39 @@ class Engine(Generic[Encoded]):
         for live in sorted(sessions, key=lambda live: live.due.deadline_s):
             if live.due.deadline_s == math.inf:
                 break
-            failure, begin_s = self._prepared(), self._host.clock()
-            span = None if self._encoding.stopping else live.next_span(begin_s)
-            if span is None:
+            try:
+                self._prepare_model()
+            except Exception as error:  # noqa: BLE001 - the session tries again
+                if (span := self._next_span(live)) is None:
+                    continue
+                # Not kept: it refers to this frame, and with that to the session.
+                live.fail(span, error)
+                self._host.news.set()
+                return True
+            begin_s = self._host.clock()
+            if (span := self._next_span(live)) is None:
                 continue
             try:
                 samples = live.ring.read(span.start, span.end)
             except Exception as error:  # noqa: BLE001 - it was overwritten meanwhile, or there is no memory for it
                 live.fail(span, error)
                 continue
-            if failure is not None:
-                live.fail(span, failure)
-                self._host.news.set()
-                return True
             with self._busy.at_work():
                 self._encode(live, span, samples, begin_s)
             return True
         return False
 
-    def _prepared(self) -> Exception | None:
-        """Prepare for a window; return what that failed with. The time that loading takes is part of no pass."""
+    def _prepare_model(self) -> None:
+        """Prepare for a window. The time that loading takes is part of no pass."""
         begin_s = self._host.clock()
         try:
             self._prepare()
-        except Exception as error:  # noqa: BLE001 - the sessions try again
-            return error
         finally:
             if self._host.clock() - begin_s > IDLE_S:  # it was loaded
                 self._host.prepared_s = self._host.clock()
-        return None
+
+    def _next_span(self, live: LiveSession) -> Span | None:
+        return None if self._encoding.stopping else live.next_span(self._host.clock())
 
     def _encode(self, live: LiveSession, span: Span, samples: Float32Array, begin_s: float) -> None:
         with self._host.lock:

@@ -22,7 +22,7 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
     language: str
     task: str
     languages: tuple[str, ...] = ()
-    translated: bool = False  # whether finals are translated into English besides (see `sessions.translation`)
+    translated: bool = False  # whether finals are translated into English besides (see `after.translation`)
 
     # How its windows are decoded; None: as the daemon's own.
     options: DecodingSettings | None = None

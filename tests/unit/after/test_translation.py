@@ -19,7 +19,7 @@ from streamer.daemon.own_input import FLUSH_TIMEOUT_S
 from streamer.daemon.sessions import session_settings
 from streamer.engine import yielding
 from streamer.errors import ConfigError
-from streamer.events import End, Event, Final, Translation
+from streamer.events import End, Event, Final, Speech, Translation
 from streamer.health import Health
 from streamer.protocols.native import SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
@@ -85,6 +85,12 @@ def test_what_is_in_another_language_is_translated_by_itself() -> None:
     ]
     parted = final("und", 0.0, 1.0), final("and", 1.0, 2.0, "en"), final("oder", 2.0, 3.0)
     assert translations(*parted) == [("und", "1 s of de"), ("oder", "1 s of de and more")]
+
+
+def test_the_end_of_english_speech_ends_no_sentence_of_what_follows() -> None:
+    end = Speech(state="end", time=1.0)
+    events = end, final("Yes.", 0.0, 1.0, "en"), final("Guten", 2.0, 3.0), final("Tag.", 3.0, 4.0)
+    assert translations(*events) == [("Tag.", "2 s of de")]
 
 
 @pytest.mark.parametrize("length_s", [CHUNK_LENGTH_S, CHUNK_LENGTH_S + 1])

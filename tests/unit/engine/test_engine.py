@@ -1,9 +1,11 @@
 """The engine's threads, with an encoder and a decoder that do as they are told."""
 
 import dataclasses
+import gc
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +129,36 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     assert "\n" not in error.message
     check_one_gap(listener)
     assert setting.engine.stats.failures == 1
+
+
+@pytest.mark.parametrize("where", ["model", "encoder", "decoder"])
+def test_a_failure_keeps_no_session_that_is_over(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine()
+    talker = machine.talker(12.0)
+    monkeypatch.setattr(talker.live.logger.logger, "disabled", True)  # pytest keeps what is logged
+    attempts = iter([1])
+
+    def fail_once(encoded: FakeEncoded | None = None) -> None:
+        if next(attempts, None):
+            raise InferenceError("the device is gone")
+
+    if where == "model":
+        machine.prepare = fail_once
+    else:
+        getattr(machine, where).before = fail_once
+    gc.collect()
+    gc.disable()  # it would hide a cycle
+    try:
+        machine.run_until(4.0)
+        assert only(Error, talker.errors)
+        talker.live.close()
+        machine.talkers.clear()
+        machine.work()  # what was encoded is dropped
+        left = weakref.ref(talker.live)
+        del talker.live
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 def test_metrics_that_fail_lose_no_window(setting: Threads) -> None:
