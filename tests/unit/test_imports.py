@@ -29,14 +29,14 @@ BUDGETS = {
     "commands": (2731, 2400),
     "server": (4009, 2520),
     "daemon": (1412, 1300),  # a mixed source's labels are a follower
-    "after": (2525, 2050),
+    "after": (2524, 2050),
     "setup": (714, 700),
     "offline": (1179, 950),
     "history": (908, 640),
     "protocols": (2512, 1980),
     "client": (1014, 850),
     "outputs": (1882, 1240),
-    "engine": (2113, 1280),  # commands are values; recovery, journal and the count stand by themselves
+    "engine": (2117, 1280),  # commands are values; recovery, journal and the count stand by themselves
     "session": (2532, 1450),  # one frozen value in parts, the table of what is decoded again, policies
     "whisper": (10535, 7000),  # forks with several buffers, for LiveText
     "audio": (3488, 2150),
@@ -46,7 +46,7 @@ BUDGETS = {
 
 # The same of tests, by folders.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (5043, 3200),
+    "unit/session unit/engine": (5120, 3200),
     "unit/whisper": (11618, 6300),
     "unit/server unit/history wire": (9057, 4000),
     "unit/protocols": (2159, 1900),
