@@ -44,8 +44,6 @@ class Conversation:
     ) -> None:
         self.session = Session(settings)
         self.promises = Promises()
-        # Whether windows are decoded as they become due, and not only by `transcribe`.
-        self.at_work = True
         self.speaker = Speaker(words, seed=seed, manners=manners)
         self.clock = Clock()
         self.position = 0
@@ -78,7 +76,6 @@ class Conversation:
 
     def finish(self) -> None:
         """End the audio, wait for what is still to come, and check that everything was told."""
-        self.at_work = True
         self._told(self.session.finish(self.position))
         for _ in range(10_000):
             self._work()
@@ -97,19 +94,8 @@ class Conversation:
         assert all(a < b for a, b in itertools.pairwise(indices)), indices
         return indices
 
-    def transcribe(self, cost_s: float = 0.1) -> Span:
-        """Decode the window that is due, which takes `cost_s`."""
-        window = self._next_window()
-        task = self.session.task(window)
-        assert task is not None
-        hypothesis = self.speaker.hypothesis(window.start, window.end, task.request.prefix)
-        self._told(self.session.take(task, hypothesis, self.clock.now_s + cost_s))
-        return window
-
     def _work(self) -> None:
         """Do what is due at this time."""
-        if not self.at_work:
-            return
         if self._job is not None and self.clock.now_s >= self._done_s:
             job, self._job = self._job, None
             if self._rng.random() < self._failure:
