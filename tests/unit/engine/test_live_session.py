@@ -19,7 +19,6 @@ from streamer.engine.recovery import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURE
 from streamer.engine.waiting import RECORDED_PATIENCE_S
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Gap, Partial
-from streamer.session.losses import MAX_FLUSHES
 from streamer.session.session import Session
 from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis
@@ -154,20 +153,6 @@ def test_no_audio_is_copied_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 # Commands.
-
-
-def test_a_flood_of_flushes_has_a_bounded_number_of_answers() -> None:
-    talker = talking(words_at(0.5, 1.0, 5.0))
-    talker.machine.clock.advance(2.0)
-    talker.write(2 * SAMPLE_RATE)
-    for _ in range(10):
-        for _ in range(1000):
-            talker.live.flush()
-        while talker.live.listen(talker.machine.clock()):  # its window is not decoded
-            pass
-    assert len(talker.live.snapshot(list)[1].losses.flushes) == MAX_FLUSHES + 1
-    talker.finish(6.0)
-    assert len(talker.of(Flushed)) == MAX_FLUSHES + 1
 
 
 def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:

@@ -16,6 +16,7 @@ published since the last one (see `text_of`), but for partials and, if `quiet`, 
     break, repair       the decoder fails from now on, or works again; tried at `retry 9` of the clock
     judge .9            the newest pause is judged; `judge .9 1`: the first
     is paused True      a property of the session, or of when it has work
+    report the device   what the engine says that fails
 """
 
 import ast
@@ -77,7 +78,7 @@ What is cleared is a gap, and its words are not told. [said=(.5,1,1.5,2,5)]
 
 What failed is no longer tried where nobody speaks. [said=(.5,1,60)]
   break ; talk 3 -> start 0 + error device + end 0.67 + start 0.68 + end 1.18 + start 1.19 + end 1.8
-  is failing "the device is gone" ; is retrying True ; wait 60 ; is retrying False
+  is failing "the device is gone" ; report the device is gone ; wait 60 ; is retrying False ; report
   talk 61 ; is retrying True ; repair -> start 59.7 + end 60.29 + start 60.29
   finish 61 -> end 60.81 + gap 0-60.29 device + 60.29-60.81
 
@@ -210,6 +211,8 @@ class Scene:
             case "is":
                 owner = live if hasattr(live, words[0]) else live.due
                 assert str(getattr(owner, words[0])) == words[1]
+            case "report":
+                assert machine.engine.failing == " ".join(words)
             case _:
                 steps: dict[str, Callable[..., object]] = {
                     "talk": talker.speak_until,
