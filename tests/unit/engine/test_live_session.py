@@ -18,11 +18,11 @@ from streamer.engine.inlet import MAX_WAITING, AudioKind
 from streamer.engine.recovery import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.engine.waiting import RECORDED_PATIENCE_S
 from streamer.errors import InferenceError
-from streamer.events import Error, Event, Final, Flushed, Gap, Partial
+from streamer.events import Error, Event, Final, Flushed, Partial
 from streamer.session.session import Session
 from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis
-from tests.fakes import FakeDetector, FakeEncoded, SpokenWord, words_at
+from tests.fakes import FakeEncoded, SpokenWord, words_at
 from tests.unit.engine.simulation import SETTINGS, Machine, Talker, settings_of
 from tests.waiting import WAIT_S, wait_until
 
@@ -315,26 +315,6 @@ def test_the_delay_of_live_text_is_the_time_since_its_audio_came_and_recorded_te
     assert talker.machine.engine.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
 
 
-@pytest.mark.parametrize("failing", ["decoder", "hear", "take"])
-def test_a_recording_that_fails_again_and_again_ends_with_a_fatal_error(
-    failing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
-    if failing == "decoder":
-        talker.machine.decoder.answer = broken
-    else:
-        monkeypatch.setattr(Session, failing, fails)
-    talker.write(12 * SAMPLE_RATE)
-    talker.live.end()
-    talker.machine.wait(10.0)
-    assert talker.live.over
-    assert talker.n_finished == 1
-    assert [error.fatal for error in talker.errors] == [False, True]
-    assert talker.machine.engine.stats.failures == MAX_FAILURES
-    talker.check()
-    assert talker.gaps[-1].end == 12.0
-
-
 def test_a_recording_goes_on_when_there_was_no_memory_for_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
     talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
     read, failures = talker.live.ring.read, iter([MemoryError()])
@@ -351,39 +331,6 @@ def test_a_recording_goes_on_when_there_was_no_memory_for_a_window(monkeypatch: 
     assert [error.fatal for error in talker.errors] == [False]
     assert talker.finals[-1].end > 10.0
     assert talker.live.over
-
-
-class Deaf(FakeDetector):
-    """Hears nothing any more."""
-
-    def process(self, samples: object) -> list[float]:
-        """See SpeechDetector."""
-        raise InferenceError("the detector is gone")
-
-
-def test_a_session_whose_detector_fails_for_good_ends_with_its_audio() -> None:
-    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(20))), new_detector=Deaf)
-    talker.speak_until(60.0)
-    talker.live.end()
-    talker.machine.wait(1.0)
-    assert talker.live.over
-    assert talker.gaps == [Gap(start=0.0, end=60.0, reason="device")]
-    assert len(talker.errors) == 1
-
-
-@pytest.mark.parametrize("step", ["lose", "take"])
-def test_a_session_that_fails_at_its_end_is_over_all_the_same(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    talker = talking(words_at(0.5, 1.0, 1.5))
-    talker.speak_until(1.9)
-    monkeypatch.setattr(Session, step, fails)
-    if step == "lose":
-        talker.live.cut_short("overload")
-    else:
-        talker.live.end()
-        talker.machine.work()
-    assert talker.live.over
-    assert talker.n_finished == (step == "take")
-    talker.check()
 
 
 @pytest.mark.parametrize("step", ["fail", "give_up", "lose", "task"])

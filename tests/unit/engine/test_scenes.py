@@ -13,9 +13,10 @@ published since the last one (see `text_of`), but for partials and, if `quiet`, 
     finish 2            it comes up to 2 s and ends, and every promise was kept
     lose 1.25 device    that many seconds of it are lost
     excuse 5            its client is waited for so long
+    break take          a step of the session, or its detector, fails
     break, repair       the decoder fails from now on, or works again; tried at `retry 9` of the clock
     judge .9            the newest pause is judged; `judge .9 1`: the first
-    is paused True      a property of the session, or of when it has work
+    is paused True      a property of the session, of when it has work, or of what was counted
     report the device   what the engine says that fails
 """
 
@@ -31,10 +32,11 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind
 from streamer.errors import InferenceError
-from streamer.events import Error, Partial, Speech
+from streamer.events import Error, Event, Partial, Speech
+from streamer.session.session import Session
 from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis
-from tests.fakes import FakeEncoded, words_at
+from tests.fakes import FakeDetector, FakeEncoded, words_at
 from tests.unit.engine.simulation import GATE, Machine, Talker, settings_of
 from tests.unit.session.scene import named, scenes, text_of
 
@@ -103,6 +105,34 @@ Nor where audio has come ahead of the clock. [said=150 kind=EITHER quiet=True]
   break ; talk 100 -> error device
   send 120 ; finish 120 -> gap 0-120 device
 
+A recording whose device fails again and again ends with a fatal error. [said=10 kind=RECORDED quiet=True]
+  break ; send 12 ; end ; wait 10 -> error device + fatal device + gap 0-12 device
+  is over True ; is failures 3 ; is n_finished 1
+
+So does one whose speech detection fails. [said=10 kind=RECORDED quiet=True]
+  break process ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
+  is over True ; is failures 3 ; is n_finished 1
+
+So does one that cannot take its text. [said=10 kind=RECORDED quiet=True]
+  break take ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
+  is over True ; is failures 3 ; is n_finished 1
+
+So does one that cannot take its audio. [said=10 kind=RECORDED quiet=True]
+  break hear ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
+  is over True ; is failures 3 ; is n_finished 1
+
+A live session whose speech detection fails for good ends with its audio. [said=10]
+  break process ; talk 60 ; end ; wait 1 -> error failed + gap 0-60 device
+  is over True ; is n_finished 1
+
+One that fails as it is cut short is over all the same. [said=(.5,1,1.5)]
+  talk 1.9 ; break lose ; cut_short overload -> start 0 + end 1.89 + gap 0-1.9 device
+  is over True ; is n_finished 0
+
+One that fails at its end is, too. [said=(.5,1,1.5)]
+  talk 1.9 ; break take ; end ; work -> start 0 + end 1.9 + error failed + 0-1.7 w0 w1 + gap 1.7-1.9 device
+  is over True ; is n_finished 1
+
 If the speaker has finished, speech ends as without a model. [said=(1,1.5) turns=True]
   talk 2.3 ; judge .8 -> start 0.69 + turn 2.27 0.8 True
   talk 2.5 ->
@@ -153,8 +183,18 @@ class Asked(Follower):
         return self._answered
 
 
+def fails(*args: object, **options: object) -> object:
+    raise RuntimeError("can't start new thread")
+
+
 def broken(window: FakeEncoded, request: Request) -> Hypothesis:
     raise InferenceError("the device is gone")
+
+
+def brief(event: Event) -> str:
+    if isinstance(event, Error):
+        return f"{'fatal' if event.fatal else 'error'} {event.code}"
+    return text_of(event)
 
 
 class Scene:
@@ -162,6 +202,7 @@ class Scene:
 
     def __init__(
         self,
+        patches: pytest.MonkeyPatch,
         *,
         said: tuple[float, ...] | int,
         kind: str = "LIVE",
@@ -173,6 +214,7 @@ class Scene:
         if isinstance(said, int):
             said = tuple(0.5 + 0.5 * i for i in range(2 * said - 1))
         settings = TURNS if turns else settings_of()
+        self._patches = patches
         self.machine = Machine()
         self.talker = self.machine.add(
             Talker(0, words_at(*said), settings=settings, followers=[self.asked], kind=AudioKind[kind])
@@ -183,8 +225,7 @@ class Scene:
     def published(self) -> str:
         """Return what was published since the last call, but for what is hidden."""
         events, self._n_seen = self.talker.events[self._n_seen :], len(self.talker.events)
-        shown = [event for event in events if not isinstance(event, self._hidden)]
-        return " + ".join(f"error {event.code}" if isinstance(event, Error) else text_of(event) for event in shown)
+        return " + ".join(brief(event) for event in events if not isinstance(event, self._hidden))
 
     def act(self, verb: str, words: list[str]) -> None:
         """Take a step."""
@@ -195,6 +236,9 @@ class Scene:
                 live.write_gap(round(numbers[0] * SAMPLE_RATE), words[1])  # type: ignore[arg-type]
             case "excuse":
                 live.excused_until_s = machine.clock() + numbers[0]
+            case "break" if words:
+                owner = next(owner for owner in (Session, FakeDetector) if hasattr(owner, words[0]))
+                self._patches.setattr(owner, words[0], fails)
             case "break" | "repair":
                 decoder.answer = broken if verb == "break" else decoder.hear
             case "retry":
@@ -209,8 +253,8 @@ class Scene:
                 assert len(self.asked.turns) == numbers[0]
                 assert live.position == self.asked.turns[-1][1]
             case "is":
-                owner = live if hasattr(live, words[0]) else live.due
-                assert str(getattr(owner, words[0])) == words[1]
+                known = (live, live.due, talker, machine.engine.stats)
+                assert str(next(getattr(each, words[0]) for each in known if hasattr(each, words[0]))) == words[1]
             case "report":
                 assert machine.engine.failing == " ".join(words)
             case _:
@@ -222,12 +266,12 @@ class Scene:
                     "pass": machine.clock.advance,
                     "work": machine.work,
                 }
-                (steps[verb] if verb in steps else getattr(live, verb))(*numbers)
+                (steps[verb] if verb in steps else getattr(live, verb))(*(numbers or words))
 
 
 @pytest.mark.parametrize(("settings", "steps"), scenes(SCENES))
-def test_scene(settings: str, steps: list[str]) -> None:
-    scene = Scene(**named(settings))
+def test_scene(settings: str, steps: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    scene = Scene(monkeypatch, **named(settings))
     for line in steps:
         for step in line.strip().split(" ; "):
             action, arrow, expected = step.partition(" ->")
