@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,6 @@ from streamer.whisper.result import Hypothesis
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
 from tests.promises import Promises
 from tests.unit.engine.simulation import SETTINGS, settings_of
-
-AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 # Most that a session holds, in characters and items: a prompt of 1,000, and what belongs to the newest speech.
 MOST_ITEMS = 6_000
@@ -256,10 +254,3 @@ def n_items(value: object, seen: set[int] | None = None) -> int:
     kind = type(value)
     names = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__slots__", ()) or getattr(value, "__dict__", ())
     return 1 + sum(n_items(getattr(value, name), seen) for name in names)
-
-
-def only(kind: type[AnyEvent], events: Sequence[Event]) -> AnyEvent:
-    """Return the only event, which is of a kind."""
-    (event,) = events
-    assert isinstance(event, kind)
-    return event
