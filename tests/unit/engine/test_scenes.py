@@ -84,11 +84,11 @@ What failed is no longer tried where nobody speaks. [said=(.5,1,60)]
   talk 61 ; is retrying True ; repair -> start 59.7 + end 60.29 + start 60.29
   finish 61 -> end 60.81 + gap 0-60.29 device + 60.29-60.81
 
-A hole while the device fails does not swallow speech that waits. [said=(.5,3,3.5,8) quiet=True]
+A hole that a microphone made does not swallow speech that waits for a device. [said=(.5,3,3.5,8) quiet=True]
   break ; talk 2.5 ; retry 9 ; repair ; talk 5 -> error device
   lose 1 device ; pass 1 ; work ; finish 10 -> gap 0-1.28 device + 2.68-4.3 w1 w2 + gap 5-6 device + 7.68-8.83 w3
 
-Nor does one that its source has made. [said=(.5,3,3.5,8) quiet=True]
+A hole that an overrun made does not swallow speech that waits for a device. [said=(.5,3,3.5,8) quiet=True]
   break ; talk 2.5 ; retry 9 ; repair ; talk 5 -> error device
   lose 1 overrun ; pass 1 ; work ; finish 10 -> gap 0-1.28 device + 2.68-4.3 w1 w2 + gap 5-6 device + 7.68-8.83 w3
 
@@ -101,7 +101,7 @@ A session that ends while its device fails does not wait for the next attempt. [
   break ; talk 100 -> error device
   finish 100 -> gap 0-100 device
 
-Nor where audio has come ahead of the clock. [said=150 kind=EITHER quiet=True]
+A session that ends while its device fails loses what has come ahead of the clock. [said=150 kind=EITHER quiet=True]
   break ; talk 100 -> error device
   send 120 ; finish 120 -> gap 0-120 device
 
@@ -109,15 +109,15 @@ A recording whose device fails again and again ends with a fatal error. [said=10
   break ; send 12 ; end ; wait 10 -> error device + fatal device + gap 0-12 device
   is over True ; is failures 3 ; is n_finished 1
 
-So does one whose speech detection fails. [said=10 kind=RECORDED quiet=True]
+A recording whose speech detection fails again and again ends so. [said=10 kind=RECORDED quiet=True]
   break process ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
   is over True ; is failures 3 ; is n_finished 1
 
-So does one that cannot take its text. [said=10 kind=RECORDED quiet=True]
+A recording whose text cannot be taken ends so. [said=10 kind=RECORDED quiet=True]
   break take ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
   is over True ; is failures 3 ; is n_finished 1
 
-So does one that cannot take its audio. [said=10 kind=RECORDED quiet=True]
+A recording whose audio cannot be taken ends so. [said=10 kind=RECORDED quiet=True]
   break hear ; send 12 ; end ; wait 10 -> error failed + fatal failed + gap 0-12 device
   is over True ; is failures 3 ; is n_finished 1
 
@@ -125,11 +125,11 @@ A live session whose speech detection fails for good ends with its audio. [said=
   break process ; talk 60 ; end ; wait 1 -> error failed + gap 0-60 device
   is over True ; is n_finished 1
 
-One that fails as it is cut short is over all the same. [said=(.5,1,1.5)]
+A session that fails as it is cut short is over all the same. [said=(.5,1,1.5)]
   talk 1.9 ; break lose ; cut_short overload -> start 0 + end 1.89 + gap 0-1.9 device
   is over True ; is n_finished 0
 
-One that fails at its end is, too. [said=(.5,1,1.5)]
+A session that fails at its end is over all the same. [said=(.5,1,1.5)]
   talk 1.9 ; break take ; end ; work -> start 0 + end 1.9 + error failed + 0-1.7 w0 w1 + gap 1.7-1.9 device
   is over True ; is n_finished 1
 
@@ -138,7 +138,7 @@ If the speaker has finished, speech ends as without a model. [said=(1,1.5) turns
   talk 2.5 ->
   finish 3 -> end 2.32 + 0.69-2.32 w0 w1
 
-And without a model. [said=(1,1.5)]
+Without a model it ends at the same place. [said=(1,1.5)]
   talk 2.5 -> start 0.69
   finish 3 -> end 2.32 + 0.69-2.32 w0 w1
 
@@ -151,7 +151,7 @@ A pause that the model cannot judge is as without it. [said=(1,3) turns=True]
   talk 1.8 ; judge None ; talk 2.3 -> start 0.69 + end 1.8 + 0.69-1.8 w0
   finish 2.5 ->
 
-One that it does not take is so, too. [said=(1,3) turns=True answered=False]
+A pause that the model does not take is as without it. [said=(1,3) turns=True answered=False]
   talk 2.3 -> start 0.69 + end 1.8 + 0.69-1.8 w0
   finish 2.5 ->
 
