@@ -1,7 +1,6 @@
 """A session at work, on a clock that is moved by hand."""
 
 import dataclasses
-import itertools
 import logging
 import threading
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import MAX_WAITING, AudioKind
-from streamer.engine.recovery import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
+from streamer.engine.recovery import MAX_FAILURES
 from streamer.engine.waiting import RECORDED_PATIENCE_S
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Partial
@@ -268,35 +267,6 @@ def test_commands_from_many_threads_lose_nothing() -> None:
 
 
 # Devices and detectors that fail.
-
-
-def test_a_device_that_fails_for_long_is_one_error_and_one_gap_and_tried_again_ever_more_rarely() -> None:
-    talker = talking(words_at(*(0.5 + 0.5 * i for i in range(600))))
-    tried_s: list[float] = []
-
-    def fail(window: FakeEncoded, request: Request) -> Hypothesis:
-        tried_s.append(talker.machine.clock())
-        return broken(window, request)
-
-    talker.machine.decoder.answer = fail
-    talker.speak_until(200.0)
-    (error,) = talker.errors
-    assert (error.code, error.fatal) == ("device", False)
-    assert talker.gaps == []
-    assert talker.live.failing == "the device is gone"
-    pauses = [round(later - earlier, 3) for earlier, later in itertools.pairwise(tried_s)]
-    assert pauses[0] == pytest.approx(FIRST_RETRY_S, abs=0.7)
-    assert pauses[-1] == pytest.approx(LONGEST_RETRY_S, abs=0.7)
-    assert pauses == sorted(pauses)
-    talker.machine.decoder.answer = talker.machine.decoder.hear
-    talker.speak_until(240.0)
-    assert talker.live.failing == ""
-    (gap,) = talker.gaps
-    assert gap.reason == "device"
-    assert gap.end > 180.0
-    talker.finish()
-    assert talker.texts[-1].endswith("w478")
-    assert len(talker.gaps) == len(talker.errors) == 1
 
 
 def test_the_delay_of_live_text_is_the_time_since_its_audio_came_and_recorded_text_has_none() -> None:

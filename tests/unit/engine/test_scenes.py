@@ -84,6 +84,11 @@ What failed is no longer tried where nobody speaks. [said=(.5,1,60)]
   talk 61 ; is retrying True ; repair -> start 59.7 + end 60.29 + start 60.29
   finish 61 -> end 60.81 + gap 0-60.29 device + 60.29-60.81
 
+A device that fails for long is one error and one gap, and tried again ever more rarely. [said=96 quiet=True]
+  break ; talk 100 -> error device
+  is failing "the device is gone" ; is failures 9 ; repair ; wait 30 -> gap 0-94.48 device + 94.48-96.3 w188 w189 w190
+  is failing "" ; finish 110 ->
+
 A hole that a microphone made does not swallow speech that waits for a device. [said=(.5,3,3.5,8) quiet=True]
   break ; talk 2.5 ; retry 9 ; repair ; talk 5 -> error device
   lose 1 device ; pass 1 ; work ; finish 10 -> gap 0-1.28 device + 2.68-4.3 w1 w2 + gap 5-6 device + 7.68-8.83 w3
@@ -230,7 +235,7 @@ class Scene:
     def act(self, verb: str, words: list[str]) -> None:
         """Take a step."""
         talker, live, machine, decoder = self.talker, self.talker.live, self.machine, self.machine.decoder
-        numbers = [ast.literal_eval(word) for word in words if word[0] in ".0123456789N"]
+        numbers = [ast.literal_eval(word) for word in words if word and word[0] in ".0123456789N"]
         match verb:
             case "lose":
                 live.write_gap(round(numbers[0] * SAMPLE_RATE), words[1])  # type: ignore[arg-type]
