@@ -16,9 +16,12 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind, Input
 from streamer.engine.live_session import LiveSession
+from streamer.errors import InferenceError
 from streamer.events import End, Error, Event, Final, Gap
 from streamer.session.settings import SessionSettings
+from streamer.session.task import Request
 from streamer.settings.table import SpeechSettings
+from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     LOUDNESS,
     Clock,
@@ -67,6 +70,14 @@ SETTINGS = SessionSettings(
 
 def settings_of(**changes: object) -> SessionSettings:
     return msgspec.structs.replace(SETTINGS, **changes)
+
+
+def fails(*args: object, **options: object) -> Any:  # noqa: ANN401 - it stands for any function
+    raise RuntimeError("can't start new thread")
+
+
+def broken(window: FakeEncoded, request: Request) -> Hypothesis:
+    raise InferenceError("the device is gone")
 
 
 class Talker:

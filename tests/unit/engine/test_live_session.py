@@ -16,13 +16,12 @@ from streamer.engine.follower import Follower
 from streamer.engine.inlet import MAX_WAITING, AudioKind
 from streamer.engine.recovery import MAX_FAILURES
 from streamer.engine.waiting import RECORDED_PATIENCE_S
-from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Partial
 from streamer.session.session import Session
 from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis
 from tests.fakes import FakeEncoded, SpokenWord, words_at
-from tests.unit.engine.simulation import SETTINGS, Machine, Talker, settings_of
+from tests.unit.engine.simulation import SETTINGS, Machine, Talker, broken, fails, settings_of
 from tests.waiting import WAIT_S, wait_until
 
 HOUR_S = 3600.0
@@ -31,10 +30,6 @@ HOUR_S = 3600.0
 def talking(words: list[SpokenWord], **options: Any) -> Talker:  # noqa: ANN401 - see Talker
     """Return the session of someone who says words on a machine that takes no time."""
     return Machine().add(Talker(0, words, **options))
-
-
-def broken(window: FakeEncoded, request: Request) -> Hypothesis:
-    raise InferenceError("the device is gone")
 
 
 # When a window is to be encoded.
@@ -72,10 +67,6 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     talker.live.close()
     talker.write(80)
     assert kept == [(0, 1600), (2400, 400), (3120, 160)]
-
-
-def fails(*args: object, **options: object) -> Any:  # noqa: ANN401 - it stands for any function
-    raise RuntimeError("can't start new thread")
 
 
 class Failing(Follower):

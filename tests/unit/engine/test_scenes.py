@@ -1,7 +1,7 @@
 """Scenes of a session at work: what somebody says and commands, a line a step, and what is published then.
 
     What comes in a pause is a gap. [said=(.5,1,2.5)]
-      talk 1.6 ; pause ; work -> start 0.13 + end 1.63 + 0.13-1.6 w0 w1
+      talk 1.6 ; pause ; work -> start 0 + end 1.6 + 0-1.6 w0 w1
 
 Words of half a second begin at the times `said`, or one after the other up to it. `->` is followed by all that was
 published since the last one (see `text_of`), but for partials and, if `quiet`, speech. The steps, besides the verbs of
@@ -31,13 +31,10 @@ import pytest
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind
-from streamer.errors import InferenceError
 from streamer.events import Error, Event, Partial, Speech
 from streamer.session.session import Session
-from streamer.session.task import Request
-from streamer.whisper.result import Hypothesis
-from tests.fakes import FakeDetector, FakeEncoded, words_at
-from tests.unit.engine.simulation import GATE, Machine, Talker, settings_of
+from tests.fakes import FakeDetector, words_at
+from tests.unit.engine.simulation import GATE, Machine, Talker, broken, fails, settings_of
 from tests.unit.session.scene import named, scenes, text_of
 
 TURNS = settings_of(gate=msgspec.structs.replace(GATE, turns=True, turn_silence_s=2.0))
@@ -186,14 +183,6 @@ class Asked(Follower):
         """See Follower."""
         self.turns.append((start, end))
         return self._answered
-
-
-def fails(*args: object, **options: object) -> object:
-    raise RuntimeError("can't start new thread")
-
-
-def broken(window: FakeEncoded, request: Request) -> Hypothesis:
-    raise InferenceError("the device is gone")
 
 
 def brief(event: Event) -> str:
