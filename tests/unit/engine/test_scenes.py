@@ -58,6 +58,9 @@ Adjoining pieces of a hole are one gap behind the final of what was said. [said=
   talk 1.6 ; lose 1.25 overrun ; work ; lose .5 overrun ; work -> start 0 + end 1.6 + 0-1.6 w0 w1
   finish 7 -> gap 1.6-3.35 overrun + start 4.68 + end 6.31 + 4.68-6.31 w2 w3
 
+How long no window will be due is known to who waits for that. [said=(.5,1,1.5)]
+  is quiet_s inf ; talk .9 ; is quiet_s 0.25 ; talk 1 ; is quiet_s 0.18 ; finish 3
+
 What comes in a pause is a gap between finals. [said=(.5,1,2.5,3,5,5.5)]
   talk 1.6 ; pause ; pause ; work ; is paused True ; talk 4 -> start 0 + end 1.6 + 0-1.6 w0 w1
   resume ; resume ; talk 7 ; is paused False ; finish 7 -> gap 1.6-4 paused + start 4.69 + end 6.32 + 4.69-6.32 w4 w5
