@@ -19,7 +19,6 @@ from unittest.mock import patch
 
 import msgspec
 
-from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.engine import workers
 from streamer.engine.engine import Engine
@@ -190,19 +189,6 @@ class Trouble:
         raise self._rng.choice((InferenceError(f"Injected into the {what}"), Injected(what)))
 
 
-class Detector(FakeDetector):
-    """Takes what is not silent for speech, with little doubt; fails, perhaps."""
-
-    def __init__(self, trouble: Trouble, chance: float) -> None:
-        super().__init__()
-        self._trouble, self._chance = trouble, chance
-
-    def process(self, samples: Float32Array) -> list[float]:
-        """See SpeechDetector."""
-        self._trouble.maybe("detector", self._chance)
-        return super().process(samples)
-
-
 class Decoder:
     """Knows what each voice says, and makes worse of it."""
 
@@ -260,7 +246,6 @@ class Client(Talker):
             voice,
             words,
             settings=self.settings,
-            new_detector=lambda: Detector(world.trouble, world.chances.detector),
             followers=[Judge(self)],
             kind=kind,
             capacity_samples=round(capacity_s * SAMPLE_RATE),
@@ -509,12 +494,14 @@ def run_in_simulated_time(seed: int, totals: Totals) -> None:
         client.judges = True
     turns = (engine.listen, engine.encode, engine.decode)
     left_s: float | None = None
-    with failing_logic(world):
+    with failing(world):
         while engine.n_sessions or not all(client.left for client in world.clients):
             # Threads come in any order.
             order = rng.sample(turns, 3) if rng.random() < 0.3 else turns
             if not sum(turn() for turn in order):
-                spend(idle_s(world, clock.now_s))
+                # There is nothing to do until a client does something or somebody looks at the clock.
+                idle_s = min(client.next_s for client in world.clients) - clock.now_s
+                spend(min(max(idle_s, 0.01), 0.25) if idle_s < 30.0 else 5.0)
             for client in world.clients:
                 client.judge()
             if rng.random() < world.chances.suspend:
@@ -528,12 +515,6 @@ def run_in_simulated_time(seed: int, totals: Totals) -> None:
                 left_s = clock.now_s
             assert left_s is None or clock.now_s < left_s + MOST_LEFT_S + 100 * world.decode_s, "it stands still"
     world.check(totals)
-
-
-def idle_s(world: World, now_s: float) -> float:
-    """Return how long there is nothing to do: until a client does something or somebody looks at the clock."""
-    next_s = min(client.next_s for client in world.clients)
-    return min(max(next_s - now_s, 0.01), 0.25) if next_s - now_s < 30.0 else 5.0
 
 
 def run_threads(seed: int, totals: Totals) -> None:
@@ -566,7 +547,7 @@ def run_threads(seed: int, totals: Totals) -> None:
     threads = [threading.Thread(target=live, args=(client,), daemon=True) for client in world.clients]
     if world.chances.command:
         threads += [threading.Thread(target=command, args=(client,), daemon=True) for client in world.clients]
-    with failing_logic(world), patch.object(workers, "IDLE_S", 0.02):
+    with failing(world), patch.object(workers, "IDLE_S", 0.02):
         world.engine.start()
         for thread in threads:
             thread.start()
@@ -581,24 +562,21 @@ def run_threads(seed: int, totals: Totals) -> None:
 
 
 @contextmanager
-def failing_logic(world: World) -> Iterator[None]:
-    """Let steps of the sessions' decisions fail as often as a world has it."""
-    chance = world.chances.logic
-    if not chance:
-        yield
-        return
-    steps = {"hear": chance / 50, "next_span": chance, "task": chance, "take": chance}
+def failing(world: World) -> Iterator[None]:
+    """Let detectors, and steps of the sessions' decisions, fail as often as a world has it: before they are taken."""
+    detector, logic = world.chances.detector, world.chances.logic
+    odds = {"hear": logic / 50, "next_span": logic, "task": logic, "take": logic}
+    steps = [(FakeDetector, "process", detector), *((Session, name, chance) for name, chance in odds.items())]
+
+    def perhaps(step: Callable[..., object], chance: float) -> Callable[..., object]:
+        def fail_or(*values: object, **named: object) -> object:
+            world.trouble.maybe(step.__name__, chance)
+            return step(*values, **named)
+
+        return fail_or
+
     with ExitStack() as patches:
-        for name, odds in steps.items():
-            patches.enter_context(patch.object(Session, name, failing(getattr(Session, name), world, odds)))
+        for owner, name, chance in steps:
+            if chance:
+                patches.enter_context(patch.object(owner, name, perhaps(getattr(owner, name), chance)))
         yield
-
-
-def failing(step: Callable[..., object], world: World, chance: float) -> Callable[..., object]:
-    """Return a step that fails, perhaps, before it is taken."""
-
-    def fail(*args: object, **kwargs: object) -> object:
-        world.trouble.maybe(step.__name__, chance)
-        return step(*args, **kwargs)
-
-    return fail

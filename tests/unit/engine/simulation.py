@@ -16,9 +16,12 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind, Input
 from streamer.engine.live_session import LiveSession
+from streamer.errors import InferenceError
 from streamer.events import End, Error, Event, Final, Gap
 from streamer.session.settings import SessionSettings
+from streamer.session.task import Request
 from streamer.settings.table import SpeechSettings
+from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     LOUDNESS,
     Clock,
@@ -34,6 +37,7 @@ from tests.fakes import (
 from tests.promises import Promises
 from tests.waiting import WAIT_S
 
+AnyEvent = TypeVar("AnyEvent", bound=Event)
 AnyTalker = TypeVar("AnyTalker", bound="Talker")
 
 # Audio comes in pieces of this length.
@@ -68,6 +72,14 @@ def settings_of(**changes: object) -> SessionSettings:
     return msgspec.structs.replace(SETTINGS, **changes)
 
 
+def fails(*args: object, **options: object) -> Any:  # noqa: ANN401 - it stands for any function
+    raise RuntimeError("can't start new thread")
+
+
+def broken(window: FakeEncoded, request: Request) -> Hypothesis:
+    raise InferenceError("the device is gone")
+
+
 class Talker:
     """A session, what is said in it, and its events."""
 
@@ -91,7 +103,6 @@ class Talker:
         self.passes: list[tuple[float, float]] = []
         # Whether its audio is complete; seconds of audio that are sent ahead of the clock.
         self.ended, self.ahead_s = False, 0.0
-        self._changed = threading.Condition()
         self._n_checked = 0
         fields = {"kind": AudioKind.LIVE, "capacity_samples": CAPACITY_SAMPLES, "max_delay_s": 30.0, **audio}
         self.log = EventLog(f"voice {voice}", 1000)
@@ -101,15 +112,15 @@ class Talker:
 
     @property
     def finals(self) -> list[Final]:
-        return [event for event in self.events if isinstance(event, Final)]
+        return self.of(Final)
 
     @property
     def gaps(self) -> list[Gap]:
-        return [event for event in self.events if isinstance(event, Gap)]
+        return self.of(Gap)
 
     @property
     def errors(self) -> list[Error]:
-        return [event for event in self.events if isinstance(event, Error)]
+        return self.of(Error)
 
     @property
     def texts(self) -> list[str]:
@@ -124,23 +135,16 @@ class Talker:
         """What a perfect transcript says."""
         return "".join(word.text for word in self.words).strip()
 
-    def of(self, *types: type[Event]) -> list[Event]:
-        return [event for event in self.events if isinstance(event, types)]
+    def of(self, kind: type[AnyEvent]) -> list[AnyEvent]:
+        return [event for event in self.events if isinstance(event, kind)]
 
     def take(self, event: Event) -> None:
         """Take an event of the session."""
-        with self._changed:
-            if isinstance(event, End):
-                self.n_finished += 1
-                self.finished.set()
-            else:
-                self.events.append(event.stamped(0, ""))
-            self._changed.notify_all()
-
-    def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
-        """Wait until the events satisfy a condition; for an engine with threads."""
-        with self._changed:
-            assert self._changed.wait_for(lambda: ready(self.events), WAIT_S), self.events
+        if isinstance(event, End):
+            self.n_finished += 1
+            self.finished.set()
+        else:
+            self.events.append(event.stamped(0, ""))
 
     def check(self, *, all_told: bool = True) -> None:
         """Check the events since the last call against the promises: in `take` the session would catch a failure."""
@@ -213,7 +217,6 @@ class Machine:
         *,
         encode_s: float = 0.0,
         decode_s: float = 0.0,
-        max_pace_s: float = 2.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
         self.clock = Clock()
@@ -229,7 +232,6 @@ class Machine:
         self.engine: Engine[FakeEncoded] = Engine(
             self.encoder,
             self.decoder,
-            max_pace_s=max_pace_s,
             clock=clock or self.clock,
             prepare=lambda: self.prepare(),
             loading=lambda: self.loading,

@@ -1,5 +1,9 @@
 """When audio came."""
 
+import math
+
+import pytest
+
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.arrivals import STEP_S, Arrivals
 
@@ -26,56 +30,44 @@ def test_old_steps_are_forgotten() -> None:
     assert abs(arrivals.position_at(now_s - 30.0) - 1600 * (99_999 - 300)) <= 3200
 
 
-def test_live_audio_is_no_recording_also_after_an_interruption() -> None:
+# Seconds of audio that have come, when, and whether the sender has to wait for room.
+Notes = list[tuple[float, float, bool]]
+
+
+def in_time(*seconds: float, held_back_from: float = math.inf) -> Notes:
+    """Return audio that comes as it is spoken."""
+    return [(second, second, second >= held_back_from) for second in seconds]
+
+
+RECORDED: dict[str, tuple[Notes, dict[float, bool]]] = {
+    "live audio two seconds at a time, and after an interruption": (in_time(*range(2, 21, 2), 50), {50: False}),
+    "the first second, at any time": ([(1, 50, False)], {0: False}),
+    "audio ahead of the clock, as long as nothing else has come": (
+        [(1, 50, False), (6, 51, False)],
+        {0: True, 6: True},
+    ),
+    "what comes behind that": ([(1, 50, False), (6, 51, False), (7, 60, False)], {6: True, 6.001: False}),
+    "a file after an hour of nothing": ([(1, 0, False), (61, 3600, False)], {60: True}),
+    "a day by a clock that runs fast, behind a backlog": (
+        [(2 + second * 1.0003, second, False) for second in range(24 * 3600)],
+        {2: False},
+    ),
+    "who has to wait for room, however slowly it is taken": ([(90 + i, 10 * i, True) for i in range(100)], {150: True}),
+    "who is live, had to wait for room, and sends what was said meanwhile": (
+        in_time(*range(1, 90), held_back_from=86) + in_time(180),
+        {0: False},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", RECORDED)
+def test_what_is_a_recording(case: str) -> None:
+    notes, expected = RECORDED[case]
     arrivals = Arrivals(keep_s=30.0)
-    for i in range(1, 11):
-        arrivals.note(2 * SAMPLE_RATE * i, 2.0 * i)  # two seconds at a time
-    # The network was away for half a minute.
-    arrivals.note(50 * SAMPLE_RATE, 50.0)
-    assert not arrivals.recorded(50 * SAMPLE_RATE)
-
-
-def test_audio_ahead_of_the_clock_is_a_recording_and_what_comes_later_may_be_live() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    arrivals.note(SAMPLE_RATE, 50.0)
-    assert not arrivals.recorded(0)
-    arrivals.note(6 * SAMPLE_RATE, 51.0)
-    assert arrivals.recorded(0)
-    assert arrivals.recorded(6 * SAMPLE_RATE), "as long as nothing else has come"
-    arrivals.note(7 * SAMPLE_RATE, 60.0)
-    assert arrivals.recorded(6 * SAMPLE_RATE)
-    assert not arrivals.recorded(6 * SAMPLE_RATE + 1)
-
-
-def test_a_file_that_is_sent_after_an_hour_of_nothing_is_a_recording() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    arrivals.note(SAMPLE_RATE, 0.0)
-    arrivals.note(61 * SAMPLE_RATE, 3600.0)
-    assert arrivals.recorded(60 * SAMPLE_RATE)
-
-
-def test_a_clock_that_runs_fast_makes_no_recording_of_a_day_nor_does_a_backlog_at_the_beginning() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    begin = 2 * SAMPLE_RATE
-    for i in range(24 * 3600):
-        arrivals.note(begin + round(i * SAMPLE_RATE * 1.0003), float(i))
-    assert not arrivals.recorded(begin)
-
-
-def test_who_has_to_wait_for_room_stays_a_recording_however_slowly_it_is_taken() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    arrivals.note(90 * SAMPLE_RATE, 0.0, held_back=True)
-    for i in range(1, 100):
-        arrivals.note((90 + i) * SAMPLE_RATE, 10.0 * i, held_back=True)
-    assert arrivals.recorded(150 * SAMPLE_RATE)
-
-
-def test_who_is_live_and_had_to_wait_for_room_is_live_when_it_sends_what_was_said_meanwhile() -> None:
-    arrivals = Arrivals(keep_s=30.0)
-    for i in range(1, 90):
-        arrivals.note(i * SAMPLE_RATE, float(i), held_back=i > 85)
-    arrivals.note(180 * SAMPLE_RATE, 180.0)
-    assert not arrivals.recorded(0)
+    for audio_s, now_s, held_back in notes:
+        arrivals.note(round(audio_s * SAMPLE_RATE), now_s, held_back=held_back)
+    found = {audio_s: arrivals.recorded(round(audio_s * SAMPLE_RATE)) for audio_s in expected}
+    assert found == expected
 
 
 def test_audio_that_is_sent_again_says_nothing_of_its_pace() -> None:

@@ -1,5 +1,7 @@
 """Speech detection over a ring: one detector for audio that follows, a new one for audio that does not."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -40,19 +42,29 @@ def ear_of(start: int | None, *, capacity_samples: int = 10 * SAMPLE_RATE) -> tu
     return Ear(ring, new_detector, start=start), made
 
 
-def test_audio_that_follows_is_processed_by_one_detector() -> None:
-    ear, made = ear_of(0)
-    assert ear.probability(0, CHUNK_SAMPLES) == 0.9
-    ear.probability(CHUNK_SAMPLES, CHUNK_SAMPLES + 100)  # up to a command
-    ear.probability(CHUNK_SAMPLES + 100, 2 * CHUNK_SAMPLES)
-    assert [detector.processed for detector in made] == [[0, CHUNK_SAMPLES, CHUNK_SAMPLES + 100]]
+CHUNK = CHUNK_SAMPLES
+LATER = 3 * SAMPLE_RATE
 
 
-def test_audio_behind_a_hole_is_processed_by_a_new_one() -> None:
-    ear, made = ear_of(0)
-    ear.probability(0, CHUNK_SAMPLES)
-    ear.probability(SAMPLE_RATE, SAMPLE_RATE + CHUNK_SAMPLES)
-    assert [detector.processed for detector in made] == [[0], [SAMPLE_RATE]]
+@pytest.mark.parametrize(
+    ("start", "heard", "processed"),
+    [
+        pytest.param(0, [0, CHUNK, CHUNK + 100, 2 * CHUNK], [[0, CHUNK, CHUNK + 100]], id="one hears what follows"),
+        pytest.param(0, [0, CHUNK, None, LATER, LATER + 9], [[0], [LATER]], id="a new one what is behind a hole"),
+        pytest.param(
+            None,
+            [LATER, LATER + CHUNK, LATER + 2 * CHUNK],
+            [[], [LATER + CHUNK * i for i in range(-WARMING_CHUNKS, 2)]],
+            id="behind another machine a second is heard again",
+        ),
+    ],
+)
+def test_which_detector_hears_what(start: int | None, heard: list[int | None], processed: list[list[int]]) -> None:
+    ear, made = ear_of(start)
+    for begin, end in itertools.pairwise(heard):
+        if begin is not None and end is not None:
+            assert ear.probability(begin, end) == 0.9
+    assert [detector.processed for detector in made] == processed
 
 
 def test_one_that_has_failed_is_replaced() -> None:
@@ -65,15 +77,6 @@ def test_one_that_has_failed_is_replaced() -> None:
     ear._ring.write(np.ones(CHUNK_SAMPLES, dtype=np.float32))
     ear.probability(head, head + CHUNK_SAMPLES)
     assert made[-1].processed == [1]
-
-
-def test_behind_another_machine_a_second_is_processed_again() -> None:
-    ear, made = ear_of(None)
-    ear.probability(3 * SAMPLE_RATE, 3 * SAMPLE_RATE + CHUNK_SAMPLES)
-    first = 3 * SAMPLE_RATE - WARMING_CHUNKS * CHUNK_SAMPLES
-    assert made[-1].processed == [first + CHUNK_SAMPLES * i for i in range(WARMING_CHUNKS + 1)]
-    ear.probability(3 * SAMPLE_RATE + CHUNK_SAMPLES, 3 * SAMPLE_RATE + 2 * CHUNK_SAMPLES)
-    assert len(made[-1].processed) == WARMING_CHUNKS + 2
 
 
 def test_overwritten_audio_is_an_overrun() -> None:

@@ -12,21 +12,18 @@ from typing import Any
 
 import pytest
 
+from streamer.constants import SAMPLE_RATE
 from streamer.engine import engine as engine_module
 from streamer.engine.host import Host
 from streamer.engine.inlet import AudioKind
 from streamer.engine.live_session import LiveSession
+from streamer.engine.load import Pass
 from streamer.engine.workers import note_progress
 from streamer.errors import InferenceError
-from streamer.events import Error, Gap
 from streamer.session.task import Request, Span
 from streamer.whisper.result import Hypothesis
-from tests.fakes import (
-    FakeDecoder,
-    FakeEncoded,
-)
+from tests.fakes import FakeDecoder, FakeEncoded
 from tests.unit.engine.simulation import Machine, Talker
-from tests.unit.session.test_session import only
 from tests.waiting import WAIT_S, wait_until
 
 
@@ -71,7 +68,7 @@ class Barrier:
 
 def check_one_gap(listener: Talker) -> None:
     """Check that a failure has cost the first voice one gap, and that what follows it is transcribed."""
-    gap = only(Gap, listener.gaps)
+    (gap,) = listener.gaps
     assert gap.reason == "device"
     assert listener.text
     assert listener.said.endswith(listener.text)
@@ -123,7 +120,7 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
         getattr(setting, where).before = fail_once
     listener = setting.listener()
     listener.end(14.0)
-    error = only(Error, listener.errors)
+    (error,) = listener.errors
     assert not error.fatal
     assert error.code == ("device" if isinstance(failure, InferenceError) else "failed")
     assert "\n" not in error.message
@@ -240,7 +237,7 @@ def test_a_session_that_is_cut_short_says_what_is_lost(setting: Threads) -> None
     listener.write_until(14.0)
     setting.barrier.wait()
     listener.live.cut_short("overload")
-    gap = only(Gap, listener.gaps)
+    (gap,) = listener.gaps
     assert (gap.end, gap.reason) == (14.0, "overload")
     assert gap.start < 1.0
     n_events = len(listener.events)
@@ -383,6 +380,18 @@ def test_nothing_is_lost_while_the_model_is_loaded_for_longer_than_audio_may_wai
     assert talker.gaps == []
     assert talker.text == talker.said
     assert load_before < 1.0, "loading is part of no pass"
+
+
+def test_what_a_pass_cost_is_told_with_the_audio_that_it_showed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, passes = Machine(encode_s=0.2, decode_s=0.3), list[Pass]()
+    monkeypatch.setattr(machine.engine._meter, "take_pass", passes.append)
+    machine.talker(5.0, pause=0.0)
+    machine.run_until(5.0)
+    shown_s = [(window.end - window.start) / SAMPLE_RATE for window in machine.decoder.decoded]
+    assert [measured.window_s for measured in passes] == shown_s
+    assert sum(measured.new_s for measured in passes) == pytest.approx(shown_s[-1], abs=0.5)
+    for measured in passes:
+        assert (measured.encode_s, measured.decode_s) == pytest.approx((0.2, 0.3))
 
 
 def test_threads_sleep_while_there_is_no_session(setting: Threads) -> None:

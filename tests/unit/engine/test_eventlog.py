@@ -2,6 +2,7 @@ import itertools
 import threading
 import tracemalloc
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 
@@ -34,63 +35,71 @@ def test_listeners_get_every_event_in_order_until_they_cancel() -> None:
     assert brief(tuple(second)) == [("partial", 2), ("final", 3)]
 
 
-def test_a_newcomer_learns_where_things_stand() -> None:
-    log = EventLog("s", 10)
-    for event in (ready(), Speech(state="start", time=0.1), partial("a", segment=1), final(segment=1)):
-        log.append(event)
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2)]
-    log.append(partial("x", segment=2))
-    log.append(partial("x y", segment=2))
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2), ("partial", 6)]
-    log.append(Speech(state="end", time=3.0))
-    log.append(final(segment=2))
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
+HAPPENED = {
+    "ready": ready(),
+    "start": Speech(state="start", time=0.1),
+    "stop": Speech(state="end", time=4.0),
+    "gap": Gap(start=1, end=2, reason="overrun"),
+    "cleared": Gap(start=1, end=2, reason="cleared"),
+    "error": Error(code="x", message="y", fatal=False),
+    "fatal": Error(code="c", message="d", fatal=True),
+    "end": End(),
+    **{f"partial{segment}": partial("a", segment=segment) for segment in (1, 2)},
+    **{f"final{segment}": final(segment=segment, end=float(segment)) for segment in range(1, 7)},
+}
 
 
-def test_a_replay_holds_what_still_matters() -> None:
-    log = EventLog("s", 10)
-    for event in (
-        ready(),
-        Speech(state="start", time=0.1),
-        partial("a", segment=1),
-        partial("a", segment=1),
-        final(segment=1),
-        Gap(start=1, end=2, reason="overrun"),
-        partial("a", segment=2),
-        Error(code="x", message="y", fatal=False),
-        partial("a", segment=2),
-        Speech(state="end", time=4.0),
-    ):
-        log.append(event)
-    expected = [("speech", 2), ("final", 5), ("gap", 6), ("error", 8), ("partial", 9), ("speech", 10)]
-    assert brief(log.subscribe(ignore, after=0).backlog) == [("ready", 1), *expected]
-    assert brief(log.subscribe(ignore, after=1, session="s").backlog) == expected
-    assert brief(log.subscribe(ignore, after=5).backlog) == expected[2:]
-    assert brief(log.subscribe(ignore, after=9).backlog) == expected[5:]
-    assert brief(log.subscribe(ignore, after=10).backlog) == []
+def log_of(happened: str, limit: int = 10) -> EventLog:
+    """Return a log of events by their names; session `s`."""
+    log = EventLog("s", limit)
+    for name in happened.split():
+        log.append(HAPPENED[name])
+    return log
 
 
-@pytest.mark.parametrize(("after", "session"), [(99, None), (1, "of another run"), (99, "of another run")])
-def test_numbers_of_another_run_bring_everything_from_the_start(after: int, session: str | None) -> None:
-    log = EventLog("s", 10)
-    log.append(ready())
-    log.append(final(segment=1))
-    assert brief(log.subscribe(ignore, after=after, session=session).backlog) == [("ready", 1), ("final", 2)]
+TALK = "ready start partial1 partial1 final1 gap partial2 error partial2 stop"
+TALK_TOLD = "speech 2, final 5, gap 6, error 8, partial 9, speech 10"
+FINALS = "ready final1 final2 final3 final4 final5 final6"
 
 
-def test_a_replay_that_reaches_too_far_back_says_so_first() -> None:
-    log = EventLog("s", 3)
-    log.append(ready())
-    for n in range(1, 7):
-        log.append(final(segment=n, end=float(n)))  # numbers 2 to 7; 5 to 7 are kept
-    backlog = log.subscribe(ignore, after=2).backlog
-    assert brief(backlog) == [("error", 4), ("final", 5), ("final", 6), ("final", 7)]
-    lost = next(iter(backlog))
+@pytest.mark.parametrize(
+    ("happened", "since", "backlog"),
+    [
+        # A newcomer learns where things stand.
+        ("ready start partial1 final1", {}, "ready 1, speech 2"),
+        ("ready start partial1 final1 partial2 partial2", {}, "ready 1, speech 2, partial 6"),
+        ("ready start partial1 final1 partial2 partial2 stop final2", {}, "ready 1"),
+        ("ready start partial1 cleared", {}, "ready 1, speech 2"),
+        # After the end, of it and of its cause.
+        ("ready error fatal end", {}, "ready 1, error 3, end 4"),
+        ("ready error fatal end", {"after": 4}, "end 4"),
+        # A replay holds what still matters.
+        (TALK, {"after": 0}, f"ready 1, {TALK_TOLD}"),
+        (TALK, {"after": 1, "session": "s"}, TALK_TOLD),
+        (TALK, {"after": 5}, "gap 6, error 8, partial 9, speech 10"),
+        (TALK, {"after": 9}, "speech 10"),
+        (TALK, {"after": 10}, ""),
+        # Numbers of another run bring everything from the start.
+        ("ready final1", {"after": 99}, "ready 1, final 2"),
+        ("ready final1", {"after": 1, "session": "of another run"}, "ready 1, final 2"),
+        # One that reaches too far back says so first.
+        (FINALS, {"after": 2}, "error 4, final 5, final 6, final 7"),
+        (FINALS, {"after": 0}, "ready 1, error 4, final 5, final 6, final 7"),
+        (FINALS, {"after": 4}, "final 5, final 6, final 7"),
+    ],
+)
+def test_backlog(happened: str, since: dict[str, Any], backlog: str) -> None:
+    log = log_of(happened, 3 if happened == FINALS else 10)
+    found = log.subscribe(ignore, **since).backlog
+    assert ", ".join(f"{type} {seq}" for type, seq in brief(found)) == backlog
+    assert len(found) == len(list(found))
+
+
+def test_what_a_replay_lacks_is_told_with_its_time() -> None:
+    lost = next(iter(log_of(FINALS, 3).subscribe(ignore, after=2).backlog))
     assert isinstance(lost, Error)
     assert (lost.code, lost.fatal, lost.session) == ("history_lost", False, "s")
     assert "3.000 s" in lost.message
-    assert brief(log.subscribe(ignore, after=0).backlog)[:2] == [("ready", 1), ("error", 4)]
-    assert brief(log.subscribe(ignore, after=4).backlog) == [("final", 5), ("final", 6), ("final", 7)]
 
 
 def test_end_comes_once_and_nothing_after_it() -> None:
@@ -106,15 +115,6 @@ def test_end_comes_once_and_nothing_after_it() -> None:
     assert log.append(End()).seq == 0
     assert brief(tuple(seen)) == [("ready", 1), ("end", 2)]
     assert log.last_seq == 2
-
-
-def test_a_newcomer_after_the_end_is_told_of_it_and_of_its_cause() -> None:
-    log = EventLog("s", 10)
-    for event in (ready(), Error(code="a", message="b", fatal=False), Error(code="c", message="d", fatal=True)):
-        log.append(event)
-    log.close()
-    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("error", 3), ("end", 4)]
-    assert brief(log.subscribe(ignore, after=4).backlog) == [("end", 4)]
 
 
 def said(segment: int, n_words: int, tokens: tuple[Token, ...] = ()) -> Final:

@@ -1,6 +1,7 @@
 """What sessions need of a machine whose passes cost what they cost."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -17,25 +18,9 @@ from streamer.engine.load import (
 from tests.fakes import Clock
 
 
-def a_pass(
-    encode_s: float = 0.0,
-    decode_s: float = 0.0,
-    *,
-    busy_s: float | None = None,
-    n_calls: int = 0,
-    n_tokens: int = 0,
-    window_s: float = 5.0,
-    new_s: float = 2.0,
-) -> Pass:
-    return Pass(
-        busy_s=encode_s + decode_s if busy_s is None else busy_s,
-        encode_s=encode_s,
-        decode_s=decode_s,
-        n_calls=n_calls,
-        n_tokens=n_tokens,
-        window_s=window_s,
-        new_s=new_s,
-    )
+def a_pass(encode_s: float = 0.0, decode_s: float = 0.0, **more: Any) -> Pass:  # noqa: ANN401 - fields of it
+    fields = {"busy_s": encode_s + decode_s, "n_calls": 0, "n_tokens": 0, "window_s": 5.0, "new_s": 2.0, **more}
+    return Pass(encode_s=encode_s, decode_s=decode_s, **fields)
 
 
 def meter(measured: Pass, max_pace_s: float = 2.0) -> LoadMeter:

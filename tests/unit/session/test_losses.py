@@ -31,6 +31,11 @@ All speech that ended before that is dropped whole.
   talk 2 ; rest 3 ; talk 4 ; rest 5 ; drop_before 4.9 overload -> gap 0-4.3 overload
   is waiting_from None
 
+The rest of speech that has ended is transcribed before what waits behind it.
+  talk 4 ; rest 6 ; talk 7 ; drop_before 2 overload -> gap 0-2 overload
+  is due True ; ask en 2 {last=True end=4.3}
+  read far 2.1 2.4 -> 2-4.3 far
+
 A flush and the end make all final, and are answered behind that.
   talk 2 ; read so .5 .8 ; flush -> end 2.02 + 0-2.02 so + flushed 2.02
   flush -> flushed 2.02

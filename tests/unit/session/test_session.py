@@ -5,7 +5,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,8 +21,6 @@ from streamer.whisper.result import Hypothesis
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
 from tests.promises import Promises
 from tests.unit.engine.simulation import SETTINGS, settings_of
-
-AnyEvent = TypeVar("AnyEvent", bound=Event)
 
 # Most that a session holds, in characters and items: a prompt of 1,000, and what belongs to the newest speech.
 MOST_ITEMS = 6_000
@@ -44,8 +42,6 @@ class Conversation:
     ) -> None:
         self.session = Session(settings)
         self.promises = Promises()
-        # Whether windows are decoded as they become due, and not only by `transcribe`.
-        self.at_work = True
         self.speaker = Speaker(words, seed=seed, manners=manners)
         self.clock = Clock()
         self.position = 0
@@ -78,7 +74,6 @@ class Conversation:
 
     def finish(self) -> None:
         """End the audio, wait for what is still to come, and check that everything was told."""
-        self.at_work = True
         self._told(self.session.finish(self.position))
         for _ in range(10_000):
             self._work()
@@ -97,19 +92,8 @@ class Conversation:
         assert all(a < b for a, b in itertools.pairwise(indices)), indices
         return indices
 
-    def transcribe(self, cost_s: float = 0.1) -> Span:
-        """Decode the window that is due, which takes `cost_s`."""
-        window = self._next_window()
-        task = self.session.task(window)
-        assert task is not None
-        hypothesis = self.speaker.hypothesis(window.start, window.end, task.request.prefix)
-        self._told(self.session.take(task, hypothesis, self.clock.now_s + cost_s))
-        return window
-
     def _work(self) -> None:
         """Do what is due at this time."""
-        if not self.at_work:
-            return
         if self._job is not None and self.clock.now_s >= self._done_s:
             job, self._job = self._job, None
             if self._rng.random() < self._failure:
@@ -270,10 +254,3 @@ def n_items(value: object, seen: set[int] | None = None) -> int:
     kind = type(value)
     names = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__slots__", ()) or getattr(value, "__dict__", ())
     return 1 + sum(n_items(getattr(value, name), seen) for name in names)
-
-
-def only(kind: type[AnyEvent], events: Sequence[Event]) -> AnyEvent:
-    """Return the only event, which is of a kind."""
-    (event,) = events
-    assert isinstance(event, kind)
-    return event
