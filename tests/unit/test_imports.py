@@ -46,7 +46,7 @@ BUDGETS = {
 
 # The same of tests, by folders.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (5120, 3200),
+    "unit/session unit/engine": (4877, 3200),
     "unit/whisper": (11618, 6300),
     "unit/server unit/history wire": (9057, 4000),
     "unit/protocols": (2159, 1900),
