@@ -26,7 +26,7 @@ from streamer.engine.inlet import AudioKind
 from streamer.engine.journal import KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
 from streamer.errors import AudioDeviceError, StreamerError
-from streamer.events import End, Error, Event
+from streamer.events import Error, Event
 from streamer.settings.table import InputSettings, Settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -72,6 +72,17 @@ class SpokenInto(Follower):
 
     def label(self, event: Event) -> Event:
         return self._source.labelled(event)
+
+
+class Finished(Follower):
+    """Calls a function when all listeners have had the last event."""
+
+    def __init__(self, log: EventLog, finished: Callable[[], object]) -> None:
+        self._log, self._finished = log, finished
+
+    def finish(self, then: Callable[[], object]) -> None:
+        then()
+        self._log.call_behind(self._finished)
 
 
 class OwnInput:
@@ -131,11 +142,10 @@ class OwnInput:
             self._over.set()
             on_end()
 
-        def take(event: Event) -> None:
-            if isinstance(event, End):
-                if live.failing:
-                    self.failure = StreamerError(live.failing)
-                loop.call_soon_threadsafe(end)
+        def finished() -> None:
+            if live.failing:
+                self.failure = StreamerError(live.failing)
+            loop.call_soon_threadsafe(end)
 
         live = self.session = open_session(
             self._settings,
@@ -145,11 +155,10 @@ class OwnInput:
                 kind=_kind(source),
                 reserved=True,
                 keep=self._keep,
-                followers=[SpokenInto(source)] if isinstance(source, Mixed) else [],
+                followers=[*([SpokenInto(source)] if isinstance(source, Mixed) else ()), Finished(self.log, finished)],
             ),
             enrichment=enrichment,
         )
-        self.log.subscribe(take)
         engine.add(live)
         logger.info("input: %s", source.name)
         try:

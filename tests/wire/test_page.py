@@ -548,6 +548,7 @@ async def test_a_token_leaves_the_address_and_stays_with_the_tab(place: str) -> 
         await page.wait_for(finals_are("private"))
         port = running.port
         await running.server.stop()
+        await page.wait_for(f"!({LIVE})")  # it has noticed
         async with serving(running.log, port=port, token=TOKEN):
             await page.wait_for(LIVE)
             await page.click("#pause")

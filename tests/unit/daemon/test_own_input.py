@@ -6,10 +6,13 @@ from streamer.audio.sources.application import Application
 from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.system import SystemSound
-from streamer.daemon.own_input import OwnInput, make_source
+from streamer.daemon.own_input import Finished, OwnInput, make_source
+from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.eventlog import EventLog
+from streamer.engine.inlet import AudioKind
 from streamer.errors import AudioDeviceError, AudioFileError
-from streamer.settings.table import InputSettings, Settings
+from streamer.settings.table import CorrectionSettings, InputSettings, Settings
+from streamer.whisper.model import WhisperModel
 
 
 @pytest.mark.parametrize(
@@ -45,3 +48,15 @@ async def test_an_application_that_cannot_be_captured_is_refused_before_the_mode
     assert source is not None
     with pytest.raises(AudioDeviceError, match="cannot be"):
         await OwnInput(settings, source, EventLog("session", 1)).check()
+
+
+def test_an_input_has_ended_when_all_listeners_have_had_the_last_event(model: WhisperModel) -> None:
+    log, told = EventLog("abc", 100), list[str]()
+    followers = [Finished(log, lambda: told.append("finished"))]
+    settings = Settings(correction=CorrectionSettings(model=""))
+    live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, followers=followers))
+    for _ in range(2):
+        log.subscribe(lambda event: told.append(event.type))
+    live.end()
+    live.listen(0.0)
+    assert told == ["end", "end", "finished"]
