@@ -28,7 +28,7 @@ BUDGETS = {
     "plugins": (7616, 5650),
     "commands": (2731, 2400),
     "server": (4009, 2520),
-    "daemon": (1412, 1300),  # a mixed source's labels are a follower
+    "daemon": (1421, 1300),  # two followers of the daemon's own input: who spoke, and that all is said
     "after": (2524, 2050),
     "setup": (714, 700),
     "offline": (1179, 950),

@@ -546,10 +546,9 @@ async def test_a_token_leaves_the_address_and_stays_with_the_tab(place: str) -> 
         await page.wait_for(finals_are("private"))
         await page.goto(running.url)  # with nothing but what the tab keeps
         await page.wait_for(finals_are("private"))
-        port = running.port
         await running.server.stop()
         await page.wait_for(f"!({LIVE})")  # it has noticed
-        async with serving(running.log, port=port, token=TOKEN):
+        async with serving(running.log, port=running.port, token=TOKEN):
             await page.wait_for(LIVE)
             await page.click("#pause")
             await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
