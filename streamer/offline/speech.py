@@ -48,7 +48,7 @@ class SpeechFinder:
         changes = []
         for probability in self._detector.process(samples):
             begin, end = self.position, self.position + CHUNK_SAMPLES
-            self._gate, change = self._gate.hear(self._settings, begin, end, probability)
+            self._gate, change = self._gate.feed(self._settings, begin, end, probability)
             self._probabilities.append(probability)
             if change is not None:
                 changes.append(change)

@@ -92,12 +92,13 @@ def try_again(
                 transcript.text = transcript.text.with_earlier()
                 decoded = max(decoded, span.end)
             case Again.BEHIND:
-                go_on_behind(transcript, utterance.heard_until(span.end))
+                go_on_behind(transcript, utterance.speech_until(span.end))
                 decoded = transcript.text.begins.position
                 wanted = decoded < (utterance.words_end if done.complete else span.end) - LEAST_SAMPLES
             case Again.ALONE | Again.OTHERWISE:
                 assert hole is not None, "there is speech without words"
-                _separate(transcript, hole) if again is Again.ALONE else _choose_other_language(transcript, hole)
+                prepare = _separate if again is Again.ALONE else _choose_other_language
+                prepare(transcript, hole)
                 decoded = transcript.text.begins.position
         if wanted:
             return utterance.again(decoded), tried
@@ -111,7 +112,7 @@ def go_on(transcript: Transcript, utterance: Utterance, span: Span, pauses: Sequ
 
     Returns the utterance if its newest window is to be decoded again.
     """
-    start, end = transcript.text.begins.position, utterance.heard_until(span.end)
+    start, end = transcript.text.begins.position, utterance.speech_until(span.end)
     if not utterance.open and utterance.end <= start + N_SAMPLES:  # the next window has all that is left
         if transcript.text.stuck:
             go_on_behind(transcript, end)
@@ -185,5 +186,4 @@ def _separate(transcript: Transcript, hole: Hole) -> None:
 def _choose_other_language(transcript: Transcript, hole: Hole) -> None:
     """Have speech without words decoded in the next likely language."""
     text, tail = transcript.text, transcript.text.tail
-    search = Search(text.search.place_of(hole), 2, tail.other_language, tail)
-    transcript.text = replace(text, search=search)
+    transcript.text = replace(text, search=Search(text.search.place_of(hole), 2, tail.other_language, tail))

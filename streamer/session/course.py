@@ -32,21 +32,21 @@ class Course:
 
     @property
     def pace(self) -> Pace:
-        return Pace.of(self.settings, self.now.heard.cost)
+        return Pace.of(self.settings, self.now.speech.cost)
 
     # Text.
 
     @property
     def windows(self) -> Windows:
         now = self.now
-        return Windows(now.heard, self.pace, now.gate.last_speech, now.text.begins.position)
+        return Windows(now.speech, self.pace, now.gate.last_speech, now.text.begins.position)
 
     @property
     def needed_from(self) -> int:
         """Position of the oldest sample that may still be part of a window."""
         text = self.now.text
         begins = text.begins.position
-        if self.now.heard.current is not None:
+        if self.now.speech.current is not None:
             return begins if text.earlier is None else min(begins, text.earlier.position)
         # Speech may have begun this long ago, and its window may reach back to earlier words.
         gate = self.settings.gate
@@ -57,16 +57,16 @@ class Course:
         return max(min(start, begins), start - self.pace.reach)
 
     def transcript(self) -> Transcript:
-        return Transcript(self.now.text, self.settings, self.now.heard.detected, self.pace)
+        return Transcript(self.now.text, self.settings, self.now.speech.detected, self.pace)
 
     def write(self, transcript: Transcript) -> list[Event]:
         """Keep what became of the text; return what to publish of it."""
         self.set(text=transcript.text)
         if any(not isinstance(event, Partial) for event in transcript.events):
-            until, heard = transcript.text.start, self.now.heard
+            until, speech = transcript.text.start, self.now.speech
             self.set(
                 losses=replace(self.now.losses, published_until=until),
-                heard=replace(heard, detected=heard.detected.since(until)),
+                speech=replace(speech, detected=speech.detected.since(until)),
             )
         return transcript.events
 
@@ -85,21 +85,21 @@ class Course:
 
     def abandon(self) -> tuple[int, list[Event]]:
         """Make known text of the oldest utterance final; return the position from which on the rest is lost."""
-        utterance, transcript = self.now.heard.current, self.transcript()
+        utterance, transcript = self.now.speech.current, self.transcript()
         if utterance is None:
             return self.now.received, []
-        end = max(utterance.heard_until(utterance.decoded_end), transcript.text.start)
+        end = max(utterance.speech_until(utterance.decoded_end), transcript.text.start)
         transcript.abandon(end)
         return end, self.write(transcript)
 
     def remove(self) -> None:
         """Remove the oldest utterance, which is final or given up, and begin with the next."""
-        self.set(heard=self.now.heard.with_first())
-        if (utterance := self.now.heard.current) is not None:
+        self.set(speech=self.now.speech.with_first())
+        if (utterance := self.now.speech.current) is not None:
             self.begin_text(utterance.start, reach=0 if utterance.after_gap else self.pace.reach)
 
     def remove_all(self) -> None:
-        while self.now.heard.current is not None:
+        while self.now.speech.current is not None:
             self.remove()
 
     # Speech begins and ends.
@@ -107,11 +107,11 @@ class Course:
     def cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
             case SpeechStart(position):
-                heard, floor = self.now.heard, self.now.gate.floor
-                if heard.newest is None or not heard.newest.open:
+                speech, floor = self.now.speech, self.now.gate.floor
+                if speech.newest is None or not speech.newest.open:
                     position = self._begin_utterance(position)
                 else:
-                    self.set(heard=replace(heard, pauses=(*heard.pauses, (floor + position) // 2)))
+                    self.set(speech=replace(speech, pauses=(*speech.pauses, (floor + position) // 2)))
                 return [Speech(state="start", time=seconds(position))]
             case SpeechEnd(position):
                 return [Speech(state="end", time=seconds(position))]
@@ -124,36 +124,36 @@ class Course:
             position = now.gate.floor
         # A final may cover more audio than the gate detected as speech.
         position = max(position, now.losses.published_until)
-        self.set(heard=now.heard.begin(position, after_gap=now.after_gap), after_gap=False)
-        if now.heard.current is None:
+        self.set(speech=now.speech.begin(position, after_gap=now.after_gap), after_gap=False)
+        if now.speech.current is None:
             self.begin_text(position, reach=0 if now.after_gap else self.pace.reach)
         return position
 
     def is_final(self, silence: int) -> bool:
         """Return whether the newest utterance is over after this many samples of silence."""
         now = self.now
-        newest = now.heard.newest
+        newest = now.speech.newest
         if newest is None or not newest.open:
             return False
-        decoded = newest is now.heard.current and newest.decoded_end >= now.gate.last_speech + PAUSE_SAMPLES
+        decoded = newest is now.speech.current and newest.decoded_end >= now.gate.last_speech + PAUSE_SAMPLES
         return silence >= round(self.settings.final_silence_s * SAMPLE_RATE) or (decoded and now.text.complete)
 
     def end_utterance(self) -> list[Event]:
         """End the newest utterance; publish its final if its windows have been transcribed."""
-        gate, heard = self.now.gate, self.now.heard
-        assert heard.newest is not None, "speech ends that never began"
-        begin = self.now.text.start if heard.newest is heard.current else heard.newest.start
+        gate, speech = self.now.gate, self.now.speech
+        assert speech.newest is not None, "speech ends that never began"
+        begin = self.now.text.start if speech.newest is speech.current else speech.newest.start
         end = max(gate.floor, begin)
-        heard = heard.ended(end, words_end=min(gate.last_speech + PAUSE_SAMPLES, end))
-        newest = heard.utterances[-1]
-        self.set(heard=heard)
+        speech = speech.ended(end, words_end=min(gate.last_speech + PAUSE_SAMPLES, end))
+        newest = speech.utterances[-1]
+        self.set(speech=speech)
         if not newest.complete_at(newest.decoded_end):
             return []
         transcript = self.transcript()
         doubtful = not transcript.text.tail.reliable and self.may_retry(newest)
         lacks_words = transcript.first_hole(end) is not None
         if (doubtful or lacks_words) and (again := newest.again()) is not None:
-            self.set(heard=heard.with_first(again))
+            self.set(speech=speech.with_first(again))
             return []
         return self.close(transcript, end)
 
@@ -163,7 +163,7 @@ class Course:
 
     def end_speech(self) -> list[Event]:
         events = self.close_gate()
-        newest = self.now.heard.newest
+        newest = self.now.speech.newest
         if newest is not None and newest.open:
             events += self.end_utterance()
         return [*events, *self.publish_losses()]
@@ -184,18 +184,18 @@ class Course:
         return self.publish_losses()
 
     def add_loss(self, start: int, end: int, reason: GapReason) -> None:
-        losses = self.now.losses.add(Loss(start, end, reason), self.now.heard.first_start, outage=self.outage)
+        losses = self.now.losses.add(Loss(start, end, reason), self.now.speech.first_start, outage=self.outage)
         self.set(losses=losses)
 
     def publish_losses(self) -> list[Event]:
         """Publish losses that are over, once all speech before them is final, and then flushes."""
         held = not self.now.finished
         losses, events = self.now.losses.publish(
-            self.now.heard.first_start, growing=self.now.received if held else None, outage=self.outage and held
+            self.now.speech.first_start, growing=self.now.received if held else None, outage=self.outage and held
         )
         self.set(losses=losses)
         return events
 
     def receive(self, end: int) -> None:
-        heard = self.now.heard
-        self.set(heard=replace(heard, received=max(heard.received, end)))
+        speech = self.now.speech
+        self.set(speech=replace(speech, received=max(speech.received, end)))

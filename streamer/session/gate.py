@@ -51,7 +51,7 @@ class Gate(msgspec.Struct, frozen=True, array_like=True):
     asked_after: int | None = None
     holds: bool = False
 
-    def hear(
+    def feed(
         self, settings: SpeechSettings, start: int, end: int, probability: float
     ) -> tuple[Self, SpeechStart | SpeechEnd | None]:
         """Take the probability of speech in the next samples, from `start` to `end`."""

@@ -19,7 +19,7 @@ from streamer.session.settings import SessionSettings
 from streamer.session.state import NEW, SessionState
 from streamer.session.task import Span, Task, down_to_frame
 from streamer.session.text import Beginning
-from streamer.session.windows import Heard
+from streamer.session.windows import OpenSpeech
 from streamer.whisper.result import Hypothesis
 
 # Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
@@ -36,7 +36,7 @@ class Session:
         """
         state.check()
         # What was asked of a turn model and a decoder elsewhere is asked again.
-        now = replace(state, gate=state.gate.unasked(), heard=state.heard.reissued())
+        now = replace(state, gate=state.gate.unasked(), speech=state.speech.reissued())
         self._course = Course(settings, now)
         # The caller's number of the last command, kept in the state.
         self.mark = state.mark
@@ -80,9 +80,9 @@ class Session:
         """Take the probability that there is speech in the audio from the end of the last call to `end`."""
         self._received_s = now_s
         now, settings = self.now, self.settings.gate
-        gate, boundary = now.gate.hear(settings, self.now.received, end, probability)
-        heard = now.heard.more(end, detected=probability >= settings.threshold)
-        self._course.set(gate=gate, heard=heard, losses=now.losses.growing(missing=False))
+        gate, boundary = now.gate.feed(settings, self.now.received, end, probability)
+        speech = now.speech.more(end, detected=probability >= settings.threshold)
+        self._course.set(gate=gate, speech=speech, losses=now.losses.growing(missing=False))
         events = [*self._course.publish_losses(), *self._course.cross(boundary)]
         if not gate.open and self._course.is_final(end - gate.last_speech):
             events += self._course.end_utterance()
@@ -95,7 +95,7 @@ class Session:
             return None
         self._course.set(gate=asking)
         self.judged_until = self.now.received
-        return self.now.heard.utterances[-1].start, self.now.received
+        return self.now.speech.utterances[-1].start, self.now.received
 
     def judge(self, end: int, probability: float | None) -> list[Event]:
         """Take the probability that the speaker has finished at `end`; None: it is unknown, as without a model."""
@@ -120,7 +120,7 @@ class Session:
         """Decide by other settings from now on."""
         self._course.settings = settings
         text = replace(self.now.text, hypotheses=())
-        self._course.set(text=text if self.now.heard.current is None else text.without_earlier(settings))
+        self._course.set(text=text if self.now.speech.current is None else text.without_earlier(settings))
 
     def finish(self, end: int) -> list[Event]:
         """End the audio at a position."""
@@ -154,7 +154,7 @@ class Session:
     def clear(self) -> list[Event]:
         """Forget what is not final: it is a gap."""
         events = self._course.close_gate()
-        if self.now.heard.current is None:
+        if self.now.speech.current is None:
             return events
         start = self.now.text.start
         self._course.set(text=self.now.text.cleared())
@@ -198,7 +198,7 @@ class Session:
         text = now.text.cleared()
         self._course.set(
             gate=Gate(last_speech=start, floor=start),
-            heard=Heard(start, n_begun=now.heard.n_begun),
+            speech=OpenSpeech(start, n_begun=now.speech.n_begun),
             text=replace(text, begins=Beginning(text.begins.word, down_to_frame(start))),
             losses=now.losses.growing(missing=False),
             after_gap=True,
@@ -207,7 +207,7 @@ class Session:
         self._course.begin_text(0)
         if known is None:
             return []
-        if (first := known.heard.current) is not None:
+        if (first := known.speech.current) is not None:
             self._course.add_loss(max(known.losses.published_until, first.start), start, "device")
         _, end = known.gate.close(self.settings.gate, known.received)
         return [] if end is None else [Speech(state="end", time=seconds(end.position))]
@@ -225,13 +225,13 @@ class Session:
         until = down_to_frame(min(until, self.now.received))
         events: list[Event] = []
         lost: list[int] = []
-        while (utterance := self.now.heard.current) is not None and utterance.start < until:
+        while (utterance := self.now.speech.current) is not None and utterance.start < until:
             known, finals = self._course.abandon()
             events += finals
             resume = max(until, known)
             lost += [known, resume]
             if utterance.open or utterance.end > resume:
-                self._course.set(heard=self.now.heard.resumed_at(resume))
+                self._course.set(speech=self.now.speech.resumed_at(resume))
                 self._course.begin_text(resume)
                 break
             lost[-1] = utterance.end
@@ -246,7 +246,7 @@ class Session:
         Until a span succeeds, all that is lost is one loss.
         """
         self._course.outage = True
-        utterance = self.now.heard.find(span)
+        utterance = self.now.speech.find(span)
         if utterance is None:
             return []
         if utterance.open:
@@ -263,10 +263,10 @@ class Session:
         windows = self._course.windows
         if not windows.due:
             return None
-        heard = windows.joined()
-        first = heard.utterances[0]
+        speech = windows.joined()
+        first = speech.utterances[0]
         end = windows.end_in(first)
-        self._course.set(heard=heard.with_first(replace(first, issued_end=end)))
+        self._course.set(speech=speech.with_first(replace(first, issued_end=end)))
         return Span(
             utterance=first.number,
             start=windows.start,
@@ -284,25 +284,25 @@ class Session:
 
         The answer holds until the next `take`: spans are decoded one after the other.
         """
-        heard = self.now.heard
-        utterance = heard.find(span)
+        speech = self.now.speech
+        utterance = speech.find(span)
         if utterance is None:
             return None
         left_s = retry_s if utterance.complete_at(span.end) else 0.0
         request = self.now.text.request(span, self.settings, retry_s=left_s)
         if request is None:  # a later window is decoded instead
-            heard = heard.with_first(replace(utterance, issued_end=0))
-        self._course.set(retry_s=retry_s, heard=heard)
+            speech = speech.with_first(replace(utterance, issued_end=0))
+        self._course.set(retry_s=retry_s, speech=speech)
         n_new_samples = max(0, span.end - max(span.start, utterance.start, utterance.decoded_end))
         return None if request is None else Task(span, request, n_new_samples)
 
     def take(self, task: Task, hypothesis: Hypothesis, now_s: float) -> list[Event]:
         """Take what the decoder found; return what to publish."""
-        span, heard = task.span, self.now.heard
-        utterance = heard.find(span)
+        span, speech = task.span, self.now.speech
+        utterance = speech.find(span)
         if utterance is None:
             return self.recovered()
-        self._course.set(heard=replace(heard, cost=round(max(0.0, now_s - span.issued_s) * SAMPLE_RATE)))
+        self._course.set(speech=replace(speech, cost=round(max(0.0, now_s - span.issued_s) * SAMPLE_RATE)))
         transcript, complete = self._course.transcript(), utterance.complete_at(span.end)
         reading = read(transcript.text, task, hypothesis, self.settings)
         first_cut_short = hypothesis.cut_short and not utterance.cut_short
@@ -322,9 +322,9 @@ class Session:
             trusted = reading.trusted and Again.WITHOUT_CONTEXT not in tried
             if done.sure and trusted and Again.WITH_EARLIER not in tried:
                 transcript.commit(span)
-            again = go_on(transcript, utterance, span, heard.pauses)
+            again = go_on(transcript, utterance, span, speech.pauses)
             transcript.show(span, trusted=trusted)
-        self._course.set(heard=self.now.heard.with_first(again or utterance))
+        self._course.set(speech=self.now.speech.with_first(again or utterance))
         events = self.recovered()  # not if the hypothesis could not be applied
         if again is None and complete:
             return [*events, *self._course.close(transcript, utterance.end)]

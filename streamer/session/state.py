@@ -11,7 +11,7 @@ from streamer.session.gate import Gate
 from streamer.session.losses import Loss, Losses
 from streamer.session.task import down_to_frame, up_to_frame
 from streamer.session.text import Beginning, Said, Text
-from streamer.session.windows import Heard
+from streamer.session.windows import OpenSpeech
 
 MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE  # ten years of audio
 
@@ -24,7 +24,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     # See `Session.mark`.
     mark: int = 0
     gate: Gate = Gate()
-    heard: Heard = Heard()
+    speech: OpenSpeech = OpenSpeech()
     text: Text = Text()
     losses: Losses = Losses()
 
@@ -43,7 +43,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def received(self) -> int:
         """Position up to which audio was received; audio after it has to be sent again."""
-        return self.heard.received
+        return self.speech.received
 
     @property
     def paused(self) -> bool:
@@ -52,22 +52,22 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     @property
     def finished(self) -> bool:
         """Whether the audio has ended and all speech is final."""
-        return self.ended and self.heard.current is None
+        return self.ended and self.speech.current is None
 
     @property
     def final_awaited(self) -> bool:
         """Whether speech has ended and is not final yet."""
-        return self.heard.current is not None and not self.heard.current.open
+        return self.speech.current is not None and not self.speech.current.open
 
     @property
     def waiting_from(self) -> int | None:
         """Position of the oldest speech without text; None if all speech has text."""
-        return None if self.heard.current is None else self.read
+        return None if self.speech.current is None else self.read
 
     @property
     def read(self) -> int:
         """Position up to which speech has been transcribed."""
-        first = self.heard.current
+        first = self.speech.current
         return self.received if first is None else max(first.start, first.decoded_end)
 
     @classmethod
@@ -83,7 +83,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             needed_from=position,
             mark=mark,
             gate=Gate(last_speech=position, floor=position),
-            heard=Heard(position),
+            speech=OpenSpeech(position),
             text=Text(
                 segment=segment,
                 start=position,
@@ -95,14 +95,14 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def check(self) -> None:
         """Raise SessionStateError if no session can be in this state."""
-        utterances, text, losses = self.heard.utterances, self.text, self.losses
+        utterances, text, losses = self.speech.utterances, self.text, self.losses
         stable, tail, before = text.stable, text.tail, text.search.before
         words = [*stable.words, *tail.words, *(before.words if before is not None else ())]
         positions = [
             *(self.needed_from, self.received, self.gate.last_speech, self.gate.floor, losses.published_until),
-            *(text.begins.position, self.paused_from or 0, text.start, *losses.flushes, *self.heard.pauses),
+            *(text.begins.position, self.paused_from or 0, text.start, *losses.flushes, *self.speech.pauses),
             *(end for loss in losses.waiting for end in (loss.start, loss.end)),
-            *(end for span in self.heard.detected.spans for end in span),
+            *(end for span in self.speech.detected.spans for end in span),
             *(end for word in words for end in (word.start_samples, word.end_samples)),
         ]
         for each in utterances:
@@ -113,7 +113,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             and text.begins.position <= self.received + N_SAMPLES
             and all(not utterance.open for utterance in utterances[:-1])
             and all(a.start <= b.start and a.number < b.number for a, b in itertools.pairwise(utterances))
-            and all(utterance.number <= self.heard.n_begun for utterance in utterances)
+            and all(utterance.number <= self.speech.n_begun for utterance in utterances)
             and 0 <= stable.first <= stable.n_final <= stable.end
             and stable.first <= text.begins.word <= stable.end
             and 0 <= tail.n_new <= len(tail.words)

@@ -58,7 +58,7 @@ class Utterance(msgspec.Struct, frozen=True, array_like=True):
         """Return whether a window up to a position contains all words of the utterance."""
         return not self.open and end >= self.words_end
 
-    def heard_until(self, end: int) -> int:
+    def speech_until(self, end: int) -> int:
         """Return where the speech in a window ends."""
         return end if self.open else min(end, self.end)
 
@@ -74,7 +74,7 @@ class Utterance(msgspec.Struct, frozen=True, array_like=True):
         return replace(self, n_again=self.n_again + 1, issued_end=0, decoded_end=decoded_end)
 
 
-class Heard(msgspec.Struct, frozen=True, array_like=True):
+class OpenSpeech(msgspec.Struct, frozen=True, array_like=True):
     """The audio so far, and the speech in it that is not final."""
 
     received: int = 0  # end of the audio
@@ -191,7 +191,7 @@ class Pace:
 class Windows:
     """The windows to come, from a position on: a view of the audio so far."""
 
-    heard: Heard
+    speech: OpenSpeech
     pace: Pace
     last_speech: int  # end of the newest audio with speech
     start: int
@@ -199,7 +199,7 @@ class Windows:
     @property
     def due(self) -> bool:
         """Whether a window is due."""
-        utterance = self.heard.current
+        utterance = self.speech.current
         if utterance is None:
             return False
         end = self.end_in(utterance)
@@ -209,7 +209,7 @@ class Windows:
             return end > utterance.issued_end
         if utterance.overdue and not utterance.issued_end:
             return True
-        silence = self.heard.received - self.last_speech
+        silence = self.speech.received - self.last_speech
         if silence >= PAUSE_SAMPLES:
             return utterance.issued_end < self.last_speech + PAUSE_SAMPLES
         if silence > HESITATION_SAMPLES:
@@ -219,26 +219,26 @@ class Windows:
     @property
     def until_due(self) -> int | None:
         """Samples of audio that have to come before a window can be due; None without speech."""
-        utterance, silence = self.heard.current, self.heard.received - self.last_speech
+        utterance, silence = self.speech.current, self.speech.received - self.last_speech
         if utterance is None or not utterance.open or silence >= PAUSE_SAMPLES:
             return None
-        rest = self.pace.interval - (self.heard.received - max(utterance.issued_end, utterance.start))
+        rest = self.pace.interval - (self.speech.received - max(utterance.issued_end, utterance.start))
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
     def end_in(self, utterance: Utterance) -> int:
         """Return where the next window ends."""
-        return min(self.heard.received if utterance.open else utterance.end, self.start + N_SAMPLES)
+        return min(self.speech.received if utterance.open else utterance.end, self.start + N_SAMPLES)
 
-    def joined(self) -> Heard:
+    def joined(self) -> OpenSpeech:
         """Let one window contain all speech that waits and fits, and ongoing speech if passes are costly."""
-        first, *others = self.heard.utterances
+        first, *others = self.speech.utterances
         while others and not first.open:
             following = others[0]
-            end = self.heard.received if following.open else following.end
-            if following.after_gap or (following.open and self.heard.cost < JOIN_OPEN_SAMPLES):
+            end = self.speech.received if following.open else following.end
+            if following.after_gap or (following.open and self.speech.cost < JOIN_OPEN_SAMPLES):
                 break
             if end > self.start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
                 break
             first = replace(first, open=following.open, end=following.end, words_end=following.words_end)
             del others[0]
-        return replace(self.heard, utterances=(first, *others))
+        return replace(self.speech, utterances=(first, *others))

@@ -34,7 +34,7 @@ from streamer.plugins.cluster.messages import (
     unpack_samples,
 )
 from streamer.session.state import SessionState
-from streamer.session.windows import Heard
+from streamer.session.windows import OpenSpeech
 from tests.wire.support import final, partial, ready
 
 SEGMENT_SAMPLES = 1600
@@ -237,8 +237,8 @@ class FakeWorker:
         stamped = [event.stamped(seq + i, own.name) for i, event in enumerate(events, 1)]
         published_until = min(own.first, own.head)
         state = SessionState.behind_loss(published_until, published_until, own.segment, mark=own.command)
-        losses, heard = msgspec.structs.replace(state.losses, waiting=()), Heard(own.head)
-        state = msgspec.structs.replace(state, needed_from=own.first, losses=losses, heard=heard)
+        losses, heard = msgspec.structs.replace(state.losses, waiting=()), OpenSpeech(own.head)
+        state = msgspec.structs.replace(state, needed_from=own.first, losses=losses, speech=heard)
         own.checkpoint = msgspec.structs.replace(
             own.checkpoint, seq=seq + len(events), command=own.command, state=state
         )

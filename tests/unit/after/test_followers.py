@@ -44,6 +44,7 @@ class Kind:
     name: str  # of the model in Health
     late_as = ""  # name in Health of what is late
     end_s = WAIT_S  # how long the end of a session waits
+    adds: type[Event] = Revision
 
     def __init__(self) -> None:
         self.clock = Clock()
@@ -69,7 +70,7 @@ class Kind:
 
     def found(self, event: Event) -> bool:
         """Return whether an event is what the model adds."""
-        raise NotImplementedError
+        return isinstance(event, self.adds)
 
 
 class Corrector(Kind):
@@ -88,9 +89,6 @@ class Corrector(Kind):
 
     def follow(self, live: Live) -> None:
         live.follow(CorrectionFollower(self.corrections, live.session, live.log))
-
-    def found(self, event: Event) -> bool:
-        return isinstance(event, Revision)
 
 
 class QuickCorrector(Corrector):
@@ -123,6 +121,7 @@ class Reader(Corrector):
 class Translator(Kind):
     name = "translation"
     late_as = "translation"
+    adds = Translation
     end_s = END_PATIENCE_S
 
     def __init__(self) -> None:
@@ -139,9 +138,6 @@ class Translator(Kind):
 
     def follow(self, live: Live) -> None:
         live.follow(TranslationFollower(self.translations, live.session, live.log))
-
-    def found(self, event: Event) -> bool:
-        return isinstance(event, Translation)
 
 
 class Recognizer(Kind):

@@ -294,7 +294,7 @@ class Machine:
         if self.engine.stats.decodes > n_decodes:
             talker = self.talkers[self.decoder.decoded[-1].voice]
             _, state = talker.live.snapshot(lambda: None)
-            waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.heard.utterances else 0.0
+            waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.speech.utterances else 0.0
             talker.passes.append((self.clock.now_s, waited_s))
         return busy
 

@@ -20,7 +20,7 @@ def hear(
     """Let a gate hear chunks from number `first` on; return it and what was found."""
     found: list[Boundary] = []
     for i in range(first, first + n_chunks):
-        gate, boundary = gate.hear(settings, i * CHUNK, (i + 1) * CHUNK, probability)
+        gate, boundary = gate.feed(settings, i * CHUNK, (i + 1) * CHUNK, probability)
         found += [boundary] if boundary is not None else []
     return gate, found
 
@@ -31,7 +31,7 @@ def hear(
         pytest.param(
             [(50, 0.1), (20, 0.9), (40, 0.1)],
             [SpeechStart(50 * CHUNK - PAD), SpeechEnd(70 * CHUNK + PAD)],
-            id="it starts before and ends behind what was heard",
+            id="it starts before and ends behind what was detected",
         ),
         pytest.param([(3, 0.9), (100, 0.1)], [], id="a short burst is not speech"),
         pytest.param(
