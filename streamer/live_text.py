@@ -38,7 +38,7 @@ class LiveEvents:
     """The events of a `LiveText`: `for event in events`, or `async for`, in any number of threads and tasks at once.
 
     Each loop begins with the session's first event and ends after `end`. A slow loop misses only partials that have
-    newer ones. A loop that begins late is given what is kept: all other events, if there are no more than 10,000.
+    newer ones. A loop that begins late is given what is kept: all other events, up to 10,000.
     """
 
     def __init__(self, log: EventLog) -> None:
@@ -69,7 +69,7 @@ class LiveEvents:
 
 
 def _follow(log: EventLog, wake: Callable[[], object]) -> Generator[Event | None, None, None]:
-    """Yield the events of a log, and None if there is none until `wake` is called, by any thread."""
+    """Yield the events of a log, and None if the next comes after `wake` is called, by any thread."""
     waiting: deque[Event] = deque()
     lock = threading.Lock()
 
@@ -145,7 +145,7 @@ class LiveText:
         # Held while audio is written, so that it stays in order.
         self._writing = threading.Lock()
         self._pcm = PcmDecoder("f32le", sample_rate, 1)
-        # Whether no more audio is taken; what is listened to.
+        # Whether audio is no longer taken; what is listened to.
         self._ended = False
         self._source: Source | None = None
         # None before the block is entered; what is to be done when it is left.

@@ -78,7 +78,7 @@ class QueuedFollower(Follower):
 
     def __init__(self, live: LiveSession, log: EventLog) -> None:
         self.live, self.log = live, log
-        # Pieces of work that are not done, and what is called when there are none; None before the end.
+        # Pieces of work that are not done, and what is called when all are; None before the end.
         self._n_open = 0
         self._end: Callable[[], None] | None = None
         self._lock = threading.Lock()

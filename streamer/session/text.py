@@ -188,7 +188,7 @@ class Text(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
 
     def with_earlier(self) -> Self:
         """Let the next window begin with earlier words, in the language of the newest hypothesis."""
-        assert self.earlier is not None, "there is none"
+        assert self.earlier is not None, "earlier speech is kept"
         return replace(self, begins=self.earlier, earlier=None, language=self.tail.language)
 
     def without_earlier(self, settings: SessionSettings) -> Self:
