@@ -23,6 +23,10 @@ Figures = Mapping[str, float | None]
 _DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
 
 
+# Resamples of the units of speech, for an interval.
+_N_RESAMPLES = 2000
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a model made of one recording."""
 
@@ -101,6 +105,24 @@ def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> Cou
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 
     return Counter(edit.tag for pair in zip(said, texts, strict=True) for edit in Levenshtein.editops(*pair))
+
+
+def interval(numerators: Sequence[int], denominators: Sequence[int]) -> tuple[float, float] | tuple[None, None]:
+    """Return the 95 % confidence interval of a ratio of sums over units of speech; None for fewer than two.
+
+    numerators : of each unit, such as the words that are wrong in one text less those in another, which pairs the two
+    denominators : of each unit, such as its words
+
+    Source: the bootstrap of Bisani & Ney 2004, "Bootstrap estimates for confidence intervals in ASR performance
+    evaluation".
+    """
+    n_units = len(numerators)
+    if n_units < 2:
+        return None, None
+    drawn = np.random.default_rng(0).multinomial(n_units, np.full(n_units, 1 / n_units), _N_RESAMPLES)
+    above, below = drawn @ np.array(numerators), drawn @ np.array(denominators)
+    low, high = np.percentile(above[below > 0] / below[below > 0], (2.5, 97.5))
+    return float(low), float(high)
 
 
 def languages(runs: Sequence[Run]) -> str:

@@ -11,12 +11,10 @@ import numpy as np
 
 from tools.benchmarks.emission import Emission, emissions, in_words, place, visible
 from tools.benchmarks.recordings import SpokenWord
-from tools.benchmarks.text import Errors, Normaliser, align, errors
+from tools.benchmarks.text import Errors, Normaliser, align, edits, errors
 from tools.benchmarks.timeline import Timeline
 from tools.benchmarks.unsaid import Span, unsaid
-
-# Speech after a silence this long is a new utterance.
-PAUSE_S = 1.0
+from tools.benchmarks.utterances import Utterance, beginnings, split, summary
 
 # Percentiles of delays that are reported.
 QUANTILES = (50, 90, 99)
@@ -34,6 +32,13 @@ class Figures:
     streamed: Errors = field(default_factory=Errors)
     corrected: Errors = field(default_factory=Errors)
     offline: Errors = field(default_factory=Errors)
+
+    # The same utterance by utterance.
+    utterances: list[Utterance] = field(default_factory=list)
+
+    # Right words of the finals that corrections made wrong, and wrong ones made right; None if the system makes none.
+    harmed: int | None = None
+    mended: int | None = None
 
     # Of recordings without speech: their length, words of the finals, and all words that were displayed.
     silent_s: float = 0.0
@@ -74,6 +79,9 @@ class Figures:
             "wer_offline": self.offline.rate,
             "wer_streamed": self.streamed.rate,
             "wer_corrected": self.corrected.rate,
+            **summary(self.utterances),
+            "harmed_words": self.harmed,
+            "mended_words": self.mended,
             "substitutions": self.streamed.substitutions,
             "deletions": self.streamed.deletions,
             "insertions": self.streamed.insertions,
@@ -138,12 +146,7 @@ def measure(
     if timeline.words is not None:
         figures.unsaid_s = sum(speech_s for _, _, speech_s in unsaid(speech, [*timeline.words, *timeline.gaps]))
     if spoken := normalise(text).split():
-        written = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
-        corrected = written if timeline.corrected is None else timeline.corrected
-        figures.streamed = errors(spoken, normalise(written).split())
-        figures.corrected = errors(spoken, normalise(corrected).split())
-        if offline_text is not None:
-            figures.offline = errors(spoken, normalise(offline_text).split())
+        _add_errors(figures, timeline, spoken, words, offline_text, normalise)
     else:
         figures.silent_s = timeline.audio_s
         figures.hallucinated = len(final)
@@ -152,6 +155,34 @@ def measure(
         _add_delays(figures, timeline, words, normalise)
     figures.n_said = sum(bool(normalise(word.word)) for word in words)
     return figures
+
+
+def _add_errors(
+    figures: Figures,
+    timeline: Timeline,
+    spoken: Sequence[str],
+    words: Sequence[SpokenWord],
+    offline_text: str | None,
+    normalise: Normaliser,
+) -> None:
+    """Add what is wrong with the finals, with the finals as they were corrected, and with the offline text."""
+    written = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
+    streamed = normalise(written).split()
+    corrected = streamed if timeline.corrected is None else normalise(timeline.corrected).split()
+    offline = None if offline_text is None else normalise(offline_text).split()
+    figures.streamed = errors(spoken, streamed)
+    figures.corrected = errors(spoken, corrected)
+    if offline is not None:
+        figures.offline = errors(spoken, offline)
+    figures.utterances = split(spoken, words, (streamed, corrected, offline), normalise)
+    if timeline.corrected is not None:
+        before, after = _wrong(spoken, streamed), _wrong(spoken, corrected)
+        figures.harmed, figures.mended = len(after - before), len(before - after)
+
+
+def _wrong(spoken: Sequence[str], text: Sequence[str]) -> set[int]:
+    """Return the indices of the words of the reference that a text has not."""
+    return {i for tag, i in edits(spoken, text) if tag != "insert"}
 
 
 def _add_delays(figures: Figures, timeline: Timeline, words: Sequence[SpokenWord], normalise: Normaliser) -> None:
@@ -176,8 +207,7 @@ def _add_delays(figures: Figures, timeline: Timeline, words: Sequence[SpokenWord
         figures.stable.append(when_s(emitted[j].stable) - said[i].end)
         figures.settled.append(when_s(emitted[j].settled) - said[i].end)
 
-    begins = [i for i in range(len(said)) if i == 0 or said[i].start - said[i - 1].end >= PAUSE_S]
-    for first, behind in pairwise([*begins, len(said)]):
+    for first, behind in pairwise([*beginnings(said), len(said)]):
         of_utterance = [(i, j) for i, j in pairs if first <= i < behind]
         if not of_utterance:
             continue

@@ -20,6 +20,7 @@ class Row(NamedTuple):
     digits: int = 2
     scale: float = 1.0  # 100 for percent
     compared: bool = True  # whether a ratio to the best peer says something: less is better
+    interval: bool = False  # 95 %, as `..._low` and `..._high`
 
 
 SECTIONS = {
@@ -27,6 +28,14 @@ SECTIONS = {
         Row("WER offline, %", "wer_offline", 1, 100, compared=False),
         Row("WER streamed, %", "wer_streamed", 1, 100),
         Row("WER with revisions, %", "wer_corrected", 1, 100),
+        Row("WER streamed - offline, points", "delta_streamed", 1, 100, compared=False, interval=True),
+        Row("WER with revisions - offline, points", "delta_corrected", 1, 100, compared=False, interval=True),
+        Row("words lost in an utterance's last 2 s, %", "tail_loss", 1, 100),
+        Row("the same offline, %", "tail_loss_offline", 1, 100, compared=False),
+        Row("utterances without their first word, %", "first_word_loss", 1, 100),
+        Row("the same offline, %", "first_word_loss_offline", 1, 100, compared=False),
+        Row("right words made wrong by revisions", "harmed_words", 0, compared=False),
+        Row("wrong words made right by revisions", "mended_words", 0, compared=False),
         Row("substitutions", "substitutions", 0, compared=False),
         Row("deletions", "deletions", 0, compared=False),
         Row("insertions", "insertions", 0, compared=False),
@@ -83,7 +92,7 @@ def print_figures(columns: Mapping[str, Figures], console: Console, *, title: st
         table.add_section()
         table.add_row(section, style="bold")
         for row in known:
-            cells = [_format(summary[row.figure], row) for summary in summaries.values()]
+            cells = [_format(summary, row) for summary in summaries.values()]
             if compared:
                 values = [summaries[name][row.figure] for name in others]
                 cells.append(_ratio(summaries[ours or ""][row.figure], values) if row.compared else "")
@@ -97,8 +106,15 @@ def as_json(columns: Mapping[str, Figures], **more: object) -> str:
     return json.dumps({"figures": figures, **more}, indent=1, ensure_ascii=False) + "\n"
 
 
-def _format(value: float | None, row: Row) -> str:
-    return NOTHING if value is None else f"{value * row.scale:.{row.digits}f}"
+def _format(summary: Mapping[str, float | None], row: Row) -> str:
+    value, low, high = (summary.get(f"{row.figure}{end}") for end in ("", "_low", "_high"))
+    if value is None:
+        return NOTHING
+    sign = "+" if row.interval else ""
+    figure = f"{value * row.scale:{sign}.{row.digits}f}"
+    if not row.interval or low is None or high is None:
+        return figure
+    return f"{figure} [{low * row.scale:{sign}.{row.digits}f}, {high * row.scale:{sign}.{row.digits}f}]"
 
 
 def _ratio(value: float | None, others: Sequence[float | None]) -> str:

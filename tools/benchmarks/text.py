@@ -76,6 +76,15 @@ def align(reference: Sequence[str], text: Sequence[str]) -> Alignment:
     return alignment
 
 
+def edits(reference: Sequence[str], text: Sequence[str]) -> list[tuple[str, int]]:
+    """Return the errors of a text: `replace`, `delete` or `insert`, and the index of the word of the reference.
+
+    A word that is put in stands at the word before it, in front of all at the first.
+    """
+    found = Levenshtein.editops(reference, text)
+    return [(edit.tag, max(0, edit.src_pos - (edit.tag == "insert"))) for edit in found]
+
+
 def errors(reference: Sequence[str], text: Sequence[str]) -> Errors:
     """Count the errors of a text; both are words that were normalised the same way."""
     alignment = align(reference, text)

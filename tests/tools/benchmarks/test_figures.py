@@ -108,6 +108,25 @@ def test_accuracy_is_that_of_the_last_text_beside_the_offline_one() -> None:
     assert figures.offline.doubled == 2
 
 
+def test_live_text_is_compared_with_the_offline_one() -> None:
+    offline = "good morning bye by"
+    summary = measure(TIMELINE, TEXT, SPOKEN, plain, offline_text=offline).summary()
+    assert summary["delta_streamed"] == summary["delta_corrected"] == pytest.approx(-1 / 3)
+    # One utterance of two words is as right, and one of a single word righter: a resample may hold only one of them.
+    assert (summary["delta_streamed_low"], summary["delta_streamed_high"]) == (-1, 0)
+    assert measured().summary()["delta_streamed"] is None
+    # Without the times of words, the recording is one utterance.
+    whole = measure(TIMELINE, TEXT, (), plain, offline_text=offline).summary()
+    assert whole["delta_streamed"] == pytest.approx(-1 / 3)
+    assert whole["delta_streamed_low"] is None
+
+
+def test_words_that_revisions_make_right_or_wrong_are_counted() -> None:
+    summary = measured([revision(2.0, "Good moaning. Bye!", 3)], corrected="Good morning. By!").summary()
+    assert (summary["harmed_words"], summary["mended_words"]) == (1, 1)
+    assert measured().summary()["harmed_words"] is None
+
+
 def test_words_without_speech_are_hallucinated() -> None:
     figures = measure(TIMELINE, "", (), plain)
     assert (figures.hallucinated, figures.hallucinated_shown) == (3, 5)
@@ -138,6 +157,7 @@ def test_recordings_are_pooled_not_averaged() -> None:
     assert both.summary()["hallucinated_per_min"] == 0
     assert both.stable == measured().stable
     assert both.streamed == measured().streamed
+    assert both.utterances == measured().utterances
     assert pool([measured(), measured()]).decoder_calls == 44
     # Unknown for one recording, unknown for all.
     assert pool([measured(), measured(decoder_calls=None)]).decoder_calls is None
@@ -177,6 +197,8 @@ def test_words_are_seen_before_they_settle_and_settle_before_they_are_stable(
     assert errors.doubled <= errors.insertions
     assert errors.dropped <= errors.deletions
     assert errors.substitutions + errors.deletions <= errors.n_reference
+    assert sum(u.streamed for u in figures.utterances) == errors.n_wrong
+    assert sum(u.n_words for u in figures.utterances) == errors.n_reference
 
 
 @given(st.lists(WORDS, max_size=8), st.integers(1, 3))

@@ -9,6 +9,7 @@ from rich.console import Console
 from tools.benchmarks.figures import Figures
 from tools.benchmarks.report import SECTIONS, as_json, print_figures
 from tools.benchmarks.text import Errors
+from tools.benchmarks.utterances import Utterance
 
 
 def some(system: str, delay_s: float, cpu_s: float = 10.0, **more: object) -> Figures:
@@ -59,6 +60,13 @@ def test_nothing_is_divided_by_nothing(mine: float, other: float, shown: str) ->
 def test_an_unknown_figure_is_a_dash() -> None:
     columns = {"streamer": some("streamer", 1, decoder_calls=50), "other": some("other", 1)}
     assert printed(columns, ours="streamer")["decoder calls for each s"] == ["0.5", "–", "–"]
+
+
+def test_a_difference_has_its_sign_and_its_interval() -> None:
+    worse = Utterance(n_words=50, streamed=2, corrected=1, offline=1)
+    rows = printed({"a": some("a", 1, utterances=[worse, worse]), "b": some("b", 1, utterances=[worse])})
+    assert rows["WER streamed - offline, points"] == ["+2.0 [+2.0, +2.0]", "+2.0"]
+    assert rows["WER with revisions - offline, points"] == ["+0.0 [+0.0, +0.0]", "+0.0"]
 
 
 def test_the_json_has_every_figure() -> None:

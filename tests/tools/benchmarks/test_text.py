@@ -3,7 +3,7 @@
 import jiwer
 import pytest
 
-from tools.benchmarks.text import Errors, align, errors, plain, runs
+from tools.benchmarks.text import Errors, align, edits, errors, plain, runs
 
 
 def counted(reference: str, text: str) -> Errors:
@@ -25,6 +25,11 @@ def test_errors_are_told_apart() -> None:
     found = counted("the cat sat on the mat", "the bat on the mat now")
     assert (found.substitutions, found.deletions, found.insertions) == (1, 1, 1)
     assert found.rate == pytest.approx(3 / 6)
+
+
+def test_each_error_has_its_word_of_the_reference() -> None:
+    found = edits(["the", "cat", "sat", "on", "the", "mat"], ["so", "the", "cat", "on", "a", "mat", "now"])
+    assert found == [("insert", 0), ("delete", 2), ("replace", 4), ("insert", 5)]
 
 
 def test_the_error_rate_is_jiwers() -> None:
