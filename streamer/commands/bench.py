@@ -16,6 +16,7 @@ from rich.console import Console
 
 from streamer.audio.sources.file import check_audio, read_audio
 from streamer.check import check_options
+from streamer.commands.energy import EnergyMeter
 from streamer.commands.figures import Run, figures, languages, print_figures
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
 from streamer.commands.terminal import notice
@@ -123,11 +124,12 @@ def _play(path: Path, engine: Engine[EncodedWindow], settings: Settings, model: 
 
     stats = engine.stats
     computing_s = stats.encode_s + stats.decode_s
+    energy = EnergyMeter()
     cpu_s, begin_s = time.process_time(), time.monotonic()
     log.subscribe(keep)
     engine.add(live)
     try:
-        n_samples = _feed(live, path, begin_s, ended)
+        n_samples = _feed(live, path, begin_s, ended, energy)
         while not ended.wait(0.2):  # in steps, so that Ctrl-C gets through on every system
             pass
     finally:
@@ -142,11 +144,12 @@ def _play(path: Path, engine: Engine[EncodedWindow], settings: Settings, model: 
         audio_s=n_samples / SAMPLE_RATE,
         wall_s=stats.encode_s + stats.decode_s - computing_s,
         cpu_s=time.process_time() - cpu_s,
+        energy_j=energy.joules(),
         delays_s=word_delays(events),
     )
 
 
-def _feed(live: LiveSession, path: Path, begin_s: float, ended: threading.Event) -> int:
+def _feed(live: LiveSession, path: Path, begin_s: float, ended: threading.Event, energy: EnergyMeter) -> int:
     """Write a recording to a session until it has ended, each piece when it has been spoken; return the samples."""
     logger.info("%s is played at real-time pace", path)
     n_samples = 0
@@ -160,6 +163,7 @@ def _feed(live: LiveSession, path: Path, begin_s: float, ended: threading.Event)
                     if ended.wait(max(0.0, begin_s + n_samples / SAMPLE_RATE - time.monotonic())):
                         return n_samples
                     live.write(piece)
+                energy.joules()  # often, so that no counter begins anew unseen
                 on_progress(n_samples, None)
         live.end()
     return n_samples

@@ -42,6 +42,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     wall_s: float
     cpu_s: float
 
+    # Joules of all processors together, with what else they did; None: the machine reports none.
+    energy_j: float | None = None
+
     # Of live captions, as `words.word_delays` names them.
     delays_s: Mapping[str, Sequence[float]] = {}
 
@@ -63,6 +66,7 @@ FIGURES = (
     Figure("Inserted", "insertions"),
     Figure("RTF: computing / audio", "real_time_factor", 3),
     Figure("CPU time / audio", "cpu_per_audio", 2),
+    Figure("Energy / audio, J/s", "energy_j_per_audio_s", 2),
     Figure("Computing, s", "wall_s", 2),
     Figure("First seen p50, s", "first_seen_p50_s", 2),
     Figure("Stable p50, s", "stable_p50_s", 2),
@@ -85,6 +89,7 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     n_said = sum(map(len, said))
     edits = _edits(said, texts) if said else Counter()
     audio_s, wall_s = sum(run.audio_s for run in runs), sum(run.wall_s for run in runs)
+    energies_j = [run.energy_j for run in runs if run.energy_j is not None]
     return {
         "words": sum(map(len, texts)),
         "wer": edits.total() / n_said if n_said else None,
@@ -95,6 +100,7 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
         # Seconds of computing for each second of audio, and the same of processor time.
         "real_time_factor": wall_s / audio_s if audio_s else None,
         "cpu_per_audio": sum(run.cpu_s for run in runs) / audio_s if audio_s else None,
+        "energy_j_per_audio_s": sum(energies_j) / audio_s if audio_s and len(energies_j) == len(runs) else None,
         "wall_s": wall_s,
         **{f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
     }

@@ -68,6 +68,7 @@ class Figures:
     gap_s: float = 0.0
     cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
+    energy_j: float | None = None
     encoder_calls: int | None = None
     decoder_calls: int | None = None
 
@@ -99,6 +100,7 @@ class Figures:
             "normalised_erasure": _ratio(self.erased, self.n_final),
             "broken_promises": self.broken_promises,
             "cpu_per_audio": _ratio(self.cpu_s, self.audio_s),
+            "energy_j_per_audio_s": _ratio(self.energy_j, self.audio_s),
             "encoder_calls_per_audio_s": _ratio(self.encoder_calls, self.audio_s),
             "decoder_calls_per_audio_s": _ratio(self.decoder_calls, self.audio_s),
             "peak_rss_mb": self.peak_rss_mb,
@@ -140,6 +142,7 @@ def measure(
         gap_s=sum(end - start for start, end in timeline.gaps),
         cpu_s=timeline.cpu_s,
         peak_rss_mb=timeline.peak_rss_mb,
+        energy_j=timeline.energy_j,
         encoder_calls=timeline.encoder_calls,
         decoder_calls=timeline.decoder_calls,
     )

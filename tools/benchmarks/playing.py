@@ -57,6 +57,9 @@ class Cost:
     cpu_s: float = 0.0
     peak_rss_mb: float = 0.0
 
+    # Joules of the whole machine up to there; None if it reports none.
+    energy_j: float | None = None
+
     # Seconds from the first audio to there.
     wall_s: float = 0.0
 
@@ -131,6 +134,7 @@ class _Playing:
     def _take_stock(self) -> None:
         self._cost.wall_s = self._now_s()
         self._cost.cpu_s = self._meter.cpu_s()
+        self._cost.energy_j = self._meter.energy.joules()
 
     def _now_s(self) -> float:
         return time.monotonic() - self._begin_s

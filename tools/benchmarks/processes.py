@@ -14,6 +14,7 @@ from typing import Self
 
 import psutil
 
+from streamer.commands.energy import EnergyMeter
 from streamer.errors import StreamerError
 
 LOOK_S = 0.5  # between two looks at which processes there are and how large they are
@@ -116,10 +117,13 @@ class Server:
 
 
 class Meter:
-    """Processor time and memory of a server, from where the block is entered to where it is left."""
+    """Processor time, memory and energy of a server, from where the block is entered to where it is left."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
+
+        # Of the whole machine.
+        self.energy = EnergyMeter()
 
         # Highest sum of the resident memory of all processes so far.
         self.peak_rss_mb = 0.0
@@ -152,6 +156,7 @@ class Meter:
     def _watch(self) -> None:
         while not self._left.wait(LOOK_S):
             self._look()
+            self.energy.joules()  # often, so that no counter begins anew unseen
 
     def _look(self) -> None:
         self._known = self._server.processes()

@@ -62,6 +62,7 @@ SECTIONS = {
     ),
     "cost": (
         Row("CPU s for each s of audio", "cpu_per_audio"),
+        Row("energy J for each s of audio, all programs", "energy_j_per_audio_s", 1),
         Row("encoder calls for each s", "encoder_calls_per_audio_s"),
         Row("decoder calls for each s", "decoder_calls_per_audio_s", 1),
         Row("peak memory, MB", "peak_rss_mb", 0),

@@ -84,6 +84,7 @@ class Streamer:
             len(samples) / SAMPLE_RATE,
             cpu_s=cost.cpu_s,
             peak_rss_mb=cost.peak_rss_mb,
+            energy_j=cost.energy_j,
             encoder_calls=round(after["streamer_encodes_total"] - before["streamer_encodes_total"]),
             decoder_calls=round(after["streamer_decoder_calls_total"] - before["streamer_decoder_calls_total"]),
         )

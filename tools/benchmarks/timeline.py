@@ -31,6 +31,9 @@ class Timeline:
     cpu_s: float
     peak_rss_mb: float
 
+    # Joules that the machine's processors used in that time; None if it reports none.
+    energy_j: float | None = None
+
     # Calls of the encoder and the decoder network; None if the system does not report them.
     encoder_calls: int | None = None
     decoder_calls: int | None = None

@@ -135,8 +135,10 @@ def test_words_without_speech_are_hallucinated() -> None:
 
 
 def test_cost_is_reported_for_each_second_of_audio() -> None:
-    summary = measured(gaps=[(3.9, 4.2)]).summary()
+    summary = measured(gaps=[(3.9, 4.2)], energy_j=16.5).summary()
     assert summary["cpu_per_audio"] == pytest.approx(0.2)
+    assert summary["energy_j_per_audio_s"] == pytest.approx(3)
+    assert measured().summary()["energy_j_per_audio_s"] is None
     assert summary["encoder_calls_per_audio_s"] == pytest.approx(2)
     assert summary["decoder_calls_per_audio_s"] == pytest.approx(4)
     assert summary["gap_s"] == pytest.approx(0.3)

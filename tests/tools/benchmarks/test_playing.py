@@ -54,7 +54,8 @@ def noise(n_samples: int) -> Samples:
     return np.random.default_rng(0).uniform(-0.5, 0.5, n_samples).astype(np.float32)
 
 
-def test_all_audio_is_sent_at_its_pace_and_all_answers_are_kept(meter: Meter) -> None:
+def test_all_audio_is_sent_at_its_pace_and_all_answers_are_kept(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter.energy, "joules", lambda: 2.5)
     heard = bytearray()
 
     def script(connection: ServerConnection) -> None:
@@ -79,6 +80,7 @@ def test_all_audio_is_sent_at_its_pace_and_all_answers_are_kept(meter: Meter) ->
     assert cost.wall_s >= last.wall_s
     assert cost.peak_rss_mb > 1
     assert cost.cpu_s >= 0
+    assert cost.energy_j == 2.5
 
 
 def test_a_server_that_goes_away_is_a_failure(meter: Meter) -> None:

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from streamer.commands import bench as command_of_bench
 from streamer.commands.bench import bench
+from streamer.commands.energy import EnergyMeter
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, UsageError
 from streamer.settings.table import ModelSettings, Settings
@@ -38,7 +39,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str
     console = Console(file=io.StringIO(), width=200)
     settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
     files = [str(folder / "talk.wav"), str(folder / "more")]
-    exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EnergyMeter, "joules", lambda _: 7.0)
+        exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
     assert isinstance(console.file, io.StringIO)
     return exit_code, console.file.getvalue(), json.loads((folder / "figures.json").read_text(encoding="utf-8"))
 
@@ -50,6 +53,7 @@ def test_delays_cost_and_memory_of_all_recordings_are_printed(played: tuple[int,
     assert all(data[name] for name in ("first_seen_p50_s", "stable_p50_s", "stable_p90_s", "finalisation_p50_s"))
     assert min(data["real_time_factor"], data["cpu_per_audio"], data["load_s"]) > 0
     assert data["peak_rss_mb"] > 50
+    assert data["energy_j_per_audio_s"] == pytest.approx(2 * 7.0 / data["audio_s"])
     for figure in ("RTF", "CPU time / audio", "Stable p50, s", "Memory", "This machine would keep at most"):
         assert figure in printed
     assert data["devices"]["encoder"] == "CPU"

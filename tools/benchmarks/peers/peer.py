@@ -64,6 +64,7 @@ class Peer(ABC):
             revisions=conversation.screen.revisions,
             cpu_s=cost.cpu_s,
             peak_rss_mb=cost.peak_rss_mb,
+            energy_j=cost.energy_j,
         )
 
     def stop(self) -> None:
