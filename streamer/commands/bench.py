@@ -14,7 +14,7 @@ import openvino
 import psutil
 from rich.console import Console
 
-from streamer.audio.sources.file import check_audio, read_audio
+from streamer.audio.sources.file import Recording, check_audio, read_audio
 from streamer.check import check_options
 from streamer.commands.energy import EnergyMeter
 from streamer.commands.figures import Run, figures, languages, print_figures
@@ -31,12 +31,15 @@ from streamer.engine.live_session import LiveSession
 from streamer.errors import InferenceError, MissingExtraError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
 from streamer.extras import requires
+from streamer.offline import transcribe
 from streamer.settings.table import Settings
+from streamer.setup.auto import choose_model
 from streamer.setup.loading import load_chosen
 from streamer.setup.progress import show_files
 from streamer.version import __version__
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.options import resolve_decoding
 from streamer.whisper.shipped import SAMPLE_OF, speech
 
 logger = logging.getLogger(__name__)
@@ -60,6 +63,39 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
     check_recordings(paths)
     texts = _texts_beside(paths)
     check_target(json_path, "--json")
+    settings = choose_model(settings, live=True)
+    runs, facts, measured = _measure(settings, paths)
+    # Without the text of each recording no rate of errors is theirs.
+    if len(texts) != len(paths):
+        texts = []
+    elif any(texts):
+        runs = _with_offline(runs, paths, settings)
+    found = figures(runs, texts) | measured
+    print_figures({str(facts["model"]): found}, console)
+    if (capacity := facts["sessions"]) is not None:
+        some = "one session" if capacity == 1 else f"{capacity} sessions"
+        pace = f"with a decoding pass every {settings.stream.max_pace_s:g} s"
+        console.print(
+            f"This machine would keep at most {some} of unbroken speech in real time, {pace}.", highlight=False
+        )
+    if not facts["from_cache"]:
+        console.print("Not all graphs were in the cache: the next load takes less time.", highlight=False)
+    if json_path is not None:
+        report = {
+            **facts,
+            "language": languages(runs),
+            **found,
+            "recordings": [
+                {"name": path.name, **msgspec.to_builtins(run)} for path, run in zip(paths, runs, strict=True)
+            ],
+        }
+        with opened(json_path, "--json") as stream:
+            stream.write(msgspec.json.encode(report).decode() + "\n")
+    return 0
+
+
+def _measure(settings: Settings, paths: Sequence[Path]) -> tuple[list[Run], dict[str, object], dict[str, float]]:
+    """Return what a model made of each recording, what figures depend on, and the cost of the model itself."""
     begin_s = time.perf_counter()
     settings, model = load_chosen(settings)
     load_s = time.perf_counter() - begin_s
@@ -71,31 +107,21 @@ def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, c
         capacity = engine.load.capacity
     finally:
         engine.stop()
-    # Without the text of each recording no rate of errors is theirs.
-    found = figures(runs, texts if len(texts) == len(paths) else [])
-    found |= {"load_s": load_s, "peak_rss_mb": memory.peak_mb}
-    print_figures({model.name: found}, console)
-    if capacity is not None:
-        some = "one session" if capacity == 1 else f"{capacity} sessions"
-        pace = f"with a decoding pass every {settings.stream.max_pace_s:g} s"
-        console.print(
-            f"This machine would keep at most {some} of unbroken speech in real time, {pace}.", highlight=False
-        )
-    if not model.from_cache:
-        console.print("Not all graphs were in the cache: the next load takes less time.", highlight=False)
-    if json_path is not None:
-        report = {
-            **_facts(model),
-            "sessions": capacity,
-            "language": languages(runs),
-            **found,
-            "recordings": [
-                {"name": path.name, **msgspec.to_builtins(run)} for path, run in zip(paths, runs, strict=True)
-            ],
-        }
-        with opened(json_path, "--json") as stream:
-            stream.write(msgspec.json.encode(report).decode() + "\n")
-    return 0
+    facts = {**_facts(model), "sessions": capacity}
+    model.unload()  # to transcribe offline it is loaded anew, with other graphs
+    return runs, facts, {"load_s": load_s, "peak_rss_mb": memory.peak_mb}
+
+
+def _with_offline(runs: Sequence[Run], paths: Sequence[Path], settings: Settings) -> list[Run]:
+    """Return runs with what `streamer transcribe` writes of their recordings, with the same model and options."""
+    settings, model = load_chosen(settings, live=False)
+    decoding = resolve_decoding(settings.decoding, model, settings.speech)
+    found = []
+    for run, path in zip(runs, paths, strict=True):
+        logger.info("%s is transcribed offline", path)
+        finals = transcribe(model, Recording(path).read(), decoding)
+        found.append(msgspec.structs.replace(run, offline=[(final.start, final.text) for final in finals]))
+    return found
 
 
 def _facts(model: WhisperModel) -> dict[str, object]:

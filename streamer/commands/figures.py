@@ -33,6 +33,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Start in seconds, and text, of each segment.
     segments: Sequence[tuple[float, str]]
 
+    # The same of the same model's offline text; None: not transcribed offline.
+    offline: Sequence[tuple[float, str]] | None = None
+
     # Code such as `en`; empty if nothing is said.
     language: str
 
@@ -61,6 +64,10 @@ class Figure(NamedTuple):
 FIGURES = (
     Figure("Words", "words"),
     Figure("WER, %", "wer", 1, 100),
+    Figure("WER offline, %", "wer_offline", 1, 100),
+    Figure("WER - offline, points", "delta", 1, 100),
+    Figure("95 % from, points", "delta_low", 1, 100),
+    Figure("95 % to, points", "delta_high", 1, 100),
     Figure("Substituted", "substitutions"),
     Figure("Deleted", "deletions"),
     Figure("Inserted", "insertions"),
@@ -87,15 +94,25 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     texts = [compared(words(run.segments)) for run in runs]
     said = [compared(words([(0.0, text)])) for text in references]
     n_said = sum(map(len, said))
-    edits = _edits(said, texts) if said else Counter()
+    edits = _edits(said, texts) if said else []
+    by_kind = sum(edits, Counter[str]())
+    transcripts = [compared(words(run.offline)) for run in runs if run.offline is not None]
+    offline = _edits(said, transcripts) if len(transcripts) == len(said) > 0 else []
+    more = [a.total() - b.total() for a, b in zip(edits, offline, strict=False)]
+    low, high = interval(more, list(map(len, said))) if more else (None, None)
     audio_s, wall_s = sum(run.audio_s for run in runs), sum(run.wall_s for run in runs)
     energies_j = [run.energy_j for run in runs if run.energy_j is not None]
     return {
         "words": sum(map(len, texts)),
-        "wer": edits.total() / n_said if n_said else None,
-        "substitutions": edits["replace"] if said else None,
-        "deletions": edits["delete"] if said else None,
-        "insertions": edits["insert"] if said else None,
+        "wer": by_kind.total() / n_said if n_said else None,
+        "wer_offline": sum(offline, Counter[str]()).total() / n_said if n_said and offline else None,
+        # The WER less the offline one, and its 95 % confidence interval over the recordings.
+        "delta": sum(more) / n_said if n_said and more else None,
+        "delta_low": low,
+        "delta_high": high,
+        "substitutions": by_kind["replace"] if said else None,
+        "deletions": by_kind["delete"] if said else None,
+        "insertions": by_kind["insert"] if said else None,
         "audio_s": audio_s,
         # Seconds of computing for each second of audio, and the same of processor time.
         "real_time_factor": wall_s / audio_s if audio_s else None,
@@ -106,11 +123,11 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     }
 
 
-def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> Counter[str]:
-    """Return how many words were replaced, deleted and inserted."""
+def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[Counter[str]]:
+    """Return how many words were replaced, deleted and inserted in each text."""
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 
-    return Counter(edit.tag for pair in zip(said, texts, strict=True) for edit in Levenshtein.editops(*pair))
+    return [Counter(edit.tag for edit in Levenshtein.editops(*pair)) for pair in zip(said, texts, strict=True)]
 
 
 def interval(numerators: Sequence[int], denominators: Sequence[int]) -> tuple[float, float] | tuple[None, None]:

@@ -63,8 +63,14 @@ def test_delays_cost_and_memory_of_all_recordings_are_printed(played: tuple[int,
 def test_errors_are_counted_if_the_text_of_each_recording_lies_beside_it(
     played: tuple[int, str, dict[str, Any]],
 ) -> None:
-    assert played[2]["wer"] is not None
-    talk, silence = played[2]["recordings"]
+    _, printed, data = played
+    assert data["wer"] is not None
+    talk, silence = data["recordings"]
+    # The same model writes the recordings offline, too.
+    assert talk["offline"]
+    assert silence["offline"] == []
+    assert data["delta"] == pytest.approx(data["wer"] - data["wer_offline"])
+    assert "WER - offline, points" in printed
     assert (talk["name"], talk["language"], silence["segments"]) == ("talk.wav", "en", [])
     assert talk["delays_s"]["stable"]
 

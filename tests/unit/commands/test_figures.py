@@ -4,7 +4,28 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from streamer.commands.figures import interval
+from streamer.commands.figures import Run, figures, interval
+
+
+def run(text: str, offline: str | None) -> Run:
+    segments = None if offline is None else [(0.0, offline)]
+    return Run(segments=[(0.0, text)], offline=segments, language="en", audio_s=2.0, wall_s=1.0, cpu_s=1.0)
+
+
+def test_live_text_is_compared_with_the_offline_text() -> None:
+    runs = [run("the cat sat down", "the cat sat"), run("a dog", "the dog ran")]
+    found = figures(runs, ["The cat sat.", "The dog ran."])
+    assert found["wer"] == pytest.approx(3 / 6)
+    assert (found["wer_offline"], found["delta"]) == (0.0, found["wer"])
+    # One word of three, and two of three.
+    assert (found["delta_low"], found["delta_high"]) == pytest.approx((1 / 3, 2 / 3))
+
+
+def test_without_offline_texts_nothing_is_compared_with_them() -> None:
+    found = figures([run("a", None), run("b", "b")], ["a", "b"])
+    assert found["wer"] == 0
+    assert found["wer_offline"] is found["delta"] is found["delta_low"] is None
+    assert figures([run("a", "a")], [])["delta"] is None
 
 
 def test_an_interval_is_that_of_scipys_paired_bootstrap() -> None:
