@@ -2,7 +2,7 @@
 
     python tools/benchmark.py stream     delay, stability, accuracy and cost at real-time pace
     python tools/benchmark.py report DIR the figures of timelines that `stream --timelines DIR` kept
-    python tools/benchmark.py simulate   the same in simulated time, to compare settings
+    python tools/benchmark.py simulate   the same in simulated time, to compare settings: --curve draws them
     python tools/benchmark.py sessions   how many clients are served in real time at once
     python tools/benchmark.py files      word errors of whole recordings, beside other programs
     python tools/benchmark.py turns      pauses taken for the end of a turn, by silence and by the turn model
@@ -14,13 +14,13 @@ is played.
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ try:
     from tools.benchmarks.peers.whisper_live import WhisperLive
     from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit
     from tools.benchmarks.published import PublishedModel
-    from tools.benchmarks.recordings import Recording
+    from tools.benchmarks.recordings import Recording, SpokenWord
     from tools.benchmarks.systems import Streamer, StreamingSystem
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
@@ -61,8 +61,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # A pipe has no width; 80 columns would fold what a table says.
     console = Console() if sys.stdout.isatty() else Console(width=160)
     try:
-        if args.json and not args.json.absolute().parent.is_dir():  # now, and not when all is measured
-            raise UsageError(f"{args.json.absolute().parent} is no directory: expected one for --json; make it first")
+        for flag in ("json", "curve"):  # now, and not when all is measured
+            path = getattr(args, flag, None)
+            if path and not path.absolute().parent.is_dir():
+                raise UsageError(f"{path.absolute().parent} is no directory: expected one for --{flag}; make it first")
         figures = measure(args, console)
         if args.json and figures is not None:
             text = figures if isinstance(figures, str) else json.dumps(figures, indent=1) + "\n"
@@ -98,8 +100,6 @@ def _parser() -> argparse.ArgumentParser:
 
     stream = add("stream", "delay, stability, accuracy and cost at real-time pace", _stream)
     _systems_arguments(stream)
-    stream.add_argument("--timelines", type=Path, metavar="DIR", help="keep what was displayed, for `report`")
-    stream.add_argument("--no-offline", action="store_true", help="do not run the offline decoder beside")
 
     report = add("report", "the figures of timelines that were kept", _report)
     report.add_argument("timelines", type=Path, metavar="DIR", help="filled by `stream --timelines DIR`")
@@ -110,7 +110,20 @@ def _parser() -> argparse.ArgumentParser:
     simulate.add_argument(
         "--inference-s", type=_seconds, default=0.1, help="duration of an inference (default: %(default)s)"
     )
-    simulate.add_argument("--timelines", type=Path, metavar="DIR", help="keep what was displayed, for `report`")
+    simulate.add_argument(
+        "--point",
+        action="append",
+        default=[],
+        metavar="POINT:NAME=VALUE,NAME=VALUE",
+        help="settings to compare; given again, those too",
+    )
+    for command in (stream, simulate):
+        command.add_argument(
+            "--timelines", type=Path, metavar="DIR", help="keep what was displayed, of one model, for `report`"
+        )
+        command.add_argument("--no-offline", action="store_true", help="do not run the offline decoder beside")
+    for command in (stream, simulate, report):
+        command.add_argument("--curve", type=Path, metavar="FILE", help="draw wrong words over delay, as SVG")
 
     sessions = add("sessions", "how many clients are served in real time at once", _sessions)
     _systems_arguments(sessions)
@@ -171,47 +184,51 @@ def _stream(args: argparse.Namespace, console: Console) -> str:
     from tools.benchmarks.results import Folder
     from tools.benchmarks.stream import OFFLINE_FLAGS, play, transcribe_offline
 
-    found = _recordings(args)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Folder(args.timelines or Path(temporary))
+        found = _recordings(args, args.model, folder)
         systems = _systems(args, Path(temporary))
         if not args.no_offline:
             flags = [*(() if args.model else OFFLINE_FLAGS), *_model(args), *_model_flags(_flags(args))]
             transcribe_offline(found, folder, flags)
         play(systems, found, folder, console)
-        return _show(folder, found, console)
+        return _show(args, folder, found, console)
 
 
 def _report(args: argparse.Namespace, console: Console) -> str:
     from tools.benchmarks.results import Folder
 
-    return _show(Folder(args.timelines), _recordings(args), console)
+    folder = Folder(args.timelines)
+    return _show(args, folder, _recordings(args, args.model, folder), console)
 
 
-def _show(folder: "Folder", found: Sequence[Recording], console: Console) -> str:
-    from tools.benchmarks.results import compute, show, to_json
+def _show(args: argparse.Namespace, folder: "Folder", found: Sequence[Recording], console: Console) -> str:
+    from tools.benchmarks.results import compute, picture, show, to_json
 
     results = compute(folder, found)
     show(results, console)
+    if args.curve:
+        args.curve.write_text(picture(results), encoding="utf-8")
     return to_json(results)
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> str:
-    from streamer.daemon.sessions import session_settings
-    from streamer.settings.load import load_settings
-    from streamer.setup.loading import load
+    from streamer.whisper.shipped import SAMPLE_OF
     from tools.benchmarks.results import Folder
-    from tools.benchmarks.simulate import Simulator
+    from tools.benchmarks.simulate import points, simulate
+    from tools.benchmarks.stream import OFFLINE_FLAGS, transcribe_offline
 
-    settings = load_settings(None, {}, dict(item.partition("=")[::2] for item in args.set))
-    model = load(settings.model, n_beams=settings.decoding.beam_size)
-    simulator = Simulator(model, settings.decoding, inference_s=args.inference_s)
-    found = _recordings(args)
+    compared = points(args.set, args.point)
+    settings = next(iter(compared.values()))
     with tempfile.TemporaryDirectory() as temporary:
         folder = Folder(args.timelines or Path(temporary))
-        for recording in found:
-            folder.save(simulator.play(recording.name, recording.samples(), session_settings(settings, model)))
-        return _show(folder, found, console)
+        found = _recordings(args, settings.model.name, folder)
+        if not args.no_offline:
+            flags = ["--model", settings.model.name, "--language", settings.decoding.language]
+            flags += ["--tokenizer", settings.model.tokenizer] if settings.model.tokenizer else []
+            transcribe_offline(found, folder, [*(OFFLINE_FLAGS if settings.model.name == SAMPLE_OF else ()), *flags])
+        simulate(compared, found, folder, inference_s=args.inference_s)
+        return _show(args, folder, found, console)
 
 
 def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
@@ -219,7 +236,7 @@ def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
 
     from tools.benchmarks.sessions import measure_sessions
 
-    found = [recording for recording in _recordings(args) if recording.words]
+    found = [recording for recording in _recordings(args, args.model) if recording.words]
     if not found:
         raise UsageError("the times of words are unknown: name a --model, which finds them, or a corpus that has them")
     figures: list[object] = []
@@ -242,7 +259,7 @@ def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]
     folder = args.peers_folder or default_folder()
     with tempfile.TemporaryDirectory() as temporary:
         output = args.output or Path(temporary)
-        show = partial(print, flush=True)
+        show = functools.partial(print, flush=True)
         rows = files.measure_files(args.model, found, args.peers, folder, output, _flags(args), show)
     return [dataclasses.asdict(row) for row in rows]
 
@@ -255,29 +272,32 @@ def _turns(args: argparse.Namespace, console: Console) -> list[dict[str, float]]
     from tools.benchmarks import turns
 
     model = TurnModel(TURNS.find(), the_core())
-    found = [turns.pauses_of(recording, model.probability) for recording in _recordings(args) if recording.text]
+    spoken = [recording for recording in _recordings(args, args.model) if recording.text]
+    found = [turns.pauses_of(recording, model.probability) for recording in spoken]
     return turns.show([pause for pauses in found for pause in pauses], SpeechSettings(), console)
 
 
-def _recordings(args: argparse.Namespace) -> list[Recording]:
-    """Return the recordings in English, with the times of their words if a model is named that finds them."""
-    found = [each for each in recordings.find(args.corpus, args.only) if each.language == "en"]
-    if not getattr(args, "model", None) or all(each.words or not each.text for each in found):
-        return found
+def _recordings(args: argparse.Namespace, model_name: str | None, folder: "Folder | None" = None) -> list[Recording]:
+    """Return the recordings in English, with the times of their words if a model is named that finds them.
+
+    folder : keeps these times
+    """
     from streamer.settings.table import ModelSettings
     from streamer.setup.loading import load
     from tools.benchmarks.files import normaliser
     from tools.benchmarks.word_times import words_of
 
-    model = load(ModelSettings(name=args.model), n_beams=5)
+    model = functools.cache(lambda: load(ModelSettings(name=model_name or ""), n_beams=5))
 
     def timed(recording: Recording) -> Recording:
-        if recording.words or not recording.text:
-            return recording
-        words = words_of(model, recording.samples(), recording.text, normaliser("en"), language="en")
-        return dataclasses.replace(recording, words=tuple(words))
+        words: Sequence[SpokenWord] = folder.words(recording.name) if folder and not recording.words else ()
+        if not words and not recording.words and recording.text and model_name:
+            words = words_of(model(), recording.samples(), recording.text, normaliser("en"), language="en")
+            if folder:
+                folder.save_words(recording.name, words)
+        return dataclasses.replace(recording, words=tuple(words or recording.words))
 
-    return [timed(recording) for recording in found]
+    return [timed(each) for each in recordings.find(args.corpus, args.only) if each.language == "en"]
 
 
 def _systems(args: argparse.Namespace, temporary: Path) -> list[StreamingSystem]:

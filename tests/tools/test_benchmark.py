@@ -7,15 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import soundfile
 
+from streamer.constants import SAMPLE_RATE
+from tests.daemon import recording
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tests.waiting import WAIT_S
 from tools import benchmark
 from tools.benchmarks import stream
 from tools.benchmarks.published import PublishedModel
-from tools.benchmarks.recordings import find
+from tools.benchmarks.recordings import Recording, find
+from tools.benchmarks.results import Folder
 
 pytestmark = pytest.mark.slow
+
+# The first sentence of the sample begins in it.
+LENGTH_S = 4.0
 
 ROOT = Path(benchmark.__file__).parent.parent
 
@@ -65,6 +72,10 @@ def test_a_corpus_is_streamed_and_reported_once_more(tmp_path: Path, capsys: pyt
         (["sessions"], "name a --model, which finds them"),
         (["files", "--peers", "whisper-live"], "expected some of faster-whisper, openai-whisper"),
         (["simulate", "--json", "nowhere/figures.json"], "nowhere is no directory"),
+        (["stream", "--curve", "nowhere/curve.svg"], "expected one for --curve"),
+        (["simulate", "--point", ":stream.captions=early"], "expected a name of its own"),
+        (["simulate", "--point", "a", "--point", "a"], "expected a name of its own"),
+        (["simulate", "--point", "a", "--point", "b:decoding.beam_size=2"], "has another model or beams"),
     ],
 )
 def test_a_mistake_is_reported_in_one_line(command: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +124,7 @@ def test_ours_is_measured_with_several_windows_and_peers_beside(
         return Shows("whisper-live", 2.0)
 
     monkeypatch.setattr(benchmark, "Streamer", ours)
-    monkeypatch.setattr(benchmark, "_recordings", lambda args: find(args.corpus))
+    monkeypatch.setattr(benchmark, "_recordings", lambda args, *_: find(args.corpus))
     monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
     figures = tmp_path / "figures.json"
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--json", str(figures)]
@@ -132,9 +143,36 @@ def test_ours_is_measured_with_several_windows_and_peers_beside(
     assert "streamer" not in capsys.readouterr().out
 
 
-def test_a_session_in_simulated_time_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert benchmark.main(["simulate", "--set", "model.name=nano.en", "--set", "decoding.beam_size=1"]) == 0
-    assert "WER streamed" in capsys.readouterr().out
+def write_sample(path: Path) -> None:
+    soundfile.write(path, recording(end_s=LENGTH_S), SAMPLE_RATE)
+    path.with_suffix(".txt").write_text("The Commission regards such impromptu stops", encoding="utf-8")
+
+
+def test_settings_are_compared_in_simulated_time_and_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[Sequence[str]] = []
+
+    def transcribe_offline(found: Sequence[Recording], folder: Folder, flags: Sequence[str]) -> None:
+        asked.append(flags)
+        folder.save_offline(found[0].name, found[0].text)
+
+    monkeypatch.setattr(stream, "transcribe_offline", transcribe_offline)
+    write_sample(tmp_path / "talk.flac")
+    corpus = ["--corpus", str(tmp_path), "--only", "talk"]
+    command = ["simulate", *corpus, "--set", "model.name=nano.en", "--set", "decoding.beam_size=1"]
+    command += ["--point", "early:stream.captions=early", "--point", "late:stream.policy=agreement,stream.agreement=4"]
+    curve, timelines = tmp_path / "curve.svg", str(tmp_path / "timelines")
+    assert benchmark.main([*command, "--curve", str(curve), "--timelines", timelines]) == 0
+    assert asked == [[*stream.OFFLINE_FLAGS, "--model", "nano.en", "--language", "auto"]]
+    assert "WER streamed - offline" in capsys.readouterr().out
+    drawn = curve.read_text(encoding="utf-8")
+    assert "<title>early: " in drawn
+    assert "<title>late: " in drawn
+    # The times of the words are kept with the timelines.
+    curve.unlink()
+    assert benchmark.main(["report", timelines, *corpus, "--curve", str(curve)]) == 0
+    assert curve.read_text(encoding="utf-8") == drawn
 
 
 def test_it_runs_as_a_script(tmp_path: Path) -> None:

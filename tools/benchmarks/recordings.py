@@ -80,7 +80,7 @@ def find(folder: Path | None, only: Sequence[str] = ("*",), language: str = "en"
         if other := found.get(path.stem):
             raise UsageError(f"{other.path} and {path} have the same name: rename one of them")
         text = " ".join(path.with_suffix(".txt").read_text(encoding="utf-8").split())
-        found[path.stem] = Recording(path, text, _language(path, language), _words(path.with_suffix(".json")))
+        found[path.stem] = Recording(path, text, _language(path, language), read_words(path.with_suffix(".json")))
     if not found:
         raise UsageError(
             f"{folder or SAMPLE} has no {' or '.join(only)} (.flac, with a .txt beside it): check --corpus and --only"
@@ -93,9 +93,15 @@ def _language(path: Path, default: str) -> str:
     return code[1] if code and code[1] in LANGUAGE_NAMES else default
 
 
-def _words(path: Path) -> tuple[SpokenWord, ...]:
+def read_words(path: Path) -> tuple[SpokenWord, ...]:
+    """Return the words of NAME.json, none if they are unknown. Raises AudioFileError if it is damaged."""
     try:
         known = msgspec.json.decode(path.read_bytes() if path.is_file() else b"[]", type=_Times | list[Any])
     except msgspec.DecodeError as error:
         raise AudioFileError(f"{path} has no word times ({error}): correct or delete it") from None
     return known.words if isinstance(known, _Times) else ()  # nano.en's sample has the times of its sentences
+
+
+def write_words(path: Path, words: Sequence[SpokenWord]) -> None:
+    """Write NAME.json."""
+    path.write_bytes(msgspec.json.encode(_Times(tuple(words))))

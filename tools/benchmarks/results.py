@@ -2,6 +2,7 @@
 
 FOLDER/timelines/SYSTEM/RECORDING.json
 FOLDER/offline/RECORDING.txt             the offline decoder's transcript
+FOLDER/words/RECORDING.json              the times of the words that are said, if the corpus has none
 FOLDER/failures.json                     systems and recordings that have no timeline, and why
 """
 
@@ -15,8 +16,9 @@ from rich.console import Console
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.errors import UsageError
+from tools.benchmarks.curve import draw
 from tools.benchmarks.figures import Figures, measure, pool
-from tools.benchmarks.recordings import Recording
+from tools.benchmarks.recordings import Recording, SpokenWord, read_words, write_words
 from tools.benchmarks.report import as_json, print_figures
 from tools.benchmarks.text import Normaliser
 from tools.benchmarks.timeline import Timeline
@@ -61,6 +63,16 @@ class Folder:
         """Read the offline decoder's transcript; None if there is none."""
         path = self.path / "offline" / f"{recording}.txt"
         return path.read_text(encoding="utf-8") if path.is_file() else None
+
+    def words(self, recording: str) -> tuple[SpokenWord, ...]:
+        """Read the words of a recording with their times; none if they are unknown."""
+        return read_words(self.path / "words" / f"{recording}.json")
+
+    def save_words(self, recording: str, words: Sequence[SpokenWord]) -> None:
+        """Keep the words of a recording with their times."""
+        path = self.path / "words" / f"{recording}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_words(path, words)
 
     def failures(self) -> dict[str, str]:
         """Read the reasons for missing timelines. Raises UsageError if the file is damaged."""
@@ -145,6 +157,11 @@ _KINDS: dict[str, Callable[[Recording], bool]] = {
     "speech": lambda recording: bool(recording.text),
     "sounds without speech": lambda recording: not recording.text,
 }
+
+
+def picture(results: Results) -> str:
+    """Return an SVG of what live text loses, by its delay. Raises UsageError if that is known of no system."""
+    return draw(results.pooled(_KINDS["speech"]))
 
 
 def to_json(results: Results) -> str:

@@ -5,9 +5,11 @@ settings give the same timeline each time, whatever else the machine does, so th
 Only `stream` measures sockets, threads and the real cost of an inference.
 """
 
+import dataclasses
 import itertools
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,17 +17,64 @@ from numpy.typing import NDArray
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import SAMPLE_RATE
+from streamer.daemon.sessions import session_settings
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
+from streamer.errors import UsageError
 from streamer.events import Event
 from streamer.session.session import Session
 from streamer.session.settings import SessionSettings
-from streamer.settings.table import DecodingSettings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings, Settings
+from streamer.setup.loading import load
 from streamer.whisper.model import WhisperModel
 from tools.benchmarks.recorder import Recorder
+from tools.benchmarks.recordings import Recording
+from tools.benchmarks.results import Folder
 from tools.benchmarks.timeline import Timeline
 
 # Seconds of audio in a chunk.
 CHUNK_S = CHUNK_SAMPLES / SAMPLE_RATE
+
+
+def points(settings: Sequence[str], named: Sequence[str]) -> dict[str, Settings]:
+    """Return the settings to compare, by name: `simulated`, or the points that are named.
+
+    settings : NAME=VALUE, of all points
+    named : POINT:NAME=VALUE,NAME=VALUE
+
+    Raises UsageError if a point is named wrongly or needs another model, ConfigError for a setting that is wrong.
+    """
+    common = _assigned(settings)
+    found: dict[str, Settings] = {}
+    for text in named or ["simulated"]:
+        name, _, own = text.partition(":")
+        if not re.fullmatch(r"\w[\w .+-]*", name) or name in found:
+            raise UsageError(f"point {text!r:.80}: expected a name of its own, a colon and settings")
+        found[name] = load_settings(None, {}, {**common, **_assigned(filter(None, own.split(",")))})
+        first = next(iter(found.values()))
+        if (found[name].model, found[name].decoding.beam_size) != (first.model, first.decoding.beam_size):
+            raise UsageError(f"point {text!r:.80} has another model or beams: expected the same for all, from --set")
+    return found
+
+
+def _assigned(settings: Iterable[str]) -> Mapping[str, str]:
+    return dict(setting.partition("=")[::2] for setting in settings)
+
+
+def simulate(
+    compared: Mapping[str, Settings], recordings: Sequence[Recording], folder: Folder, *, inference_s: float
+) -> None:
+    """Play recordings with each of some settings, which have one model, into a folder of timelines.
+
+    inference_s : as in `Simulator`
+    """
+    first = next(iter(compared.values()))
+    model = load(first.model, n_beams=first.decoding.beam_size)
+    for name, settings in compared.items():
+        simulator = Simulator(model, settings.decoding, inference_s=inference_s)
+        for recording in recordings:
+            timeline = simulator.play(recording.name, recording.samples(), session_settings(settings, model))
+            folder.save(dataclasses.replace(timeline, system=name))
 
 
 class Simulator:
