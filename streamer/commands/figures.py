@@ -1,5 +1,6 @@
 """What a model costs over recordings and how well it does: figures, and a table of them."""
 
+import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -23,8 +24,9 @@ Figures = Mapping[str, float | None]
 _DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
 
 
-# Resamples of the units of speech, for an interval.
+# Resamples of the units of speech, for an interval, and words of a unit: about an utterance.
 _N_RESAMPLES = 2000
+_N_UNIT = 20
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -91,28 +93,10 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
 
     Those of loading and memory are the caller's to measure.
     """
-    texts = [compared(words(run.segments)) for run in runs]
-    said = [compared(words([(0.0, text)])) for text in references]
-    n_said = sum(map(len, said))
-    edits = _edits(said, texts) if said else []
-    by_kind = sum(edits, Counter[str]())
-    transcripts = [compared(words(run.offline)) for run in runs if run.offline is not None]
-    offline = _edits(said, transcripts) if len(transcripts) == len(said) > 0 else []
-    more = [a.total() - b.total() for a, b in zip(edits, offline, strict=False)]
-    low, high = interval(more, list(map(len, said))) if more else (None, None)
     audio_s, wall_s = sum(run.audio_s for run in runs), sum(run.wall_s for run in runs)
     energies_j = [run.energy_j for run in runs if run.energy_j is not None]
     return {
-        "words": sum(map(len, texts)),
-        "wer": by_kind.total() / n_said if n_said else None,
-        "wer_offline": sum(offline, Counter[str]()).total() / n_said if n_said and offline else None,
-        # The WER less the offline one, and its 95 % confidence interval over the recordings.
-        "delta": sum(more) / n_said if n_said and more else None,
-        "delta_low": low,
-        "delta_high": high,
-        "substitutions": by_kind["replace"] if said else None,
-        "deletions": by_kind["delete"] if said else None,
-        "insertions": by_kind["insert"] if said else None,
+        **_errors(runs, [compared(words([(0.0, text)])) for text in references]),
         "audio_s": audio_s,
         # Seconds of computing for each second of audio, and the same of processor time.
         "real_time_factor": wall_s / audio_s if audio_s else None,
@@ -123,11 +107,41 @@ def figures(runs: Sequence[Run], references: Sequence[str]) -> dict[str, float |
     }
 
 
-def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[Counter[str]]:
-    """Return how many words were replaced, deleted and inserted in each text."""
+def _errors(runs: Sequence[Run], said: Sequence[Sequence[str]]) -> dict[str, float | None]:
+    texts = [compared(words(run.segments)) for run in runs]
+    offline = [compared(words(run.offline)) for run in runs if run.offline is not None]
+    n_said = sum(map(len, said))
+    edits = _edits(said, texts) if said else []
+    kinds = Counter(kind for kind, _ in edits)
+    found: dict[str, float | None] = {
+        "words": sum(map(len, texts)),
+        "wer": len(edits) / n_said if n_said else None,
+        "substitutions": kinds["replace"] if said else None,
+        "deletions": kinds["delete"] if said else None,
+        "insertions": kinds["insert"] if said else None,
+        **dict.fromkeys(("wer_offline", "delta", "delta_low", "delta_high")),
+    }
+    if n_said and len(offline) == len(said):
+        edits_offline = _edits(said, offline)
+        sizes = [min(_N_UNIT, n_said - first) for first in range(0, n_said, _N_UNIT)]
+        live, beside = (Counter(word // _N_UNIT for _, word in each) for each in (edits, edits_offline))
+        # The WER less the offline one, and its 95 % confidence interval.
+        found["wer_offline"], found["delta"] = len(edits_offline) / n_said, (len(edits) - len(edits_offline)) / n_said
+        found["delta_low"], found["delta_high"] = interval([live[k] - beside[k] for k in range(len(sizes))], sizes)
+    return found
+
+
+def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
+    """Return `replace`, `delete` or `insert` for each error of texts, and its word among all that is said."""
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 
-    return [Counter(edit.tag for edit in Levenshtein.editops(*pair)) for pair in zip(said, texts, strict=True)]
+    *firsts, n_said = itertools.accumulate(map(len, said), initial=0)
+    last = max(0, n_said - 1)
+    return [
+        (edit.tag, min(first + edit.src_pos, last))
+        for first, *pair in zip(firsts, said, texts, strict=True)
+        for edit in Levenshtein.editops(*pair)
+    ]
 
 
 def interval(numerators: Sequence[int], denominators: Sequence[int]) -> tuple[float, float] | tuple[None, None]:

@@ -13,12 +13,17 @@ def run(text: str, offline: str | None) -> Run:
 
 
 def test_live_text_is_compared_with_the_offline_text() -> None:
-    runs = [run("the cat sat down", "the cat sat"), run("a dog", "the dog ran")]
-    found = figures(runs, ["The cat sat.", "The dog ran."])
-    assert found["wer"] == pytest.approx(3 / 6)
-    assert (found["wer_offline"], found["delta"]) == (0.0, found["wer"])
-    # One word of three, and two of three.
-    assert (found["delta_low"], found["delta_high"]) == pytest.approx((1 / 3, 2 / 3))
+    # 20 words of which one is exchanged, and 20 with one more, one less and one exchanged offline.
+    said = [" ".join(f"{name}{k}" for k in range(20)) for name in "ab"]
+    runs = [run(said[0].replace("a7", "x"), said[0]), run(f"{said[1][3:]} x", said[1].replace("b9", "x"))]
+    found = figures(runs, said)
+    assert (found["substitutions"], found["deletions"], found["insertions"]) == (1, 1, 1)
+    assert (found["wer"], found["wer_offline"]) == pytest.approx((3 / 40, 1 / 40))
+    # One word in each 20 more is wrong.
+    assert (found["delta"], found["delta_low"], found["delta_high"]) == pytest.approx((1 / 20, 1 / 20, 1 / 20))
+    (few, silence) = figures([run("a b", "a")], ["a b"]), figures([run("a b", "a"), run("c", "")], ["a b", ""])
+    assert (few["delta"], few["delta_low"]) == (-1 / 2, None)
+    assert (silence["insertions"], silence["delta"]) == (1, 0)
 
 
 def test_without_offline_texts_nothing_is_compared_with_them() -> None:
