@@ -67,8 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 raise UsageError(f"{path.absolute().parent} is no directory: expected one for --{flag}; make it first")
         figures = measure(args, console)
         if args.json and figures is not None:
-            text = figures if isinstance(figures, str) else json.dumps(figures, indent=1) + "\n"
-            args.json.write_text(text, encoding="utf-8")
+            args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     except StreamerError as error:
         print(f"benchmark: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -180,7 +179,7 @@ def _systems_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--without-ours", action="store_true", help="measure the others only")
 
 
-def _stream(args: argparse.Namespace, console: Console) -> str:
+def _stream(args: argparse.Namespace, console: Console) -> None:
     from tools.benchmarks.results import Folder
     from tools.benchmarks.stream import OFFLINE_FLAGS, play, transcribe_offline
 
@@ -192,27 +191,29 @@ def _stream(args: argparse.Namespace, console: Console) -> str:
             flags = [*(() if args.model else OFFLINE_FLAGS), *_model(args), *_model_flags(_flags(args))]
             transcribe_offline(found, folder, flags)
         play(systems, found, folder, console)
-        return _show(args, folder, found, console)
+        _show(args, folder, found, console)
 
 
-def _report(args: argparse.Namespace, console: Console) -> str:
+def _report(args: argparse.Namespace, console: Console) -> None:
     from tools.benchmarks.results import Folder
 
     folder = Folder(args.timelines)
-    return _show(args, folder, _recordings(args, args.model, folder), console)
+    _show(args, folder, _recordings(args, args.model, folder), console)
 
 
-def _show(args: argparse.Namespace, folder: "Folder", found: Sequence[Recording], console: Console) -> str:
+def _show(args: argparse.Namespace, folder: "Folder", found: Sequence[Recording], console: Console) -> None:
+    """Print the figures of a folder, and write them and their picture to the files that are named."""
     from tools.benchmarks.results import compute, picture, show, to_json
 
     results = compute(folder, found)
     show(results, console)
+    if args.json:
+        args.json.write_text(to_json(results), encoding="utf-8")
     if args.curve:
         args.curve.write_text(picture(results), encoding="utf-8")
-    return to_json(results)
 
 
-def _simulate(args: argparse.Namespace, console: Console) -> str:
+def _simulate(args: argparse.Namespace, console: Console) -> None:
     from streamer.whisper.shipped import SAMPLE_OF
     from tools.benchmarks.results import Folder
     from tools.benchmarks.simulate import points, simulate
@@ -228,7 +229,7 @@ def _simulate(args: argparse.Namespace, console: Console) -> str:
             flags += ["--tokenizer", settings.model.tokenizer] if settings.model.tokenizer else []
             transcribe_offline(found, folder, [*(OFFLINE_FLAGS if settings.model.name == SAMPLE_OF else ()), *flags])
         simulate(compared, found, folder, inference_s=args.inference_s)
-        return _show(args, folder, found, console)
+        _show(args, folder, found, console)
 
 
 def _sessions(args: argparse.Namespace, console: Console) -> list[object]:

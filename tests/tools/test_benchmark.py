@@ -59,6 +59,11 @@ def test_a_corpus_is_streamed_and_reported_once_more(tmp_path: Path, capsys: pyt
     assert "first seen p50" in capsys.readouterr().out
     assert benchmark.main(["report", timelines, *command]) == 0
     assert json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")) == first
+    # Figures are written even if a picture of them cannot be drawn: nothing was transcribed offline.
+    (tmp_path / "figures.json").unlink()
+    assert benchmark.main(["report", timelines, *command, "--curve", str(tmp_path / "curve.svg")]) == 2
+    assert "nothing can be drawn" in capsys.readouterr().err
+    assert json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")) == first
 
 
 @pytest.mark.parametrize(
