@@ -304,7 +304,8 @@ class Session:
             return self.recovered()
         self._course.set(speech=replace(speech, cost=round(max(0.0, now_s - span.issued_s) * SAMPLE_RATE)))
         transcript, complete = self._course.transcript(), utterance.complete_at(span.end)
-        reading = read(transcript.text, task, hypothesis, self.settings)
+        n_detected = speech.detected.between(transcript.text.start, span.end)
+        reading = read(transcript.text, task, hypothesis, self.settings, n_detected)
         first_cut_short = hypothesis.cut_short and not utterance.cut_short
         transcript.keep(reading, span, complete=complete)
         done = Pass(
