@@ -314,6 +314,7 @@ class Session:
             may_retry=first_cut_short or (not task.request.retry_s and self._course.may_retry(utterance)),
             automatic=self.settings.language == "auto",
             sure=reading.trusted and not transcript.text.undecided(self.settings),
+            outside=bool(hypothesis.language_outside),
         )
         utterance = replace(utterance, cut_short=utterance.cut_short or hypothesis.cut_short)
         again, tried = try_again(transcript, reading, done, utterance)
