@@ -88,6 +88,9 @@ class WhisperDecoder:
     def _decode(self, decoder: Decoder, request: Request, others_wait: Callable[[], bool]) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, sure, outside, other = self._language(decoder, request)
+        if outside:  # in any other language its words are nonsense: it becomes a gap
+            n_calls = decoder.n_calls - n_calls_before
+            return Hypothesis((), language, 0.0, 0.0, language_sure=False, language_outside=outside, n_calls=n_calls)
         own = request.options or self._own
         initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
         options = dataclasses.replace(
@@ -127,7 +130,6 @@ class WhisperDecoder:
         return dataclasses.replace(
             hypothesis,
             language_sure=sure,
-            language_outside=outside,
             other_language=other,
             cut_short=cut_short,
             n_calls=n_calls,

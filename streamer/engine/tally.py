@@ -34,11 +34,11 @@ class Tally:
                 self._logger.info("language: %s", name_of(event.language))
 
     def warn_of_language(self, language: str, settings: SessionSettings) -> None:
-        """Say once in the log that a language is spoken which the session does not allow: its text will be wrong."""
+        """Say once in the log that a language is spoken which the session does not allow: it becomes a gap."""
         if language and language not in self._outside:
             self._outside.add(language)
             self._logger.warning(
-                "%s is spoken, which the session does not allow (only %s): its text is wrong; add %s to `languages`",
+                "%s is spoken, which the session does not allow (only %s): it becomes a gap; add %s to `languages`",
                 name_of(language),
                 ", ".join(settings.languages),
                 language,

@@ -38,6 +38,7 @@ class Pass:
     may_retry: bool  # whether there is time for a better text
     automatic: bool  # whether the language is found, not given
     sure: bool  # whether its words may become stable: it is trusted, and its language sure
+    outside: bool  # whether its language is one that the session does not allow
 
 
 def decode_again(text: Text, reading: Reading | None, done: Pass, hole: Hole | None) -> Again | None:
@@ -57,7 +58,7 @@ def decode_again(text: Text, reading: Reading | None, done: Pass, hole: Hole | N
             return Again.BEHIND
         if done.complete and reading.tail.foreign:
             return Again.BEHIND
-    if text.earlier is not None and (done.complete or done.sure):
+    if text.earlier is not None and not done.outside and (done.complete or done.sure):
         return Again.WITH_EARLIER
     if hole is None or not done.complete:
         return None

@@ -17,6 +17,10 @@ from streamer.whisper.result import Hypothesis, TimedWord
 # Words that begin nearer than this to the end of the audio are hallucinated: no word is that short.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
 
+# A text with less detected speech than this, and less audio, is of a chair or a laugh if its first word is less
+# probable than that: right ones were at 0.33 or more, wrong ones at 0.11 or less; later words are often likely.
+BLIP_SAMPLES, BLIP_AUDIO_SAMPLES, BLIP_PROBABILITY = SAMPLE_RATE // 5, 3 * SAMPLE_RATE // 2, 0.2
+
 # A speaker may repeat words of the prompt; this many in a row are probably copied from it.
 MIN_COPIED_WORDS = 5
 
@@ -43,11 +47,17 @@ class Reading:
         return not (self.silence or self.tail.loops or self.tail.foreign)
 
 
-def read(text: Text, task: Task, hypothesis: Hypothesis, settings: SessionSettings) -> Reading:
-    """Return what the hypothesis of a task says, as far as the text is known."""
+def read(text: Text, task: Task, hypothesis: Hypothesis, settings: SessionSettings, n_detected: int) -> Reading:
+    """Return what the hypothesis of a task says, as far as the text is known.
+
+    n_detected : samples of detected speech in its window, from the start of the text on
+    """
     span, request = task.span, task.request
     stable, words, continues = _aligned(text, task, hypothesis)
-    silence = _is_silence(hypothesis, settings)
+    is_blip = n_detected < BLIP_SAMPLES and span.end - text.start < BLIP_AUDIO_SAMPLES
+    silence = _is_silence(hypothesis, settings) or (
+        is_blip and not stable.open and bool(words) and words[0].likelihood < BLIP_PROBABILITY
+    )
     if silence:
         words = []
     known = stable.since(span.first_word)

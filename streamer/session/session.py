@@ -304,7 +304,8 @@ class Session:
             return self.recovered()
         self._course.set(speech=replace(speech, cost=round(max(0.0, now_s - span.issued_s) * SAMPLE_RATE)))
         transcript, complete = self._course.transcript(), utterance.complete_at(span.end)
-        reading = read(transcript.text, task, hypothesis, self.settings)
+        n_detected = speech.detected.between(transcript.text.start, span.end)
+        reading = read(transcript.text, task, hypothesis, self.settings, n_detected)
         first_cut_short = hypothesis.cut_short and not utterance.cut_short
         transcript.keep(reading, span, complete=complete)
         done = Pass(
@@ -313,6 +314,7 @@ class Session:
             may_retry=first_cut_short or (not task.request.retry_s and self._course.may_retry(utterance)),
             automatic=self.settings.language == "auto",
             sure=reading.trusted and not transcript.text.undecided(self.settings),
+            outside=bool(hypothesis.language_outside),
         )
         utterance = replace(utterance, cut_short=utterance.cut_short or hypothesis.cut_short)
         again, tried = try_again(transcript, reading, done, utterance)

@@ -96,7 +96,8 @@ class Hypothesis:
     # Whether it is in that language, as far as the audio shows: no longer if another speaker goes on in another one.
     language_sure: bool = True
 
-    # A language that is spoken, as far as the audio shows, and that the session does not allow; empty: none.
+    # A language that is spoken, as far as the audio shows, and that the session does not allow: no word was
+    # decoded; empty: none.
     language_outside: str = ""
 
     # The language that is spoken otherwise, if that is likely; empty: none.

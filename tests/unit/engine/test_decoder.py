@@ -194,14 +194,12 @@ class TestLanguage:
             pytest.param(0.1, 0.85, {"language": "de"}, ("de", True, "", 0), id="named"),
             pytest.param(0.1, 0.85, AMONG | {"languages": ("de",)}, ("de", True, "", 0), id="the only one"),
             pytest.param(0.3, 0.6, AMONG, ("en", True, "", 1), id="allowed"),
-            pytest.param(0.1, 0.9, AMONG, ("en", True, "de", 1), id="not allowed"),
-            pytest.param(0.1, 0.9, AMONG | {"n_samples": 48_000}, ("en", True, "", 1), id="too short to be known"),
+            pytest.param(0.03, 0.96, AMONG | {"n_samples": 31_000}, ("en", False, "", 1), id="probably not allowed"),
             pytest.param(
                 0.3, 0.6, {"language": "auto", "known_languages": ("de", "en")}, ("de", True, "", 1), id="known"
             ),
             pytest.param(0.5, 0.4, CHOSEN, ("en", True, "", 1), id="chosen before"),
             pytest.param(0.1, 0.8, CHOSEN, ("en", False, "", 1), id="chosen before, and no longer heard"),
-            pytest.param(0.1, 0.9, AMONG | CHOSEN, ("en", True, "de", 1), id="chosen before, and not allowed"),
         ],
     )
     def test_the_likeliest_is_decoded_in_unless_one_is_given(
@@ -212,6 +210,14 @@ class TestLanguage:
         found = decoder_of(known).decode(ENCODED, dataclasses.replace(request, **of))
         assert (found.language, found.language_sure, found.language_outside, known.n_searches) == expected
         assert known.attempts[0].language == found.language
+
+    @pytest.mark.parametrize("of", [AMONG, AMONG | CHOSEN], ids=["not chosen", "chosen before"])
+    def test_a_language_that_is_not_allowed_is_not_decoded_in_another(
+        self, known: KnownModel, of: dict[str, Untyped]
+    ) -> None:
+        known.probabilities = {"en": 0.01, "de": 0.98, "ja": 0.01}
+        found = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, n_samples=2 * 16_000, **of))
+        assert (found.words, found.language_sure, found.language_outside, known.attempts) == ((), False, "de", [])
 
 
 LOOPED = {"looped": True, "avg_logprob": -0.05}

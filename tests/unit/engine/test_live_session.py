@@ -169,7 +169,7 @@ def test_the_log_says_which_language_is_heard_and_once_that_one_is_not_allowed(
     )
     talker.finish(11.0)
     assert sorted(record.message for record in caplog.records) == [
-        "German is spoken, which the session does not allow (only en, fr): its text is wrong; add de to `languages`",
+        "German is spoken, which the session does not allow (only en, fr): it becomes a gap; add de to `languages`",
         "language: English",
         "language: French",
     ]

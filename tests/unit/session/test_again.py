@@ -113,6 +113,17 @@ The end of speech is decoded once more where it is in another language.
   read eins .5 1 / Zuluft 1.5 2 {language=de sure=False} -> 0-1 eins (de)
   ask auto 1 "" "" ; read two 1.5 2 {language=en} -> 1-3.52 two + flushed 3.52
 
+Speech in a language that the session does not allow is a gap, also behind words, and is not joined to them.
+  talk 3 ; read so .5 1 ; rest 3.3 ; read = ; rest 6
+  loud 9 ; read {language=fr sure=False language_outside=de} ->
+  rest 11 ; ask auto 5.71 ; read {language=fr sure=False language_outside=de} -> gap 5.72-9.32 unclear
+  rest 12 ; loud 14 ; ask auto 11.7 ; read on 12.5 13 -> on|
+
+When a language goes on that the session does not allow, that is a gap behind what is stable.
+  loud 3 ; read so .5 1 / far 1.2 1.6 ; loud 4 ; read = ->
+  loud 5 ; ask en 0 ; read so .5 1 / far 1.2 1.6 {sure=False language_outside=de} -> 0-1.6 so far
+  loud 8 ; rest 10 ; ask auto 1.6 ; read {sure=False language_outside=de} -> gap 1.6-8.3 unclear
+
 A language that was set stays. [language=fr]
   talk 3 ; ask fr {chosen=False}
 """

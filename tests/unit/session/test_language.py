@@ -52,16 +52,19 @@ def test_a_language_that_is_hardly_heard_any_more_is_doubtful() -> None:
 
 def test_probabilities_among_the_allowed_languages_add_up_to_one() -> None:
     assert only_among({"de": 0.6, "en": 0.3, "fr": 0.1}, ("en", "fr")) == pytest.approx({"en": 0.75, "fr": 0.25})
-    assert only_among({"de": 1.0, "en": 0.0}, ("en",)) == {"en": 0.0}
+
+
+def test_languages_of_which_none_is_spoken_stay_improbable() -> None:
+    assert only_among({"de": 0.96, "en": 0.03, "fr": 0.01}, ("en", "fr")) == {"en": 0.03, "fr": 0.01}
 
 
 @pytest.mark.parametrize(
     ("german", "length_s", "allowed", "outside"),
     [
-        pytest.param(0.9, 4.0, ("en", "fr"), "de", id="surely spoken"),
-        pytest.param(0.9, 4.0, ("en", "de"), "", id="allowed"),
-        pytest.param(0.9, 3.9, ("en", "fr"), "", id="too short"),
-        pytest.param(0.7, 4.0, ("en", "fr"), "", id="not sure"),
+        pytest.param(0.98, 2.0, ("en", "fr"), "de", id="surely spoken"),
+        pytest.param(0.98, 2.0, ("en", "de"), "", id="allowed"),
+        pytest.param(0.98, 1.9, ("en", "fr"), "", id="too short"),
+        pytest.param(0.96, 8.0, ("en", "fr"), "", id="not sure"),
     ],
 )
 def test_a_language_outside_of_the_allowed_ones(

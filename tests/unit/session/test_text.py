@@ -64,6 +64,11 @@ Unlikely words where nobody speaks are no words.
   talk 2 ; read The@.4 .2 .5 {no_speech_prob=.9 avg_logprob=-.7} ->
   rest 4 ; read = {no_speech_prob=.9 avg_logprob=-.7} -> 0-2.32
 
+A sound that is hardly speech has no words unless the first of them is likely. [silent=True]
+  rest 3 ; loud 3.15 ; rest 5 ; read First@.1 3.1 3.3 / of@.9 3.3 3.4 -> 2.71-3.47
+  loud 5.15 ; rest 12 ; read Yes.@.7 5 5.2 -> 4.72-5.45 Yes.
+  loud 12.3 ; rest 14 ; read Hm.@.1 12 12.3 -> 11.7-12.62 Hm.
+
 More words than can be spoken are no text.
   talk .6 ; read one_two_three_four_five_six_seven_eight_nine_ten_eleven_twelve_thirteen_fourteen_fifteen .1 .5
   rest 4 ; read = -> 0-0.91
