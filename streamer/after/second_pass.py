@@ -1,7 +1,8 @@
 """The second pass: consecutive finals are transcribed again together, as a recording is, and get new words.
 
 Live captions decide on each word within a second or two. With all that follows, five beams, timestamps and fallback,
-Whisper reads the same speech better: offline decoding is what live text is measured against.
+Whisper reads the same speech better: offline decoding is what live text is measured against. Of both texts that counts
+which is likelier under the same sound.
 """
 
 import difflib
@@ -15,6 +16,8 @@ import msgspec
 
 from streamer.after.passages import Passage
 from streamer.arrays import Float32Array
+from streamer.audio.mel import log_mel
+from streamer.constants import N_SAMPLES
 from streamer.engine.yielding import WaitIdle, YieldToLive
 from streamer.errors import StreamerError
 from streamer.events import Final, Word
@@ -23,7 +26,9 @@ from streamer.offline import transcribe
 from streamer.session.settings import SessionSettings
 from streamer.settings.table import AUTO, Settings
 from streamer.setup.models import Known, Models, in_thread
+from streamer.whisper.decode.likelihood import log_likelihood
 from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
@@ -77,8 +82,9 @@ class SecondPass:
         samples : its audio, 16 kHz mono, shape (n,)
         until_s : deadline by the monotonic clock
 
-        Returns words with times of the session; none while the model is being loaded, or if it does not know the
-        language. Raises TimeoutError at the deadline, StreamerError if the model fails.
+        Returns words with times of the session; none while the model is being loaded, if it does not know the
+        language, or if what was published is likelier. Raises TimeoutError at the deadline, StreamerError if the model
+        fails.
         """
         if not self.model.done():
             return ()
@@ -103,11 +109,16 @@ class SecondPass:
             decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
         self._yield.begin(until_s)
-        return [
+        words = [
             msgspec.structs.replace(word, start=passage.start_s + word.start, end=passage.start_s + word.end)
             for final in transcribe(model, samples, resolved)
             for word in final.words
         ]
+        old = [word for final in passage.finals for word in final.words]
+        if len(samples) > N_SAMPLES or same_but_for_marks(words, old):
+            return words
+        before, after = _log_likelihoods(model, samples, (old, words), language=language, task=session.task)
+        return words if after > before else ()
 
     def unload(self) -> None:
         """Free the model if it is another than the daemon's own, until it is needed again."""
@@ -137,6 +148,20 @@ class SecondPass:
         """Let captions go first, unless the model has a device of its own, which delays none."""
         if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
             self._yield.wait()
+
+
+def _log_likelihoods(
+    model: WhisperModel, samples: Float32Array, texts: Sequence[Sequence[Word]], *, language: str, task: str
+) -> list[float]:
+    """Return the log-likelihood of some texts of at most 30 s of sound."""
+    mel = log_mel(samples, model.dims.n_mels)
+
+    def compute(runtime: Runtime) -> list[float]:
+        decoder, tokenizer = runtime.decoder_of(runtime.encode(mel, 0)), model.tokenizer
+        spelt = ["".join(word.word for word in words) for words in texts]
+        return [log_likelihood(decoder, tokenizer, text, language=language, task=task) for text in spelt]
+
+    return model.run(compute)
 
 
 def share_words(finals: Sequence[Final], words: Sequence[Word]) -> list[tuple[Word, ...]]:

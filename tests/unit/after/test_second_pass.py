@@ -46,10 +46,16 @@ def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> S
     return SecondPass(settings, own, lambda timeout_s, quiet_s: free, Health())
 
 
-def read(reader: SecondPass, samples: Float32Array, language: str = "en", left_s: float = WAIT_S) -> Sequence[Word]:
+def read(
+    reader: SecondPass,
+    samples: Float32Array,
+    language: str = "en",
+    left_s: float = WAIT_S,
+    published: tuple[Word, ...] = (),
+) -> Sequence[Word]:
     """Return the words of a passage from second 7 on."""
     session = SimpleNamespace(task="transcribe", options=None)
-    passage = Passage((final("so", start=7.0, end=9.0, words=(), language=language),))
+    passage = Passage((final("so", start=7.0, end=9.0, words=published, language=language),))
     return reader.read(passage, samples, session, time.monotonic() + left_s)  # type: ignore[arg-type]
 
 
@@ -70,6 +76,20 @@ def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -
     words = read(reader, recording(SAMPLE))
     assert "The Commission regards such" in "".join(word.word for word in words)
     assert words[0].start >= 7.0
+
+
+@pytest.mark.parametrize(("published", "found", "expected"), [(0, 1, False), (1, 0, True)])
+def test_of_what_was_published_and_what_is_found_the_likelier_counts(
+    own: WhisperModel, monkeypatch: pytest.MonkeyPatch, published: int, found: int, expected: bool
+) -> None:
+    reader = second_pass(own)
+    reader.model.result(WAIT_S)
+    samples = recording(SAMPLE, 0.0, pause_after(2))
+    right = tuple(read(reader, samples))
+    texts = right, right[::-1]  # the same words in the wrong order
+    monkeypatch.setattr("streamer.after.second_pass.transcribe", lambda *_: [final("so", words=texts[found])])
+    words = read(reader, samples, published=texts[published])
+    assert [word.word for word in words] == ([word.word for word in texts[found]] if expected else [])
 
 
 def test_silence_has_no_words_and_an_unknown_language_is_left_alone(own: WhisperModel) -> None:
