@@ -108,7 +108,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     settings = settings.having({name: value for name, value in named.items() if value is not None})
     decoding, stream = settings.decoding, settings.stream
     task, languages = decoding.task, options.languages or ()
-    margin_s, probability = when_stable(stream)
+    margin_s, probability, second_look_s = when_stable(stream)
     # A client that chooses how much silence ends speech means that it makes the text final, too.
     final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
     resolved = {
@@ -116,6 +116,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         "policy": stability_policy(stream, model),
         "attention_margin_s": margin_s,
         "commit_probability": probability,
+        "second_look_s": second_look_s,
         "final_silence_s": max(final_silence_s, settings.speech.min_silence_s),
         "window_s": stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
     }

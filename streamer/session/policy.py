@@ -66,37 +66,42 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class AlignAtt:
-    """A word is stable if the decoder did not attend to the last of the audio for it; or if hypotheses agree.
+    """A probable word is stable if the decoder did not attend to the last of the audio for it, any other word a while
+    later: with more audio it often becomes another one.
 
     Source: Papi et al., "AlignAtt: Using Attention-based Audio-Translation Alignments as a Guide for Simultaneous
-    Speech Translation" (2023); here a word has to be probable, too.
+    Speech Translation" (2023), which does not ask how probable words are.
     """
 
     margin_samples: int
     probability: float
-    agreement: Agreement
+    second_look_samples: int  # audio behind a word that is less probable
 
     @property
     def n_earlier(self) -> int:
-        return self.agreement.n_earlier
+        return 0
 
     def count(self, words: Sequence[TimedWord], earlier: Earlier, audio: Audio) -> int:
-        latest = audio.end - (0 if audio.pause else self.margin_samples)
+        margin = 0 if audio.pause else self.margin_samples
 
-        def sure(word: TimedWord) -> bool:
-            return max(word.attended_samples, word.end_samples) <= latest and word.likelihood >= self.probability
+        def settled(word: TimedWord) -> bool:
+            behind = audio.end - max(word.attended_samples, word.end_samples)
+            return behind >= (margin if word.likelihood >= self.probability else self.second_look_samples)
 
-        return max(count_while(words, sure), self.agreement.count(words, earlier, audio))
+        return count_while(words, settled)
 
 
 def policy_of(settings: SessionSettings) -> Policy:
     """Return the policy that a session's settings name."""
-    agreement = Agreement(settings.agreement)
     match settings.policy:
         case "alignatt":
-            return AlignAtt(round(settings.attention_margin_s * SAMPLE_RATE), settings.commit_probability, agreement)
+            return AlignAtt(
+                round(settings.attention_margin_s * SAMPLE_RATE),
+                settings.commit_probability,
+                round(settings.second_look_s * SAMPLE_RATE),
+            )
         case _:
-            return agreement
+            return Agreement(settings.agreement)
 
 
 def count_while(words: Sequence[TimedWord], condition: Callable[[TimedWord], bool]) -> int:

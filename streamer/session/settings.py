@@ -11,6 +11,7 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
     # What `captions` and the model make of the settings; see `session.policy`. `policy` is never `auto`.
     attention_margin_s: float
     commit_probability: float
+    second_look_s: float
     window_s: float = 28.0
 
     condition_on_previous_text: bool
@@ -29,14 +30,16 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
     words: bool = True  # whether partials and finals have their words
 
 
-# Attention margin in seconds and probability from which a word is stable (measured on people: docs/decisions.md).
-CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
+# Attention margin in seconds, probability from which a word is stable with it, and seconds behind one that is less
+# probable (measured on people: docs/decisions.md).
+CAPTIONS = {"early": (0.1, 0.3, 1.0), "balanced": (0.4, 0.8, 1.5), "exact": (0.4, 0.8, 1.5)}
 
 
-def when_stable(stream: StreamSettings) -> tuple[float, float]:
-    """Return the attention margin in seconds and the probability that make a word stable at once."""
-    margin_s, probability = CAPTIONS[stream.captions]
-    return (
-        margin_s if stream.attention_margin_s is None else stream.attention_margin_s,
-        probability if stream.commit_probability is None else stream.commit_probability,
+def when_stable(stream: StreamSettings) -> tuple[float, float, float]:
+    """Return the attention margin in seconds, the probability that makes a word stable with it, and the seconds of
+    audio behind a word that make it stable in any case."""
+    chosen = (stream.attention_margin_s, stream.commit_probability, stream.second_look_s)
+    margin_s, probability, second_look_s = (
+        own if value is None else value for value, own in zip(chosen, CAPTIONS[stream.captions], strict=True)
     )
+    return margin_s, probability, second_look_s

@@ -441,14 +441,17 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
         "balanced", "early: stable sooner, more wrong words; exact: later, fewer", flag="--captions", metavar="HOW"
     )
     policy: Literal["auto", "agreement", "alignatt"] = setting(
-        "auto", "agreement: passes agree on a word; alignatt: or the decoder is sure; auto: by the model"
+        "auto", "agreement: passes agree on a word; alignatt: the decoder is sure; auto: by the model"
     )
-    agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
+    agreement: int = setting(2, "agreement: passes in a row that must agree on a word", within=(1, 5))
     attention_margin_s: float | None = setting(
         None, "alignatt: end of the audio that is never stable; none: by captions", unit="s", within=(0.0, 5.0)
     )
     commit_probability: float | None = setting(
-        None, "alignatt: least probability of a stable word; none: by captions", within=(0.0, 1.0)
+        None, "alignatt: probability of a word that is stable at once; none: by captions", within=(0.0, 1.0)
+    )
+    second_look_s: float | None = setting(
+        None, "alignatt: audio behind a less probable word; none: by captions", unit="s", within=(0.0, 5.0)
     )
     show_probability: float = setting(
         0.5, "least probability of a word shown before it settles; 0 shows all, and flickers", within=(0.0, 1.0)

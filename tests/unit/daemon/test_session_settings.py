@@ -20,20 +20,22 @@ def model(cache_dir: Path) -> WhisperModel:
 
 
 @pytest.mark.parametrize(
-    ("said", "margin_s", "probability", "window_s"),
+    ("said", "when", "window_s"),
     [
-        ({}, 0.4, 0.6, 13.0),
-        ({"stream.captions": "early"}, 0.1, 0.3, 13.0),
-        ({"stream.captions": "exact"}, 0.4, 0.6, 28.0),
-        ({"stream.captions": "early", "stream.attention_margin_s": "0.2"}, 0.2, 0.3, 13.0),
-        ({"stream.commit_probability": "0.9", "stream.window_s": "20"}, 0.4, 0.9, 20.0),
+        ({}, (0.4, 0.8, 1.5), 13.0),
+        ({"stream.captions": "early"}, (0.1, 0.3, 1.0), 13.0),
+        ({"stream.captions": "exact"}, (0.4, 0.8, 1.5), 28.0),
+        ({"stream.captions": "early", "stream.attention_margin_s": "0.2"}, (0.2, 0.3, 1.0), 13.0),
+        ({"stream.commit_probability": "0.9", "stream.window_s": "20"}, (0.4, 0.9, 1.5), 20.0),
+        ({"stream.captions": "exact", "stream.second_look_s": "3"}, (0.4, 0.8, 3.0), 28.0),
     ],
 )
-def test_captions_name_margin_probability_and_window_unless_these_are_set(
-    model: WhisperModel, said: dict[str, str], margin_s: float, probability: float, window_s: float
+def test_captions_name_when_words_are_stable_and_the_window_unless_these_are_set(
+    model: WhisperModel, said: dict[str, str], when: tuple[float, float, float], window_s: float
 ) -> None:
     chosen = session_settings(load_settings(None, {}, said), model)
-    assert (chosen.attention_margin_s, chosen.commit_probability, chosen.window_s) == (margin_s, probability, window_s)
+    assert (chosen.attention_margin_s, chosen.commit_probability, chosen.second_look_s) == when
+    assert chosen.window_s == window_s
 
 
 def test_words_become_stable_by_agreement_if_the_heads_are_guessed(

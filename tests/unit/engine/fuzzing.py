@@ -160,6 +160,7 @@ def random_settings(rng: random.Random) -> SessionSettings:
         policy=rng.choice(("agreement", "alignatt")),
         agreement=rng.randint(1, 4),
         commit_probability=rng.choice((0.0, 0.4)),
+        second_look_s=rng.choice((0.5, 1.5, 3.0)),
         show_probability=rng.choice((0.0, 0.5)),
         trim_after_s=rng.choice((5.0, 8.0, 15.0, 28.0)),
         condition_on_previous_text=rng.random() < 0.5,

@@ -57,6 +57,7 @@ SETTINGS = SessionSettings(
     final_silence_s=0.6,
     attention_margin_s=0.3,
     commit_probability=0.0,
+    second_look_s=1.5,
     show_probability=0.0,
     trim_after_s=8.0,
     condition_on_previous_text=True,

@@ -68,16 +68,23 @@ def test_a_word_is_stable_only_where_the_last_n_hypotheses_had_it(
 @pytest.mark.parametrize(
     ("attended", "probability", "pause", "n_stable"),
     [
-        pytest.param(11_200, 0.6, False, 1, id="what is sure"),
+        pytest.param(11_200, 0.6, False, 2, id="what is sure"),
         pytest.param(11_201, 0.6, False, 0, id="what lies in the end of the audio may be cut off"),
-        pytest.param(16_000, 0.6, True, 1, id="but not in a pause"),
+        pytest.param(16_000, 0.6, True, 2, id="but not in a pause"),
         pytest.param(11_200, 0.59, False, 0, id="what is improbable waits"),
+        pytest.param(8_001, 0.59, True, 0, id="in a pause, too"),
+        pytest.param(8_000, 0.0, False, 2, id="until there is more audio behind it"),
     ],
 )
-def test_a_word_is_stable_at_once_if_the_decoder_is_sure_of_it(
+def test_a_word_is_stable_at_once_if_the_decoder_is_sure_of_it_else_later(
     attended: int, probability: float, pause: bool, n_stable: int
 ) -> None:
-    policy = AlignAtt(4_800, 0.6, Agreement(2))
+    policy = AlignAtt(margin_samples=4_800, probability=0.6, second_look_samples=8_000)
     word = TimedWord("a", (1,), 0, 8_000, probability, attended)
-    assert policy.count([word, word], (), Audio(16_000, pause=pause)) == 2 * n_stable
-    assert policy.count([word], (("a",),), AUDIO) == 1, "hypotheses agree"
+    assert policy.count([word, word], (), Audio(16_000, pause=pause)) == n_stable
+
+
+def test_no_word_is_stable_before_the_words_before_it_are() -> None:
+    doubtful, sure = TimedWord("a", (1,), 0, 2_000, 0.1, 2_000), TimedWord("b", (1,), 2_000, 4_000, 0.9, 4_000)
+    policy = AlignAtt(margin_samples=4_800, probability=0.6, second_look_samples=14_001)
+    assert policy.count([doubtful, sure], (), AUDIO) == 0
