@@ -143,7 +143,8 @@ class Student:
         for block in decoder.blocks:
             x = block(x, states, mask=decoder.mask)
         logits = decoder.ln(x)[0, rows] @ decoder.token_embedding.weight.T
-        return logits.float().log_softmax(-1)
+        log_probs: Tensor = logits.float().log_softmax(-1)
+        return log_probs
 
     def losses(self, example: Example, window_s: int) -> dict[str, Tensor]:
         """Return how far text, first token, end and encoder's states are from what they are to be."""
@@ -236,7 +237,8 @@ def train(student: Student, cutter: Cutter, files: Sequence[Path], plan: Plan) -
         for path in batches[step]:
             example = cutter.draw(Piece.read(path), rng)
             losses = student.losses(example, window_of(example.n_samples, rng))
-            torch.autograd.backward(sum(WEIGHTS[name] * loss for name, loss in losses.items()) / BATCH)
+            loss = torch.stack([WEIGHTS[name] * each for name, each in losses.items()]).sum()
+            torch.autograd.backward(loss / BATCH)
         nn.utils.clip_grad_norm_(student.parameters, 1.0)
         optimizer.step()
         schedule.step()

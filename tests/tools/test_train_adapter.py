@@ -22,8 +22,8 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"BATCH": 2, "N_VALIDATION": 2, "WARM_UP_STEPS": 1}.items():
             patch.setattr(train_adapter, name, value)
-        for name, value in {"PIECE_S": (2.0, 3.0), "NO_SPEECH": 0.0}.items():
-            patch.setattr(adapter_examples, name, value)
+        patch.setattr(adapter_examples, "PIECE_S", (2.0, 3.0))
+        patch.setattr(adapter_examples, "NO_SPEECH", 0.0)
         yield patch
 
 
