@@ -1,7 +1,8 @@
-"""Adapters for short windows: with one, an encoder gives with a few seconds of context what it gives with 30 s.
+"""Adapters for short windows: with one, a model gives with a few seconds of cut sound what it gives with 30 s.
 
-Each is a LoRA adapter of a published model's encoder in PEFT's layout (`weights/lora.py`), with a description of the
-weights that it was trained for. `tools/train_adapter.py` makes them.
+Each is a LoRA adapter of a published model's encoder, and of the cross-attention keys and values of its decoder, in
+PEFT's layout (`weights/lora.py`), with a description of the weights that it was trained for. `tools/train_adapter.py`
+makes them.
 """
 
 import hashlib
@@ -53,7 +54,7 @@ class WindowAdapter:
     path: Path
     windows_s: tuple[int, ...]
 
-    # The model's, with the adapter in its encoder.
+    # The model's, with the adapter in it. Only its encoder and cross-KV are used: the decoder is that of all windows.
     checkpoint: Checkpoint
 
 

@@ -13,22 +13,24 @@ from safetensors.numpy import load_file
 from streamer.whisper import adapters
 from streamer.whisper.source import load_checkpoint
 from tests.unit.whisper.support import NANO, SAMPLE
-from tools import train_adapter
+from tools import adapter_examples, train_adapter
 
 
 @pytest.fixture(scope="module")
 def patch() -> Iterator[pytest.MonkeyPatch]:
     """Have six steps of two short examples each."""
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"BATCH": 2, "N_VALIDATION": 2, "SOUND_S": (2.0, 3.0), "WARM_UP_STEPS": 1}.items():
+        for name, value in {"BATCH": 2, "N_VALIDATION": 2, "WARM_UP_STEPS": 1}.items():
             patch.setattr(train_adapter, name, value)
+        patch.setattr(adapter_examples, "PIECE_S", (2.0, 3.0))
+        patch.setattr(adapter_examples, "NO_SPEECH", 0.0)
         yield patch
 
 
 def train(patch: pytest.MonkeyPatch, out: Path) -> None:
     """Train on the shipped sample."""
-    arguments = [str(NANO), "--recordings", str(SAMPLE), "--out", str(out), "--examples", "8", "--rank", "2"]
-    patch.setattr(sys, "argv", ["train_adapter", *arguments, "--epochs", "2"])
+    arguments = [str(NANO), "--recordings", str(SAMPLE), "--out", str(out), "--pieces", "8", "--rank", "2"]
+    patch.setattr(sys, "argv", ["train_adapter", *arguments, "--steps", "6"])
     assert train_adapter.main() == 0
 
 
@@ -48,7 +50,7 @@ def test_the_states_of_short_windows_come_nearer_to_those_of_30_s_and_the_adapte
 
 
 def test_what_is_stopped_goes_on_where_it_was(trained: Path, patch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    shutil.copytree(trained / "work" / "examples", tmp_path / "work" / "examples")
+    shutil.copytree(trained / "work" / "pieces", tmp_path / "work" / "pieces")
     patch.setattr(train_adapter, "EVERY_STEPS", 2)
     losses = train_adapter.Student.losses
     n_calls = 0

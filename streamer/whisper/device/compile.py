@@ -231,8 +231,8 @@ class Compilation:
         if stage == "decoder":
             return self._decoders(whole)
         short = whole
-        if stage == "encoder" and self.graphs.build_short_encoder and len(self.windows_s) > 1:
-            short = self.graphs.build_short_encoder()
+        if stage in self.graphs.build_short and len(self.windows_s) > 1:
+            short = self.graphs.build_short[stage]()
         models = {Sizes(stage): self._fixed(Sizes(stage), whole) if whole.is_dynamic() else whole}
         *shorter_s, _ = self.windows_s
         if self.devices[stage] != "CPU":

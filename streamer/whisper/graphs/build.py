@@ -8,7 +8,7 @@ Architecture: Radford et al. (2022), section 2.2; the pre-norm transformer of op
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 
 import numpy as np
@@ -44,8 +44,8 @@ class ModelGraphs:
     # By stage; they may raise ModelError. The decoder is for any number of tokens and slots, or for one token.
     build: Mapping[str, Callable[[], ov.Model]]
 
-    # The encoder for windows of less than 30 s, if it is another.
-    build_short_encoder: Callable[[], ov.Model] | None = None
+    # By stage, those for windows of less than 30 s, if they are others.
+    build_short: Mapping[str, Callable[[], ov.Model]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -57,19 +57,18 @@ class ModelGraphs:
     ) -> "ModelGraphs":
         """Return the graphs of a checkpoint, with weights in a precision (see `compress`).
 
-        short : the checkpoint whose encoder is for windows of less than 30 s, if it is another
+        short : the checkpoint whose encoder and cross-KV are for windows of less than 30 s, if it is another
         """
         dims, tensors = checkpoint.dims, checkpoint.tensors
-        return cls(
-            dims,
-            alignment_heads,
-            {
-                "encoder": lambda: build_encoder(dims, tensors, precision),
-                "cross_kv": lambda: build_cross_kv(dims, tensors, precision),
-                "decoder": lambda: build_decoder(dims, tensors, alignment_heads, precision),
-            },
-            None if short is None else lambda: build_encoder(dims, short.tensors, precision),
-        )
+
+        def encoding(weights: Weights) -> dict[str, Callable[[], ov.Model]]:
+            return {
+                "encoder": lambda: build_encoder(dims, weights, precision),
+                "cross_kv": lambda: build_cross_kv(dims, weights, precision),
+            }
+
+        build = encoding(tensors) | {"decoder": lambda: build_decoder(dims, tensors, alignment_heads, precision)}
+        return cls(dims, alignment_heads, build, {} if short is None else encoding(short.tensors))
 
 
 def build_encoder(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:

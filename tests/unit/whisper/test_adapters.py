@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
@@ -31,15 +31,18 @@ RANK = 2
 
 
 def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Path:
-    """Write an adapter of all of an encoder's queries; `description` replaces parts of what it is said to be for."""
+    """Write an adapter of all queries of an encoder and all cross-attention values.
+
+    description : replaces parts of what it is said to be for
+    """
     directory.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(1)
     width = of.dims.n_audio_state
+    layers = [f"encoder.layers.{i}.self_attn.q_proj" for i in range(of.dims.n_audio_layer)]
+    layers += [f"decoder.layers.{i}.encoder_attn.v_proj" for i in range(of.dims.n_text_layer)]
     tensors = {
-        f"base_model.model.model.encoder.layers.{i}.self_attn.q_proj.lora_{part}.weight": (
-            0.5 * random.standard_normal(shape, dtype=np.float32)
-        )
-        for i in range(of.dims.n_audio_layer)
+        f"base_model.model.model.{layer}.lora_{part}.weight": 0.5 * random.standard_normal(shape, dtype=np.float32)
+        for layer in layers
         for part, shape in (("A", (RANK, width)), ("B", (width, RANK)))
     }
     save_file(tensors, directory / "adapter_model.safetensors")
@@ -79,15 +82,36 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
     plain, adapted, merged = load(), load(adapter=str(adapter)), load(lora=str(adapter))
     mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)
 
-    def states(model: WhisperModel, n_frames: int) -> FloatArray:
-        model.runtime.encode(mel[:, :n_frames], 0)
-        return model.runtime.last_hidden_state
+    def encoded(model: WhisperModel, n_frames: int) -> tuple[FloatArray, FloatArray]:
+        """Return the encoder's states and the last layer's values."""
+        tensors = model.runtime.encode(mel[:, :n_frames], 0).tensors
+        return model.runtime.last_hidden_state, np.array(tensors[f"key_values.{n_layers - 1}.encoder.value"].data)
 
+    n_layers = plain.dims.n_text_layer
     short, whole = SHORT_S * FRAMES_PER_SECOND, 3000
-    np.testing.assert_allclose(states(adapted, short), states(merged, short), atol=1e-4)
-    np.testing.assert_allclose(states(adapted, whole), states(plain, whole), atol=1e-4)
-    assert np.abs(states(merged, short) - states(plain, short)).max() > 0.1
+    for ours, expected in zip(encoded(adapted, short), encoded(merged, short), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-4)
+    for ours, expected in zip(encoded(adapted, whole), encoded(plain, whole), strict=True):
+        np.testing.assert_allclose(ours, expected, atol=1e-4)
+    for changed, unchanged in zip(encoded(merged, short), encoded(plain, short), strict=True):
+        assert np.abs(changed - unchanged).max() > 0.1
     assert adapted.adapter == adapter
+
+
+def test_values_of_short_windows_are_changed_beside_the_states(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    """Not only because the states that they are computed from are others."""
+    values = write_adapter(tmp_path / "values", checkpoint)
+    weights = load_file(values / "adapter_model.safetensors")
+    save_file(
+        {name: array for name, array in weights.items() if "decoder" in name}, values / "adapter_model.safetensors"
+    )
+    adapted, plain = load(adapter=str(values)), load()
+    mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)[:, : SHORT_S * FRAMES_PER_SECOND]
+    ours, theirs = (
+        np.array(model.runtime.encode(mel, 0).tensors["key_values.0.encoder.value"].data) for model in (adapted, plain)
+    )
+    np.testing.assert_array_equal(adapted.runtime.last_hidden_state, plain.runtime.last_hidden_state)
+    assert np.abs(ours - theirs).max() > 0.1
 
 
 def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(
