@@ -32,7 +32,7 @@ class SessionSettings(StreamSettings, frozen=True, kw_only=True):
 
 # Attention margin in seconds, probability from which a word is stable with it, and seconds behind one that is less
 # probable (measured on people: docs/decisions.md).
-CAPTIONS = {"early": (0.1, 0.3, 1.0), "balanced": (0.4, 0.8, 1.5), "exact": (0.4, 0.8, 1.5)}
+CAPTIONS = {"early": (0.1, 0.3, 1.0), "balanced": (0.4, 0.6, 1.5), "exact": (0.4, 0.8, 1.5)}
 
 
 def when_stable(stream: StreamSettings) -> tuple[float, float, float]:

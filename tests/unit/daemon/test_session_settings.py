@@ -22,7 +22,7 @@ def model(cache_dir: Path) -> WhisperModel:
 @pytest.mark.parametrize(
     ("said", "when", "window_s"),
     [
-        ({}, (0.4, 0.8, 1.5), 13.0),
+        ({}, (0.4, 0.6, 1.5), 13.0),
         ({"stream.captions": "early"}, (0.1, 0.3, 1.0), 13.0),
         ({"stream.captions": "exact"}, (0.4, 0.8, 1.5), 28.0),
         ({"stream.captions": "early", "stream.attention_margin_s": "0.2"}, (0.2, 0.3, 1.0), 13.0),
