@@ -238,8 +238,8 @@ class Teacher:
             said = transcript.words[max(0, first - int(rng.integers(1, PROMPT_WORDS))) : first]
             prompt = [token for word in said if word is not None for token in word.tokens]
         samples = _disturbed(sound[:n_samples], self._noise(rng, n_samples), rng)
-        heard = sound[: n_samples + round(rng.uniform(*AHEAD_S) * SAMPLE_RATE)]
-        return self._answered(heard, samples, words, prompt, transcript.language)
+        clean = sound[: n_samples + round(rng.uniform(*AHEAD_S) * SAMPLE_RATE)]
+        return self._answered(clean, samples, words, prompt, transcript.language)
 
     def _answered(
         self, clean: Float32Array, samples: Float32Array, words: list[SpokenWord], prompt: list[int], language: str

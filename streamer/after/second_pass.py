@@ -115,7 +115,7 @@ class SecondPass:
             for word in final.words
         ]
         old = [word for final in passage.finals for word in final.words]
-        if len(samples) > N_SAMPLES or same_but_for_marks(words, old):
+        if not words or len(samples) > N_SAMPLES or same_but_for_marks(words, old):
             return words
         before, after = _log_likelihoods(model, samples, (old, words), language=language, task=session.task)
         return words if after > before else ()

@@ -84,11 +84,11 @@ class AlignAtt:
     def count(self, words: Sequence[TimedWord], earlier: Earlier, audio: Audio) -> int:
         margin = 0 if audio.pause else self.margin_samples
 
-        def settled(word: TimedWord) -> bool:
+        def is_stable(word: TimedWord) -> bool:
             behind = audio.end - max(word.attended_samples, word.end_samples)
             return behind >= (margin if word.likelihood >= self.probability else self.second_look_samples)
 
-        return count_while(words, settled)
+        return count_while(words, is_stable)
 
 
 def policy_of(settings: SessionSettings) -> Policy:

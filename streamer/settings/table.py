@@ -432,7 +432,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
         2.0, "clients' audio is refused if it would make passes rarer than this", unit="s", within=(0.1, 60.0)
     )
     max_delay_s: float = setting(
-        30.0, "live audio that waits so long becomes a gap; at most input.buffer_s - 30", unit="s", within=(5.0, 3600.0)
+        30.0, "live audio that waits longer becomes a gap; at most input.buffer_s - 30", unit="s", within=(5.0, 3600.0)
     )
     captions: Literal["early", "balanced", "exact"] = setting(
         "balanced", "early: stable sooner, more wrong words; exact: later, fewer", flag="--captions", metavar="HOW"
@@ -454,7 +454,7 @@ class StreamSettings(msgspec.Struct, frozen=True, kw_only=True):
         0.65, "least probability of a word shown before it settles; 0 shows all, and flickers", within=(0.0, 1.0)
     )
     trim_after_s: float = setting(
-        8.0, "speech after which settled text is final; half of it at a sentence's end", unit="s", within=(5.0, 28.0)
+        8.0, "speech after which stable text is final; half of it at a sentence's end", unit="s", within=(5.0, 28.0)
     )
     final_silence_s: float = setting(
         1.5, "silence that makes all that was said final; before it, whole sentences are", unit="s", within=(0.1, 10.0)
@@ -487,7 +487,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     )
     history_events: int = setting(10_000, "events kept in memory for clients that come back", within=(100, 1_000_000))
     resume_s: float = setting(
-        30.0, "kept so long: a client's stream whose connection broke; 0: ended at once", unit="s", within=(0.0, 3600.0)
+        30.0, "how long a disconnected client may resume its stream; 0: not at all", unit="s", within=(0.0, 3600.0)
     )
     token_file: str = setting(
         "", "file of `streamer token`, or of one token alone; empty: tokens.json beside config.yaml", metavar="FILE"
