@@ -81,8 +81,9 @@ hooks: $(VENV)/.test ## Let git check style and types before each commit
 	$(BIN)/python -m pip install 'pre-commit>=4.0'
 	$(BIN)/pre-commit install
 
-documents: $(VENV)/.run ## Generate config.yaml, its schema, the tables of docs/, streamer.1
+documents: $(VENV)/.test ## Generate config.yaml, its schema, the tables of docs/, streamer.1, the sentences of refusals
 	$(BIN)/python -m tools.documents
+	$(BIN)/pytest --quiet --rewrite-refusals -m 'not slow' tests
 
 lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests
 	$(BIN)/python -m pip install --upgrade uv

@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ import pytest
 
 from streamer.cli import main
 from tests.daemon import CACHE_VARIABLE, MODEL_VARIABLE, SAMPLE, Outcome, environment
+from tests.refusals import REWRITE, Refusal
 from tests.virtual_mic import virtual_microphone
 
 if TYPE_CHECKING:
@@ -48,6 +50,17 @@ hypothesis.settings.load_profile("untimed")
 SLOW_FOLDERS = {Path(__file__).parent / name for name in ("e2e", "reference")}
 
 _compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(REWRITE, action="store_true", help="write the sentences of tests/golden/refusals anew")
+
+
+@pytest.fixture
+def refusal(request: pytest.FixtureRequest) -> Refusal:
+    """A row of `tests/golden/refusals`."""
+    row: Refusal = request.param
+    return replace(row, rewrite=bool(request.config.getoption(REWRITE)))
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -89,7 +102,9 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if config.option.markexpr == "not slow" and collection_path in SLOW_FOLDERS else None
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption(REWRITE):
+        items[:] = [item for item in items if "refusal" in getattr(item, "fixturenames", ())]
     for item in items:
         if SLOW_FOLDERS.intersection(item.path.parents):
             item.add_marker("slow")
