@@ -48,8 +48,7 @@ from tests.fakes import (
     spoken,
 )
 from tests.promises import Promises
-from tests.unit.engine.simulation import SETTINGS, Talker
-from tests.unit.session.test_session import n_items
+from tests.unit.engine.simulation import SETTINGS, Talker, n_items
 from tests.waiting import WAIT_S
 
 # How much faster than the real one the clock of threads is: retries wait for seconds.

@@ -1,9 +1,12 @@
 """A machine that transcribes for people who talk: the engine on a clock moved by hand, or with its own threads."""
 
+import itertools
 import random
 import threading
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum
 from typing import Any, TypeVar
 
 import msgspec
@@ -307,3 +310,20 @@ class Machine:
             for talker in self.talkers:
                 if not talker.live.over and not talker.ended:
                     talker.send_until(self.clock.now_s)
+
+
+def n_items(value: object, seen: set[int] | None = None) -> int:
+    """Count what a session holds: characters, and items of containers at any depth."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, str | int | float | Enum | itertools.count | None):
+        return len(value) if isinstance(value, str) else 1
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return 1 + sum(n_items(item, seen) for item in value)
+    if isinstance(value, dict):
+        return 1 + sum(n_items(item, seen) for item in value.items())
+    kind = type(value)
+    names = getattr(kind, "__struct_fields__", ()) or getattr(kind, "__slots__", ()) or getattr(value, "__dict__", ())
+    return 1 + sum(n_items(getattr(value, name), seen) for name in names)

@@ -1,4 +1,4 @@
-"""Scenes: what a session hears and reads, a line a step, and what it publishes then.
+"""Scenes of `tests/golden/scenes`: what a session detects and reads, a line a step, and what it publishes then.
 
     Words settle when two hypotheses agree, and not where the audio cuts them off. [agreement=2]
       talk 2 ; read so .5 .8 / far .9 1.5 -> |so far
@@ -24,6 +24,7 @@ and the other verbs of `Session`: `flush`, `lose 5 overrun`.
 import ast
 import shlex
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -40,10 +41,13 @@ from streamer.whisper.result import Hypothesis, TimedWord
 from tests.promises import Promises
 from tests.unit.engine.simulation import GATE, settings_of
 
+SCENES = Path(__file__).parent.parent.parent / "golden" / "scenes"
 
-def scenes(text: str) -> list[ParameterSet]:
-    """Return the settings and steps of scenes, which blank lines part, by their titles."""
-    blocks = [block.splitlines() for block in text.strip().split("\n\n")]
+
+def scenes(*names: str) -> list[ParameterSet]:
+    """Return the settings and steps of scenes by their titles, from files in which blank lines part them."""
+    text = "\n\n".join((SCENES / f"{name}.txt").read_text(encoding="utf-8").strip() for name in names)
+    blocks = [block.splitlines() for block in text.split("\n\n")]
     parts = [(*title.removesuffix("]").partition(" ["), steps) for title, *steps in blocks]
     return [pytest.param(settings, steps, id=title) for title, _, settings, steps in parts]
 
