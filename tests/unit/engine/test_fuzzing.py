@@ -5,16 +5,13 @@ import pytest
 from tests.unit.engine.fuzzing import Totals, run_in_simulated_time, run_threads
 from tools import fuzz
 
-pytestmark = pytest.mark.slow
-
-N_SIMULATED = 60
 N_THREADED = 4
 
 
-@pytest.mark.parametrize("first_seed", range(0, N_SIMULATED, 20))
-def test_whatever_a_session_goes_through_every_promise_is_kept(first_seed: int) -> None:
+@pytest.mark.parametrize("seeds", [range(10), pytest.param(range(10, 60), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_whatever_a_session_goes_through_every_promise_is_kept(seeds: range) -> None:
     totals = Totals()
-    for seed in range(first_seed, first_seed + 20):
+    for seed in seeds:
         try:
             run_in_simulated_time(seed, totals)
         except AssertionError as error:
@@ -22,6 +19,7 @@ def test_whatever_a_session_goes_through_every_promise_is_kept(first_seed: int) 
     assert min(totals.sessions, totals.audio_s, totals.finals, totals.gaps, totals.commands, totals.failures) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(N_THREADED))
 def test_with_threads_of_its_own_it_keeps_them_too(seed: int) -> None:
     run_threads(seed, Totals())
