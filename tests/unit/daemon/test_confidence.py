@@ -42,22 +42,15 @@ LOW, HIGH = LEAST_PROBABILITY - 0.05, LEAST_PROBABILITY + 0.05
 def test_a_language_that_the_model_recognizes_badly_is_told_once_and_another_one_once_more() -> None:
     badly = [spoken(LOW)] * N_FINALS
     assert warnings(*badly[1:]) == []
-    assert warnings(*badly, *badly, *badly) == [
-        "half of the words or more in Turkish are probably wrong: base is not sure of them. A larger model may"
-        " recognize it better (--model small); if another language is spoken, name it (--language)"
-    ]
+    (turkish,) = warnings(*badly, *badly, *badly)
+    assert "--model small" in turkish
     both = warnings(*badly, *[spoken(LOW, "hi")] * N_FINALS, *badly)
-    assert [line.partition(" are")[0] for line in both] == [
-        "half of the words or more in Turkish",
-        "half of the words or more in Hindi",
-    ]
+    assert ["Turkish" in both[0], "Hindi" in both[1], len(both)] == [True, True, 2]
 
 
 def test_an_english_model_that_is_spoken_to_in_another_language_names_a_multilingual_one() -> None:
-    assert warnings(*[spoken(LOW, "en")] * 10, english_only=True) == [
-        "half of the words or more are probably wrong: base knows English only. If another language is spoken, choose a"
-        " multilingual model (--model base)"
-    ]
+    (warning,) = warnings(*[spoken(LOW, "en")] * 10, english_only=True)
+    assert "--model base" in warning
 
 
 @pytest.mark.parametrize(
@@ -78,9 +71,7 @@ def test_a_session_says_it_in_the_log(model: WhisperModel, caplog: pytest.LogCap
     log = EventLog("abc", 100)
     live = open_session(Settings(), model, log, SessionSource(kind=AudioKind.RECORDED))
     live._publish([spoken(LOW, "en")] * N_FINALS)
-    assert [record.getMessage().partition(". ")[0] for record in caplog.records] == [
-        f"half of the words or more are probably wrong: {model.name} knows English only"
-    ]
+    assert [model.name in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_partials_do_not_count() -> None:

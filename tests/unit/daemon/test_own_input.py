@@ -35,7 +35,7 @@ def test_an_input_by_its_name(text: str, kind: type, name: str) -> None:
 
 def test_no_input_and_a_file_that_is_missing() -> None:
     assert make_source(InputSettings(source="none")) is None
-    with pytest.raises(AudioFileError, match="apples"):
+    with pytest.raises(AudioFileError):
         make_source(InputSettings(source="apples"))
 
 
@@ -46,7 +46,7 @@ async def test_an_application_that_cannot_be_captured_is_refused_before_the_mode
     settings = Settings(input=InputSettings(source="app:Zoom"))
     source = make_source(settings.input)
     assert source is not None
-    with pytest.raises(AudioDeviceError, match="cannot be"):
+    with pytest.raises(AudioDeviceError):
         await OwnInput(settings, source, EventLog("session", 1)).check()
 
 

@@ -320,7 +320,7 @@ def test_no_audio_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
         speaker.log.append(final(2, "one"))
         speaker.log.close()
     assert rows(history) == []
-    with pytest.raises(ConfigError, match="there is no history to keep audio in: add --history auto"):  # noqa: SIM117
+    with pytest.raises(ConfigError):  # noqa: SIM117
         with open_history(ServerSettings(history_audio="own")):
             pass
 
