@@ -1,9 +1,8 @@
-"""The program against what goes wrong: one clear line, the right exit code, nothing lost."""
+"""The program when something goes wrong: one clear line, the right exit code, nothing lost."""
 
 import asyncio
 import json
 import os
-import re
 import shutil
 import signal
 import socket
@@ -20,9 +19,6 @@ import soundfile
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
-from streamer.signals import handled
-from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
-from streamer.whisper.source import read_model
 from tests.daemon import (
     SAMPLE,
     Daemon,
@@ -39,6 +35,7 @@ from tests.daemon import (
     started,
 )
 from tests.promises import check_promises, transcript
+from tests.refusals import Refusal, refusals
 from tests.unit.audio.sources.test_container import write
 from tests.wer import wer, words_of
 
@@ -57,88 +54,48 @@ def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 Run = Callable[..., Outcome]
-Refused = Callable[..., str]
 
 
-@pytest.fixture
-def refused(run_here: Run) -> Refused:
-    """Run a command that must fail with an exit code and one line, and return that line."""
-    return lambda exit_code, *arguments: refusal(exit_code, run_here(*arguments))
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, sentence: Path) -> Path:
+    """The folder that `tests/golden/refusals/program.toml` describes."""
+    folder = tmp_path_factory.mktemp("wrong")
+    shutil.copyfile(sentence, folder / "sentence.wav")
+    (folder / "empty.wav").touch()
+    (folder / "text.wav").write_text("These are words, but nobody says them.\n" * 100, encoding="utf-8")
+    names = ("config.json", "tokenizer.json", "model.safetensors")
+    for name in (*(f"without-{name}" for name in names), "unfit", "cut"):
+        ignored = shutil.ignore_patterns("sample.*", "vocab.json", name.removeprefix("without-"))
+        shutil.copytree(SAMPLE.parent, folder / name, ignore=ignored, copy_function=shutil.copyfile)
+    config = folder / "unfit" / "config.json"
+    known = json.loads(config.read_text(encoding="utf-8"))
+    config.write_text(json.dumps({**known, "encoder_layers": known["encoder_layers"] + 1}), encoding="utf-8")
+    os.truncate(folder / "cut" / "model.safetensors", 100_000)
+    return folder
 
 
-def refusal(exit_code: int, outcome: Outcome) -> str:
-    """Return the one line with which a command failed."""
-    error = outcome.error()
-    assert outcome.exit_code == exit_code, outcome.stderr
+@refusals("program")
+def test_what_cannot_be_done_is_an_exit_code_and_one_line(run_here: Run, folder: Path, refusal: Refusal) -> None:
+    outcome = run_here(*(argument.replace("{DIR}", str(folder)) for argument in refusal.given))
     assert outcome.stdout == ""
-    return error
+    refusal.check(
+        str(outcome.exit_code), "", outcome.error().removeprefix("streamer: error: ").replace(str(folder), "DIR")
+    )
 
 
-# --- configuration ----------------------------------------------------------------------------------------------------
+def test_an_address_of_a_meeting_in_a_flag_is_not_repeated(run_here: Run) -> None:
+    for arguments in (("run", "--port", "0", "--input", "none"), ("config", "show")):
+        outcome = run_here(*arguments, "--to", "zoom:https://zoom.example/cc?id=SECRET")
+        assert "SECRET" not in outcome.stdout + outcome.stderr
 
 
-def test_others_are_not_let_in_without_a_token(refused: Refused) -> None:
-    error = refused(2, "run", "--host", "0.0.0.0", "--port", "0", "--input", "none")
-    assert "server.token" in error
-
-
-def test_outputs_that_cannot_be_are_refused_at_once(refused: Refused) -> None:
-    run = ("run", "--port", "0", "--input")
-    assert "name one, or drop --to" in refused(2, *run, "none", "--to", "obs")
-    assert "outputs.zoom_url is empty" in refused(2, *run, SAMPLE, "--to", "obs", "--to", "zoom")
-    assert "--to 'twitch' is not an output" in refused(2, *run, SAMPLE, "--to", "twitch")
-
-
-def test_an_address_of_a_meeting_in_a_flag_is_told_and_not_repeated(run_here: Run) -> None:
-    outcome = run_here("run", "--port", "0", "--input", "none", "--to", "zoom:https://zoom.example/cc?id=SECRET")
-    assert "every user of this machine sees the address in --to: use --to zoom:@FILE" in outcome.stderr
-    assert "SECRET" not in outcome.stderr
-    shown = run_here("config", "show", "--to", "zoom:https://zoom.example/cc?id=SECRET")
-    assert "SECRET" not in shown.stdout
-
-
-def test_a_port_in_use_is_named(refused: Refused) -> None:
+def test_a_port_in_use_is_a_wrong_use(run_here: Run) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        port = taken.getsockname()[1]
-        assert f"port {port} on 127.0.0.1 is already in use" in refused(
-            2, "run", "--input", "none", "--port", str(port)
-        )
-
-
-# --- models -----------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    """A copy of the embedded model."""
-    directory = tmp_path / "model"
-    shutil.copytree(
-        SAMPLE.parent, directory, ignore=shutil.ignore_patterns("sample.*", "vocab.json"), copy_function=shutil.copyfile
-    )
-    return directory
-
-
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "model.safetensors"])
-def test_a_missing_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path, name: str) -> None:
-    (model / name).unlink()
-    missing = "has no tokenizer beside it" if name == "tokenizer.json" else f"{name}.* missing"
-    assert re.search(missing, refused(2, "transcribe", "--model", model, sentence))
-
-
-def test_a_file_of_a_model_that_is_cut_off_or_does_not_fit_is_named(refused: Refused, model: Path) -> None:
-    run = ("run", "--port", "0", "--input", "none", "--model", model)
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    more = {**config, "encoder_layers": config["encoder_layers"] + 1}
-    (model / "config.json").write_text(json.dumps(more), encoding="utf-8")
-    assert re.search(r"model\.safetensors.*config\.json", refused(2, *run))
-    os.truncate(model / "model.safetensors", 100_000)
-    assert "model.safetensors" in refused(2, *run)
-
-
-def test_a_model_that_is_not_there_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
-    assert "nano.en" in refused(2, "transcribe", "--model", "nano.de", sentence)
+        outcome = run_here("run", "--input", "none", "--port", str(taken.getsockname()[1]))
+    assert (outcome.exit_code, outcome.stdout) == (2, "")
+    assert outcome.error()
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -149,17 +106,6 @@ COMMANDS: list[tuple[str | Path, ...]] = [
     ("run", "--port", "0", "--speed", "0", "--exit-at-end", "--input"),
 ]
 command_names = pytest.mark.parametrize("arguments", COMMANDS, ids=["transcribe", "stream", "run"])
-
-
-@command_names
-def test_a_file_that_is_no_audio_is_refused(refused: Refused, tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    empty, text, missing = tmp_path / "empty.wav", tmp_path / "text.wav", tmp_path / "missing.wav"
-    empty.touch()
-    text.write_text("These are words, but nobody says them.\n" * 100, encoding="utf-8")
-    for path, said in ((empty, "is empty"), (text, "is not audio"), (missing, "does not exist")):
-        error = refused(2, *arguments, path)
-        assert str(path) in error
-        assert said in error
 
 
 @pytest.mark.slow
@@ -173,7 +119,7 @@ def test_what_a_truncated_file_holds_is_transcribed(
     truncated.write_bytes(whole.read_bytes()[: sentence.stat().st_size])
     outcome = run_here(*arguments, truncated)
     assert outcome.exit_code == 1
-    assert f"{truncated} ends after {SENTENCE_S:.2f} s, its header announces {2 * SENTENCE_S:.2f} s" in outcome.error()
+    assert f"{SENTENCE_S:.2f} s" in outcome.error()
     assert words_of(outcome.stdout)[:4] == words_of(sample_text())[:4]
 
 
@@ -181,7 +127,7 @@ def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(
     run_here: Run, tmp_path: Path, sentence: Path
 ) -> None:
     outcome = run_here("transcribe", "--format", "srt", "-o", tmp_path, tmp_path / "missing.wav", sentence)
-    assert "missing.wav does not exist" in outcome.error()
+    assert "missing.wav" in outcome.error()
     assert outcome.exit_code == 2
     assert "danger" in (tmp_path / "sentence.srt").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.srt"]
@@ -198,22 +144,9 @@ def test_a_folder_and_its_subfolders_are_transcribed_and_a_damaged_file_is_repor
     (folder / "notes.txt").touch()
     outcome = run_here("transcribe", folder, "--output_dir", new, "--output_format", "srt", "--language", "English")
     assert outcome.exit_code == 2
-    assert outcome.stderr.count("damaged.mp4 is not audio") == 1
-    assert "talk.wav: no speech found, its text is empty" in outcome.stderr
-    assert "talk.m4a: no speech found" not in outcome.stderr
-    assert "1 of 2 talk.wav" in outcome.stderr
+    assert outcome.stderr.count("damaged.mp4") == 1
     assert sorted(path.relative_to(new).as_posix() for path in new.rglob("*.*")) == ["more/talk.srt", "talk.srt"]
     assert "danger" in (new / "talk.srt").read_text(encoding="utf-8")
-
-
-def test_a_place_that_cannot_be_written_to_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
-    assert "cannot be written" in refused(2, "transcribe", "-o", tmp_path / "no" / "where.txt", sentence)
-    assert "is one file" in refused(2, "transcribe", "-o", tmp_path / "a.txt", sentence, SAMPLE)
-
-
-def test_an_empty_address_of_nats_leaves_files_to_this_machine(run_here: Run, tmp_path: Path) -> None:
-    outcome = run_here("transcribe", "--nats", "", "--stream", tmp_path / "missing.wav")
-    assert "missing.wav does not exist" in outcome.error()
 
 
 def test_a_dash_is_standard_output(
@@ -269,115 +202,18 @@ def without_microphone(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path)}
 
 
-# A sounddevice module with one microphone, which hears nothing and goes away once, after a tenth of a second.
-PRETENDED = """
-import threading, types
-import numpy as np
-
-class PortAudioError(Exception):
-    pass
-
-MICROPHONE = dict(index=0, name="pretended", hostapi=0, max_input_channels=1, default_samplerate=16000.0)
-
-def query_devices(device=None, kind=None):
-    return MICROPHONE if kind else [MICROPHONE]
-
-def query_hostapis():
-    return [dict(name="none")]
-
-def _initialize():
-    pass
-
-def _terminate():
-    pass
-
-class InputStream:
-    n_opened = 0
-
-    def __init__(self, *, callback, **_):
-        InputStream.n_opened += 1
-        self._blocks = 10 if InputStream.n_opened == 1 else 10**9
-        self._callback = callback
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._hear, daemon=True)
-
-    @property
-    def active(self):
-        return self._thread.is_alive()
-
-    def start(self):
-        self._thread.start()
-
-    def abort(self):
-        self._closed.set()
-
-    def close(self):
-        self._closed.set()
-
-    def _hear(self):
-        silence = np.zeros((160, 1), dtype=np.float32)
-        while self._blocks and not self._closed.wait(0.01):
-            self._blocks -= 1
-            times, status = types.SimpleNamespace(inputBufferAdcTime=0.0), types.SimpleNamespace(input_overflow=False)
-            self._callback(silence, len(silence), times, status)
-"""
-
-
-@pytest.fixture
-def pretended_microphone(tmp_path: Path) -> dict[str, str]:
-    """An environment with a microphone that hears nothing and goes away once."""
-    modules = tmp_path / "pretended"
-    modules.mkdir()
-    (modules / "sounddevice.py").write_text(PRETENDED, encoding="utf-8")
-    return {"PYTHONPATH": str(modules)}
-
-
-@pytest.mark.slow
-def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
-    pretended_microphone: dict[str, str],
-) -> None:
-    with running("--no-captions", environ=pretended_microphone) as daemon:
-        daemon.wait_said(r"'pretended': back")
-        outcome = daemon.stop()
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stderr.count(limits(EMBEDDED_ORIGIN)) == 1
-
-
-@pytest.mark.slow
-def test_of_a_model_with_another_origin_nothing_is_said(model: Path, pretended_microphone: dict[str, str]) -> None:
-    set_origin(model, "somebody/nano.en")
-    with running("--no-captions", "--model", model, environ=pretended_microphone) as daemon:
-        outcome = daemon.stop()
-    assert outcome.exit_code == 0, outcome.stderr
-    assert limits(EMBEDDED_ORIGIN) not in outcome.stderr
-
-
-@pytest.mark.parametrize(
-    ("said", "origin"),
-    [("streamer/nano.en", EMBEDDED_ORIGIN), ("somebody/nano.en", "somebody/nano.en"), (None, ""), (7, "")],
-)
-def test_a_models_origin_is_what_it_says(model: Path, said: object, origin: str) -> None:
-    set_origin(model, said)
-    assert read_model(model, "nano.en").origin == origin
-
-
-def set_origin(model: Path, origin: object) -> None:
-    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
-    (model / "config.json").write_text(json.dumps({**config, "_name_or_path": origin}), encoding="utf-8")
-
-
 @pytest.mark.slow
 def test_no_audio_library_is_one_line_that_says_how_to_get_it(without_portaudio: dict[str, str]) -> None:
-    error = refusal(1, command("run", "--port", "0", environ=without_portaudio))
-    assert "PortAudio" in error
-    assert "install" in error
+    outcome = command("run", "--port", "0", environ=without_portaudio)
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert "PortAudio" in outcome.error()
 
 
 @pytest.mark.slow
 def test_no_microphone_is_one_line_that_says_what_else_there_is(without_microphone: dict[str, str]) -> None:
-    error = refusal(1, command("run", "--port", "0", environ=without_microphone))
-    assert "no microphone" in error
-    assert "--input FILE" in error
+    outcome = command("run", "--port", "0", environ=without_microphone)
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert "--input FILE" in outcome.error()
 
 
 @pytest.mark.slow
@@ -390,13 +226,6 @@ def test_without_a_microphone_the_fallback_is_played(sentence: Path, without_por
     assert f"playing {sentence} instead" in daemon.stderr
     check_promises(received.events, duration_s=SENTENCE_S)
     assert wer(sample_text(0.0, SENTENCE_S), transcript(received.events)) <= MAX_WER
-
-
-@pytest.mark.slow
-def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphone: dict[str, str]) -> None:
-    missing = tmp_path / "missing.wav"
-    error = refusal(2, command("run", "--port", "0", "--fallback", missing, environ=without_microphone))
-    assert "missing.wav does not exist" in error
 
 
 # --- stopping ---------------------------------------------------------------------------------------------------------
@@ -433,16 +262,6 @@ def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
 # --- pausing ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGUSR1 on Windows")
-def test_without_an_input_there_is_nothing_to_pause() -> None:
-    with running("--input", "none") as daemon:
-        daemon.process.send_signal(signal.SIGUSR1)
-        daemon.wait_said("there is no input to pause")
-        outcome = daemon.stop()
-    assert outcome.exit_code == 0, outcome.stderr
-
-
 async def test_what_is_heard_while_paused_is_a_gap() -> None:
     with running("--input", SAMPLE, "--speed", "1", "--no-captions") as daemon:
         async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
@@ -473,14 +292,6 @@ async def pause_and_resume_by_signals(daemon: Daemon) -> None:
         await asyncio.sleep(0.5)  # of what is said
 
 
-async def test_signals_are_handled_only_while_the_daemon_runs() -> None:
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name)]
-    before = [signal.getsignal(number) for number in numbers]
-    with handled(asyncio.get_running_loop(), *3 * [lambda: None]):
-        assert not any(signal.getsignal(number) == handler for number, handler in zip(numbers, before, strict=True))
-    assert [signal.getsignal(number) for number in numbers] == before
-
-
 # --- nothing said -----------------------------------------------------------------------------------------------------
 
 ONE_MINUTE = 60 * SAMPLE_RATE
@@ -505,7 +316,7 @@ def noise(rng: np.random.Generator) -> Float32Array:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sound", [silence, noise])
-def test_a_minute_without_speech_give_no_words(
+def test_a_minute_without_speech_gives_no_words(
     run_here: Run, tmp_path: Path, sound: Callable[[np.random.Generator], Float32Array]
 ) -> None:
     path = tmp_path / f"{sound.__name__}.wav"

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,6 @@ from websockets.asyncio.client import connect
 from streamer.constants import SAMPLE_RATE
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech, from_json
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
-from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import (
     SAMPLE,
     WAIT_S,
@@ -59,28 +57,15 @@ def check_first(text: str) -> None:
     assert wer(sample_text(*FIRST_S), text) <= MAX_FIRST_WER
 
 
-@contextmanager
-def daemon_for_two() -> Iterator[Daemon]:
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """A daemon for clients' own audio, with room for two."""
     with running("--input", "none", environ={"STREAMER_SERVER_MAX_STREAMS": "2"}) as daemon:
         yield daemon
         outcome = daemon.stop()
         assert outcome.exit_code == 0, outcome.stderr
         assert outcome.stdout == ""
         assert "Traceback" not in outcome.stderr, outcome.stderr
-
-
-@pytest.fixture(scope="module")
-def daemon() -> Iterator[Daemon]:
-    """A daemon for clients' own audio, with room for two."""
-    with daemon_for_two() as daemon:
-        yield daemon
-
-
-@pytest.fixture
-def rested() -> Iterator[Daemon]:
-    """Another one that has transcribed nothing yet, and so takes two however slow it will be."""
-    with daemon_for_two() as daemon:
-        yield daemon
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +108,6 @@ async def test_audio_at_the_pace_of_speech_is_told_while_it_is_said(daemon: Daem
     assert any(partial.stable for partial in received.of(Partial)), "no word settled before the end"
 
 
-@pytest.mark.slow
 async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed(daemon: Daemon) -> None:
     samples = recording()
     received = await transcribe(daemon, samples)
@@ -132,14 +116,6 @@ async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed
     # Above the promises: the text says more where one of them is broken.
     assert wer(sample_text(), transcript(received.events)) <= MAX_SAMPLE_WER
     check_promises(received.events, duration_s=len(samples) / SAMPLE_RATE)
-
-
-@pytest.mark.slow
-async def test_audio_that_comes_slower_than_real_time_is_transcribed(daemon: Daemon) -> None:
-    received = await transcribe(daemon, recording(SAMPLE, 0.0, 3.0), speed=0.5)
-    assert received.close_code == 1000
-    check_promises(received.events, duration_s=3.0)
-    assert words_of(transcript(received.events))[:3] == words_of(sample_text())[:3]
 
 
 async def test_other_formats_say_the_same(daemon: Daemon) -> None:
@@ -157,19 +133,6 @@ async def test_other_formats_say_the_same(daemon: Daemon) -> None:
     assert received.of(Ready)[0].language == "en"
 
 
-@pytest.mark.slow
-async def test_two_clients_at_once_each_get_their_own_text(rested: Daemon) -> None:
-    first, second = await asyncio.gather(
-        transcribe(rested, recording(SAMPLE, *FIRST_S)), transcribe(rested, recording(SAMPLE, *SECOND_S))
-    )
-    check_sample(first, *FIRST_S)
-    check_promises(second.events)
-    assert second.close_code == 1000
-    assert wer(sample_text(*SECOND_S), transcript(second.events)) <= MAX_SAMPLE_WER
-    assert first.events[0].session != second.events[0].session
-
-
-@pytest.mark.slow
 async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: Daemon) -> None:
     samples = recording(SAMPLE, *BOTH_S)
     whole = Received()
@@ -198,7 +161,6 @@ async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: D
     check_sample(whole, *BOTH_S)
 
 
-@pytest.mark.slow
 async def test_a_stream_is_commanded_between_its_audio(daemon: Daemon) -> None:
     samples = recording(SAMPLE, 0.0, pause_after(3))
     end_s = len(samples) / SAMPLE_RATE
@@ -230,56 +192,13 @@ async def test_a_stream_is_commanded_between_its_audio(daemon: Daemon) -> None:
     check_promises(received.events, duration_s=end_s, wordless=True)
 
 
-@pytest.mark.slow
-async def test_what_was_said_is_final_when_a_client_stops_to_send(daemon: Daemon) -> None:
-    until_s = 3.0  # in mid-speech
-    async with connected(daemon.address("/v1/stream")) as (connection, received):
-        await send_audio(connection, recording(SAMPLE, 0.0, until_s), speed=1.0)
-        await received.wait_for(Final)
-        (final,) = received.of(Final)
-        assert words_of(final.text)[:3] == words_of(sample_text())[:3]
-        assert received.of(Speech)[-1].state == "end"
-        await send_audio(connection, recording(SAMPLE, until_s, FIRST_S[1]), speed=1.0)  # it goes on
-        await connection.send('{"type":"finish"}')
-        await received.wait_closed()
-    assert received.close_code == 1000
-    assert not received.of(Error, Gap)
-    check_promises(received.events, duration_s=FIRST_S[1])
-    assert any(event.end > until_s for event in received.of(Final))
-
-
-@pytest.mark.slow
-async def test_too_many_clients_are_told_to_come_back(rested: Daemon) -> None:
-    async with (
-        connected(rested.address("/v1/stream")) as (one, first),
-        connected(rested.address("/v1/stream")) as (two, second),
-    ):
-        for connection, received in ((one, first), (two, second)):
-            await connection.send(b"\0\0")
-            await received.wait_for(Ready)
-        refused = await transcribe_refused(rested)
-        (error,) = refused.events
-        assert (error.code, error.fatal) == ("busy", True)  # type: ignore[attr-defined]
-        assert refused.close_code == 1013
-        assert refused.close_reason.startswith("busy: all 2 places for clients' audio are taken")
-    check_sample(await transcribe_when_free(rested, *FIRST_S), *FIRST_S)
-
-
-@pytest.mark.slow
-async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(rested: Daemon) -> None:
+async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(daemon: Daemon) -> None:
     for _ in range(2):
-        async with connect(rested.address("/v1/stream"), proxy=None) as connection:
+        async with connect(daemon.address("/v1/stream"), proxy=None) as connection:
             await send_audio(connection, recording(SAMPLE, 0.0, 3.0))
             connection.transport.abort()
-    check_sample(await transcribe_when_free(rested, *FIRST_S), *FIRST_S)
-    assert rested.health()["status"] == "ok"
-
-
-async def transcribe_refused(daemon: Daemon) -> Received:
-    async with connected(daemon.address("/v1/stream")) as (connection, received):
-        await connection.send(b"\0\0")
-        await received.wait_closed()
-        return received
+    check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
+    assert daemon.health()["status"] == "ok"
 
 
 async def transcribe_when_free(daemon: Daemon, begin_s: float, end_s: float) -> Received:
@@ -302,7 +221,6 @@ async def transcribe_when_free(daemon: Daemon, begin_s: float, end_s: float) -> 
 # --- the daemon's own input -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_connection(excerpt: Path) -> None:
     posted = WebStandIn(lambda request: (204, b""))
     flags = ("--speed", "3", "--exit-at-end", "--no-captions")
@@ -336,28 +254,6 @@ def lasting(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if not isinstance(event, Partial)]
 
 
-@pytest.mark.slow
-async def test_the_end_is_told_to_those_who_come_late(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "0", "--no-captions") as daemon:
-        received = await follow(daemon.address("/v1/captions?after=0"))
-        check_sample(received, *BOTH_S)
-        late = await follow(daemon.address("/v1/captions"))
-        assert [event.type for event in late.events] == ["ready", "end"]
-        everything = await follow(daemon.address("/v1/captions?after=0"))
-        assert everything.events == lasting(received.events)
-        assert daemon.health()["status"] == "ok"
-        assert daemon.stop().exit_code == 0
-
-
-@pytest.mark.slow
-def test_a_file_is_captioned_on_standard_output(run_here: Callable[..., Outcome], excerpt: Path) -> None:
-    outcome = run_here("run", "--port", "0", "--input", excerpt, "--speed", "0", "--exit-at-end")
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stderr.index("listening on") < outcome.stderr.index(": ended")
-    assert wer(sample_text(*BOTH_S), outcome.stdout) <= MAX_SAMPLE_WER
-
-
-@pytest.mark.slow
 def test_standard_input_is_captioned() -> None:
     outcome = command(
         *("run", "--port", "0", "--input", "-", "--exit-at-end"), stdin=pcm16(recording(SAMPLE, *FIRST_S))
@@ -366,7 +262,6 @@ def test_standard_input_is_captioned() -> None:
     check_first(outcome.stdout.strip())
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 async def test_what_was_said_before_sigterm_is_final() -> None:
     with running("--input", SAMPLE, "--no-captions") as daemon:
@@ -386,7 +281,6 @@ async def test_what_was_said_before_sigterm_is_final() -> None:
     assert words_of(finals[0].text)[:3] == words_of(sample_text())[:3]
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 async def test_sigterm_ends_a_clients_stream_in_order() -> None:
     with running("--input", "none") as daemon:
@@ -402,56 +296,12 @@ async def test_sigterm_ends_a_clients_stream_in_order() -> None:
     assert words_of(transcript(received.events))[:3] == words_of(sample_text())[:3]
 
 
-# --- commands that follow a daemon ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
-        listening = [
-            asyncio.create_task(asyncio.to_thread(command, "listen", daemon.url, "--format", format))
-            for format in ("text", "jsonl", "srt")
-        ]
-        received = await follow(daemon.address("/v1/captions?after=0"))
-        text, jsonl, srt = await asyncio.gather(*listening)
-        assert daemon.wait().exit_code == 0
-    for outcome in (text, jsonl, srt):
-        assert (outcome.exit_code, outcome.stderr) == (0, "")
-    assert text.stdout.splitlines() == [final.text for final in received.of(Final)]
-    heard = events_of(jsonl.stdout)
-    assert [event for event in heard if isinstance(event, Final)] == received.of(Final)
-    assert heard[-1] == received.events[-1]
-    assert srt.stdout.startswith("1\n00:00:0")
-    lines = [line for line in srt.stdout.splitlines() if not (line.isdecimal() or " --> " in line)]
-    assert words_of(" ".join(lines)) == words_of(transcript(received.events))
-
-
-@pytest.mark.slow
-async def test_chat_answers_what_is_said(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
-        async with chat_endpoint(saying("I ", "see."), saying("Go on."), saying("More?")) as endpoint:
-            talking = asyncio.create_task(
-                asyncio.to_thread(command, "chat", "--to", endpoint.url, "--daemon", daemon.url, "--model", "m")
-            )
-            received = await follow(daemon.address("/v1/captions?after=0"))
-            outcome = await talking
-            assert daemon.wait().exit_code == 0
-        assert outcome.exit_code == 0, outcome.stderr
-        finals = [final.text for final in received.of(Final)]
-        assert finals
-        # Finals that come while a reply is under way are asked together.
-        assert " ".join(endpoint.questions) == " ".join(finals)
-        assert "you: " + endpoint.questions[0] in outcome.stdout
-        assert "bot: I see." in outcome.stdout
-
-
 # --- recordings -------------------------------------------------------------------------------------------------------
 
 # Somebody who does not stop to breathe.
 RECORDING = RECORDINGS / "breathless.flac"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not RECORDING.exists(), reason=f"no recordings in {RECORDINGS.name}/ beside the repository")
 def test_streamed_text_is_as_good_as_offline_text_and_keeps_every_promise(
     run_here: Callable[..., Outcome], tmp_path: Path

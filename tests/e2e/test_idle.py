@@ -6,15 +6,12 @@ import shutil
 import socket
 import subprocess
 import sys
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import soundfile
 from websockets.asyncio.client import connect
 
-from streamer.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, from_json
 from tests.daemon import (
     SAMPLE,
@@ -86,17 +83,6 @@ def test_the_model_leaves_memory_and_comes_back_for_two_clients_at_once() -> Non
         assert daemon.stderr.count("is loaded again") == 1
         wait_away(daemon, 2)
         assert daemon.stop().exit_code == 0
-
-
-def test_a_recording_wakes_it_too(tmp_path: Path) -> None:
-    soundfile.write(tmp_path / "audio.wav", AUDIO, SAMPLE_RATE, subtype="PCM_16")
-    with running(*IDLE) as daemon:
-        wait_away(daemon)
-        address = f"{daemon.url}whisper/nano.en"
-        request = urllib.request.Request(address, (tmp_path / "audio.wav").read_bytes())
-        with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
-            assert b"The Commission regards" in answer.read()
-        wait_away(daemon, 2)
 
 
 def test_a_model_that_is_gone_is_an_error_and_a_gap_and_text_follows_when_it_is_back(model: Path) -> None:

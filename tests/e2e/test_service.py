@@ -21,7 +21,7 @@ from streamer.app import STUCK_RECOVERING_S, STUCK_S, Daemon
 from streamer.errors import ConfigError
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
-from streamer.signals import handled, has_hung_up
+from streamer.signals import has_hung_up
 from tests.daemon import REPOSITORY, WAIT_S, environment, started
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither SIGHUP nor Unix sockets")
@@ -99,16 +99,6 @@ def test_sighup_reloads_and_stops_only_where_the_terminal_is_gone() -> None:
             process.send_signal(number)
             assert process.stdout.readline() == f"{answer}\n"
         assert process.wait(WAIT_S) == 0
-
-
-@posix_only
-async def test_signals_for_which_nothing_is_given_stay_as_they_are() -> None:
-    numbers = (signal.SIGHUP, signal.SIGUSR1, signal.SIGTERM)
-    before = [signal.getsignal(number) for number in numbers]
-    with handled(asyncio.get_running_loop(), lambda: None):
-        now = [signal.getsignal(number) for number in numbers]
-    assert now[:2] == before[:2]
-    assert now[2] != before[2]
 
 
 @posix_only
