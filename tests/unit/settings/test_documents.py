@@ -10,39 +10,34 @@ import pytest
 import yaml
 
 from streamer.errors import ConfigError
-from streamer.settings.documents import config_yaml, json_schema, settings_yaml
+from streamer.settings.documents import json_schema, settings_yaml
 from streamer.settings.load import load_settings
 from streamer.settings.registry import SETTINGS
+from streamer.settings.setting import Setting
 from streamer.settings.table import Settings
+from streamer.settings.values import checked
 from tools.documents import REPOSITORY, options_markdown
+
+SCHEMA: dict[str, Any] = json.loads(json_schema())
 
 
 def test_the_configuration_file_is_the_defaults_and_explains_every_setting() -> None:
     path = REPOSITORY / "config.yaml"
+    text = path.read_text(encoding="utf-8")
     assert load_settings(path, {}, {}) == Settings()
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert [f"{section}.{key}" for section, block in raw.items() for key in block] == list(SETTINGS)
-    for line in path.read_text(encoding="utf-8").splitlines():
+    assert [f"{section}.{key}" for section, block in yaml.safe_load(text).items() for key in block] == list(SETTINGS)
+    for line in text.splitlines():
         assert len(line) <= 120
-        if line.startswith("  "):
-            assert re.search(r"  # \S", line), line
-
-
-def test_the_first_line_names_the_schema() -> None:
-    first = (REPOSITORY / "config.yaml").read_text(encoding="utf-8").splitlines()[0]
-    found = re.fullmatch(r"# yaml-language-server: \$schema=(.*)", first)
-    assert found
-    assert (REPOSITORY / found[1]).is_file()
+        assert not line.startswith("  ") or re.search(r"  # \S", line), line
+    named = re.match(r"# yaml-language-server: \$schema=(.*)\n", text)
+    assert named
+    assert (REPOSITORY / named[1]).is_file()
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("server.token", "a: b # c"),
-        ("server.token", "no"),
-        ("server.token", "1e3"),
-        ("server.token", "\n\t\u2028\x7f"),
-        ("server.token", "[x"),
+        *[("server.token", text) for text in ("a: b # c", "no", "1e3", "\n\t\u2028\x7f", "[x", "12", "a, b")],
         ("input.source", "-"),
         ("decoding.hotwords", ("a, b", "NPU", "")),
         ("model.windows_s", (5, 10)),
@@ -57,69 +52,50 @@ def test_any_value_is_written_so_that_it_is_read_again(tmp_path: Path, name: str
     assert load_settings(path, {}, {})[name] == value
 
 
-SCHEMA: dict[str, Any] = json.loads(json_schema())
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        config_yaml("x"),
-        "server:",
-        "{}",
-        "server: {port: 65535}",
-        "server: {port: 65536}",
-        "server: {prot: 1}",
-        "srever: {}",
-        "input: {speed: 2}",
-        "input: {speed: -0.1}",
-        "input: {stdin_format: f32le}",
-        "input: {stdin_format: mp3}",
-        "input: {exit_at_end: 1}",
-        "decoding: {beam_size: none}",
-        "decoding: {beam_size: nothing}",
-        "decoding: {beam_size: 16}",
-        "decoding: {beam_size: 17}",
-        "decoding: {suppress_tokens: -1}",
-        "decoding: {hotwords: [a, b]}",
-        "decoding: {hotwords: a}",
-        "model: {device: GPU.1}",
-        "model: {device: GPU.one}",
-        "model: {device: ''}",
-        "model: {decoder_device: ''}",
-        "model: {properties: [NPU_TURBO=YES]}",
-        "model: {properties: [NPU_TURBO]}",
-        "model: {windows_s: [5, 10]}",
-        "model: {windows_s: [1]}",
-        "- server",
-    ],
+VALUES = (
+    *(None, True, -1, 0, 1, 2, 17, 65535, 65536, 0.5, -0.1, "", "a", "none", "nothing", "NPU", "GPU.1", "GPU.one"),
+    *([], [1], [5, 10], ["a"], ["a", 1], ["A=b", "C=d"], {}, {"a": 1}),
 )
-def test_the_schema_takes_what_the_program_takes(tmp_path: Path, text: str) -> None:
+
+
+def is_taken(setting: Setting, value: object) -> bool:
+    try:
+        checked(setting, value, "")
+    except ConfigError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_the_schema_explains_every_setting_and_takes_what_the_program_takes(setting: Setting) -> None:
+    section, _, key = setting.name.partition(".")
+    schema = SCHEMA["properties"][section]["properties"][key]
+    assert setting.help in schema["description"]
+    validator = jsonschema.Draft7Validator(schema)
+    for value in (*VALUES, setting.default or "none", *setting.choices):
+        if setting.name != "decoding.language":  # the program knows more of it: names in many languages
+            shown = list(value) if isinstance(value, tuple) else value
+            assert validator.is_valid(shown) == is_taken(setting, value), value
+
+
+@pytest.mark.parametrize("text", ["server:", "{}", "server: {port: 1}", "server: {prot: 1}", "srever: {}", "- server"])
+def test_the_schema_knows_sections_and_keys(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
+    jsonschema.Draft7Validator.check_schema(SCHEMA)
+    is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(yaml.safe_load(text))
     try:
         load_settings(path, {}, {})
     except ConfigError:
-        is_taken = False
+        assert not is_valid
     else:
-        is_taken = True
-    assert jsonschema.Draft7Validator(SCHEMA).is_valid(yaml.safe_load(text)) == is_taken
-
-
-def test_the_schema_is_valid_and_explains_every_setting() -> None:
-    jsonschema.Draft7Validator.check_schema(SCHEMA)
-    for setting in SETTINGS.values():
-        section, _, key = setting.name.partition(".")
-        assert setting.help in SCHEMA["properties"][section]["properties"][key]["description"]
+        assert is_valid
 
 
 def test_the_tables_have_every_option() -> None:
-    rows = {}
-    for line in options_markdown().splitlines():
-        cells = [cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
-        if line.startswith("| `"):
-            assert len(cells) == 4
-            rows[cells[0].strip("`")] = cells[1:]
+    lines = [line for line in options_markdown().splitlines() if line.startswith("| `")]
+    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
+    rows = {name.strip("`"): rest for name, *rest in cells}
     assert list(rows) == [s.key for s in SETTINGS.values() if s.name.startswith(("decoding.", "output."))]
-    default, live, what = rows["max_initial_timestamp"]
-    assert (default, live, what) == ("`1.0`", "", SETTINGS["decoding.max_initial_timestamp"].help)
+    assert rows["max_initial_timestamp"] == ["`1.0`", "", SETTINGS["decoding.max_initial_timestamp"].help]
     assert rows["language"][1] == "yes"

@@ -21,32 +21,39 @@ def parser(*, streaming: bool = False) -> argparse.ArgumentParser:
     return made
 
 
-def test_there_is_a_flag_for_each_option_in_their_order() -> None:
+@pytest.mark.parametrize("streaming", [False, True])
+def test_help_names_each_option_that_is_heeded_with_range_default_and_source(
+    streaming: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    text = parser(streaming=streaming).format_help()
     assert [option.name for option in OPTIONS] == [
         name for name in SETTINGS if name.startswith(("decoding.", "output."))
     ]
-
-
-def test_help_names_each_with_range_default_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "300")
-    text = parser().format_help()
-    for title in option_groups():
-        assert f"\n{title}:\n" in text
+    for title, options in option_groups().items():
+        assert (f"\n{title}:\n" in text) == any(option.live or not streaming for option in options)
     for option in OPTIONS:
         notes = "; ".join(filter(None, (option.limits, f"default: {option.default_text}", option.source)))
-        said = re.escape(f"{option.help} ({notes})")
-        assert re.search(rf"\n  {option.option}[ ,].*\s+{said}\n", text), option.name
+        shown = re.search(rf"\n  {option.option}[ ,].*\s+{re.escape(f'{option.help} ({notes})')}\n", text)
+        assert (shown is not None) == (option.live or not streaming), option.name
+
+
+@pytest.mark.parametrize(
+    ("name", "limits", "default"),
+    [
+        ("server.port", "0 to 65535", "8765"),
+        ("decoding.beam_size", "1 to 16", "none"),
+        ("decoding.logprob_threshold", "-100 to 0", "-1.0"),
+        ("input.exit_at_end", "", "off"),
+        ("server.origins", "", "empty"),
+    ],
+)
+def test_limits_and_default_are_said_in_words(name: str, limits: str, default: str) -> None:
+    assert (SETTINGS[name].limits, SETTINGS[name].default_text) == (limits, default)
 
 
 def test_no_line_of_help_runs_on() -> None:
-    for setting in SETTINGS.values():
-        assert len(setting.help) < 100, setting.name
-
-
-def test_live_captions_have_only_what_they_heed() -> None:
-    shown = parser(streaming=True).format_help()
-    for option in OPTIONS:
-        assert (re.search(rf"{option.option}[ ,]", shown) is not None) == option.live, option.name
+    assert [setting.name for setting in SETTINGS.values() if len(setting.help) >= 100] == []
 
 
 def test_names_are_those_of_openai_whisper() -> None:
@@ -54,45 +61,35 @@ def test_names_are_those_of_openai_whisper() -> None:
     source = inspect.getsource(importlib.import_module("whisper.transcribe").cli)
     theirs = set(re.findall(r'add_argument\("--([a-z0-9_]+)', source))
     # Where and how it computes, and which files; those are flags of their own.
-    assert theirs - {option.key for option in OPTIONS} == {
-        "model",
-        "model_dir",
-        "device",
-        "output_dir",
-        "output_format",
-        "verbose",
-        "fp16",
-        "threads",
-    }
-    for option in OPTIONS:
-        if option.key in theirs:
-            assert option.source == OPENAI, option.name
+    others = {"model", "model_dir", "device", "output_dir", "output_format", "verbose", "fp16", "threads"}
+    assert theirs - {option.key for option in OPTIONS} == others
+    assert [option.name for option in OPTIONS if option.key in theirs and option.source != OPENAI] == []
 
 
 def test_what_is_given_becomes_the_setting() -> None:
     line = ["--beam-size", "5", "--word-timestamps", "--no-suppress-blank", "--suppress-tokens", "-1"]
-    line += ["--logprob-threshold", "none", "--hotwords", "NPU, OpenVINO"]
-    line += ["--max-line-width", "20", "--highlight-words"]
+    line += ["--logprob-threshold", "none", "--hotwords", "NPU, OpenVINO", "--max-line-width", "20"]
     given = {name: value for name, value in vars(parser().parse_args(line)).items() if value is not None}
     settings = load_settings(None, {}, given)
-    assert settings.decoding.beam_size == 5
-    assert settings.decoding.word_timestamps
-    assert not settings.decoding.suppress_blank
-    assert settings.decoding.suppress_tokens == "-1"
-    assert settings.decoding.logprob_threshold is None
-    assert settings.decoding.hotwords == ("NPU", "OpenVINO")
-    assert settings.output.max_line_width == 20
-    assert settings.output.highlight_words
-    assert len(given) == 8
+    assert {name: settings[name] for name in given} == {
+        "decoding.beam_size": 5,
+        "decoding.word_timestamps": True,
+        "decoding.suppress_blank": False,
+        "decoding.suppress_tokens": "-1",
+        "decoding.logprob_threshold": None,
+        "decoding.hotwords": ("NPU", "OpenVINO"),
+        "output.max_line_width": 20,
+    }
 
 
 def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
     made = argparse.ArgumentParser(prog="x")
-    add_flags(made, "input.source", "model.device", "model.name", "input.exit_at_end")
-    given = vars(made.parse_args(["--input", "A.wav", "--device", "npu", "--model", "Base", "--no-exit-at-end"]))
-    assert given == {
+    add_flags(made, "input.source", "model.device", "model.name", "input.exit_at_end", "outputs.to")
+    line = ["--input", "A.wav", "--device", "npu", "--model", "Base", "--no-exit-at-end", "--to", "A", "--to", "b"]
+    assert vars(made.parse_args(line)) == {
         "input.source": "A.wav",
         "model.device": "NPU",
         "model.name": "Base",
         "input.exit_at_end": False,
+        "outputs.to": ["A", "b"],
     }
