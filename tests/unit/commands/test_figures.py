@@ -1,15 +1,29 @@
 """Figures of runs, and how sure they are."""
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pytest
 import scipy.stats
 
-from streamer.commands.figures import Run, figures, interval
+from streamer.commands.figures import Run, figures, interval, print_figures
+from tests.unit.commands.support import Paper
+
+NONE: Mapping[str, Sequence[float]] = {}
 
 
-def run(text: str, offline: str | None) -> Run:
+def run(text: str, offline: str | None = None, *, energy_j: float | None = 3.0, delays_s: object = NONE) -> Run:
     segments = None if offline is None else [(0.0, offline)]
-    return Run(segments=[(0.0, text)], offline=segments, language="en", audio_s=2.0, wall_s=1.0, cpu_s=1.0)
+    figures = {"audio_s": 2.0, "wall_s": 1.0, "cpu_s": 5.0, "energy_j": energy_j, "delays_s": delays_s}
+    return Run(segments=[(0.0, text)], offline=segments, language="en", **figures)  # type: ignore[arg-type]
+
+
+def test_cost_is_that_of_all_audio() -> None:
+    found = figures([run("a", delays_s={"stable": [1.0, 2.0]}), run("b", delays_s={"stable": [9.0]})], [])
+    expected = {"audio_s": 4.0, "wall_s": 2.0, "real_time_factor": 0.5, "cpu_per_audio": 2.5}
+    expected |= {"energy_j_per_audio_s": 1.5, "stable_p50_s": 2.0, "stable_p90_s": pytest.approx(7.6), "words": 2}
+    assert {name: value for name, value in found.items() if value is not None} == expected
+    assert figures([run("a"), run("b", energy_j=None)], [])["energy_j_per_audio_s"] is None
 
 
 def test_live_text_is_compared_with_the_offline_text() -> None:
@@ -27,7 +41,7 @@ def test_live_text_is_compared_with_the_offline_text() -> None:
 
 
 def test_without_offline_texts_nothing_is_compared_with_them() -> None:
-    found = figures([run("a", None), run("b", "b")], ["a", "b"])
+    found = figures([run("a"), run("b", "b")], ["a", "b"])
     assert found["wer"] == 0
     assert found["wer_offline"] is found["delta"] is found["delta_low"] is None
     assert figures([run("a", "a")], [])["delta"] is None
@@ -51,6 +65,14 @@ def test_an_interval_is_that_of_scipys_paired_bootstrap() -> None:
     assert (low, high) == pytest.approx(tuple(expected), abs=(expected.high - expected.low) / 20)
 
 
-def test_one_unit_has_no_interval_and_units_without_words_are_no_reason_to_fail() -> None:
+def test_one_unit_has_no_interval_and_units_without_words_do_not_count() -> None:
     assert interval([3], [10]) == (None, None)
     assert interval([1, 2], [0, 10]) == pytest.approx((0.2, 0.3))
+
+
+def test_figures_that_a_model_has_are_printed_in_their_units() -> None:
+    paper = Paper()
+    print_figures({"one\x1b": {"wer": 0.1234, "stable_p50_s": None}, "[two]": {"load_s": 1.25, "words": 7}}, paper)
+    rows = paper.rows()
+    assert rows == {"Words": ["–", "7"], "WER, %": ["12.3", "–"], "Load, s": ["–", "1.2"]}
+    assert ("one " in paper.text, "[two]" in paper.text) == (True, True)

@@ -2,116 +2,100 @@
 
 import contextlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from streamer.commands.files import find_recordings, plan_texts
-from streamer.errors import UsageError
+from streamer.commands.files import find_recordings, opened, plan_texts
+from streamer.errors import TruncatedAudioError
 
 
-@pytest.fixture
-def talks(tmp_path: Path) -> Path:
-    """A folder of recordings, and of what is none."""
-    folder = tmp_path / "talks"
-    (folder / "deeper").mkdir(parents=True)
-    for name in ("b.mp4", "a.OPUS", "notes.txt", ".c.mp4", "deeper/d.webm"):
-        (folder / name).touch()
-    return folder
-
-
-def test_a_folder_stands_for_its_recordings_and_those_of_its_subfolders(talks: Path) -> None:
-    (talks / ".hidden").mkdir()
-    (talks / ".hidden" / "e.mp4").touch()
-    with contextlib.suppress(OSError):  # not every user of Windows may make links
-        (talks / "deeper" / "around").symlink_to(talks, target_is_directory=True)
-    found = [talks / "a.OPUS", talks / "b.mp4", talks / "deeper" / "d.webm", Path("-")]
-    assert find_recordings([str(talks), str(talks / "b.mp4"), "-"]) == found
-
-
-def test_a_pattern_that_the_shell_left_is_expanded(talks: Path) -> None:
-    assert find_recordings([f"{talks}/**/*.webm", f"{talks}/?.mp4"]) == [talks / "deeper" / "d.webm", talks / "b.mp4"]
-    (talks / "[x].mp4").touch()
-    assert find_recordings([f"{talks}/[x].mp4"]) == [talks / "[x].mp4"]
-
-
-@pytest.mark.parametrize("name", ["empty", "talks/*.wav"])
-def test_no_recordings_is_an_error(talks: Path, name: str) -> None:
-    (talks.parent / "empty").mkdir()
-    with pytest.raises(UsageError, match="holds no recordings"):
-        find_recordings([str(talks.parent / name)])
-
-
-def test_a_name_that_is_nothing_is_left_to_the_reader() -> None:
-    assert find_recordings(["x" * 5000, "a\0b"]) == [Path("x" * 5000), Path("a\0b")]
-
-
-def planned(*names: str, format: str | None = None, output: str | None = None, task: str = "") -> list[tuple[str, str]]:
-    """Return format and file of each text."""
-    plan = plan_texts([Path(name) for name in names], format, output, task=task)
-    return [(text.format, str(text.target or "").replace("\\", "/")) for texts in plan.values() for text in texts]
-
-
-def test_the_format_comes_from_the_ending_where_none_is_given() -> None:
-    assert planned("talk.mp4", output="podcast.srt") == [("srt", "podcast.srt")]
-    assert planned("talk.mp4", output="podcast.VTT") == [("vtt", "podcast.VTT")]
-    assert planned("talk.mp4", output="podcast.md") == [("text", "podcast.md")]
-    assert planned("talk.mp4", output="podcast.srt", format="txt") == [("text", "podcast.srt")]
-    assert planned("talk.mp4") == [("text", "")]
-
-
-def test_a_directory_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert planned("talk.mp4", output="new/", format="srt") == [("srt", "new/talk.srt")]
-    assert planned("talk.mp4", output="new") == [("text", "new/talk.txt")]
-    assert planned("a.mp4", "b.mp4", output="more/and more") == [
-        ("text", "more/and more/a.txt"),
-        ("text", "more/and more/b.txt"),
-    ]
-    assert planned("-", output=f"{tmp_path / 'dir.srt'}/", format="vtt")[0][1].endswith("dir.srt/stdin.vtt")
-    assert {path.name for path in tmp_path.iterdir()} == {"new", "more", "dir.srt"}
 
 
-def test_all_is_what_openai_whisper_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = ["talk.txt", "talk.vtt", "talk.srt", "talk.tsv", "talk.json"]
-    assert [target for _, target in planned("talk.mp4", format="all")] == names
+@pytest.mark.parametrize(
+    ("names", "found"),
+    [
+        # Of a folder what is a recording and not hidden, each once; standard input.
+        (["talks", "talks/b.mp4", "-"], ["talks/[x].mp4", "talks/a.OPUS", "talks/b.mp4", "talks/deeper/d.webm", "-"]),
+        # Patterns that the shell left.
+        (["talks/**/*.webm", "talks/?.mp4"], ["talks/deeper/d.webm", "talks/b.mp4"]),
+        (["talks/[x].mp4"], ["talks/[x].mp4"]),
+        # What is nothing is left to the reader.
+        (["x" * 5000, "a\0b"], ["x" * 5000, "a\0b"]),
+    ],
+)
+def test_names_stand_for_recordings(names: list[str], found: list[str]) -> None:
+    for name in ("b.mp4", "a.OPUS", "[x].mp4", "notes.txt", ".c.mp4", "deeper/d.webm", ".hidden/e.mp4"):
+        path = Path("talks", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    if "talks" in names:
+        with contextlib.suppress(OSError):  # not every user of Windows may make links
+            Path("talks/deeper/around").symlink_to(Path("talks").absolute(), target_is_directory=True)
+    assert find_recordings(names) == [Path(name) for name in found]
 
 
-def test_a_translation_beside_the_transcript_has_a_file_of_its_own(tmp_path: Path) -> None:
-    assert planned("talk.mp4", output="podcast.srt", task="both") == [("srt", "podcast.srt"), ("srt", "podcast.en.srt")]
-    # These tell the two apart by themselves; on a terminal they take turns.
-    assert planned("talk.mp4", output="podcast.jsonl", task="both") == [("jsonl", "podcast.jsonl")]
-    assert planned("talk.mp4", task="both") == [("text", "")]
-    with pytest.raises(UsageError, match="translation as srt on standard output would be one broken file"):
-        planned("talk.mp4", format="srt", task="both")
-    with pytest.raises(UsageError, match="would both be"):
-        planned("talk.mp4", "talk.en.mp4", output=f"{tmp_path}/", format="srt", task="both")
+BOTH = {"task": "both"}
 
 
-def test_recordings_of_one_name_have_a_text_each(tmp_path: Path) -> None:
-    planned_files = [target for _, target in planned("talk.mp4", "talk.m4a", "x.m4a", output=f"{tmp_path}/")]
-    assert [Path(name).name for name in planned_files] == ["talk.mp4.txt", "talk.m4a.txt", "x.txt"]
+@pytest.mark.parametrize(
+    ("names", "options", "texts"),
+    [
+        ("talk.mp4", {}, "text:"),
+        # The format is that of the ending.
+        ("talk.mp4", {"output": "podcast.srt"}, "srt:podcast.srt"),
+        ("talk.mp4", {"output": "podcast.VTT"}, "vtt:podcast.VTT"),
+        ("talk.mp4", {"output": "podcast.md"}, "text:podcast.md"),
+        ("talk.mp4", {"output": "podcast.srt", "format": "txt"}, "text:podcast.srt"),
+        # A folder is one by its slash, or because it is there, or for several texts.
+        ("talk.mp4", {"output": "new/", "format": "srt"}, "srt:new/talk.srt"),
+        ("talk.mp4", {"output": "there"}, "text:there/talk.txt"),
+        ("a.mp4 b.mp4", {"output": "more"}, "text:more/a.txt text:more/b.txt"),
+        ("-", {"output": "dir.srt/", "format": "vtt"}, "vtt:dir.srt/stdin.vtt"),
+        # As openai-whisper writes.
+        ("talk.mp4", {"format": "all"}, "text:talk.txt vtt:talk.vtt srt:talk.srt tsv:talk.tsv json:talk.json"),
+        # A translation has a file of its own, but for formats that have both; on a terminal they take turns.
+        ("talk.mp4", {"output": "podcast.srt", **BOTH}, "srt:podcast.srt srt:podcast.en.srt"),
+        ("talk.mp4", {"output": "podcast.jsonl", **BOTH}, "jsonl:podcast.jsonl"),
+        ("talk.mp4", BOTH, "text:"),
+        # Names that are taken get what tells them apart: the ending, the folder, or both.
+        ("talk.mp4 talk.m4a x.m4a", {"output": "o/"}, "text:o/talk.mp4.txt text:o/talk.m4a.txt text:o/x.txt"),
+        ("i/mon/a.mp4 i/tue/a.mp4 i/x.m4a", {"output": "o/"}, "text:o/mon/a.txt text:o/tue/a.txt text:o/x.txt"),
+        ("i/t/a.mp4 i/t/a.m4a i/a.mp4", {"output": "o/"}, "text:o/t/a.mp4.txt text:o/t/a.m4a.txt text:o/a.txt"),
+    ],
+)
+def test_each_recording_has_its_texts_and_their_folders_are_made(
+    names: str, options: dict[str, Any], texts: str
+) -> None:
+    Path("there").mkdir()
+    plan = plan_texts([Path(name) for name in names.split()], **{"format": None, "output": None, **options})
+    found = [text for each in plan.values() for text in each]
+    assert " ".join(f"{text.format}:{text.target.as_posix() if text.target else ''}" for text in found) == texts
+    assert all(text.target is None or text.target.parent.is_dir() for text in found)
 
 
-def test_recordings_of_one_name_in_several_folders_keep_their_folders(tmp_path: Path) -> None:
-    names = ("in/mon/talk.mp4", "in/tue/talk.mp4", "in/tue/talk.m4a", "in/tue/x.m4a", "in/talk.mp4")
-    targets = [target for _, target in planned(*names, output=f"{tmp_path / 'out'}/", format="srt")]
-    out = (tmp_path / "out").as_posix()
-    assert [target.removeprefix(f"{out}/") for target in targets] == [
-        *("mon/talk.srt", "tue/talk.mp4.srt", "tue/talk.m4a.srt", "x.srt", "talk.srt")
-    ]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"mon", "tue"}
+def test_a_text_appears_when_it_is_complete(tmp_path: Path) -> None:
+    target, link = tmp_path / "a.txt", tmp_path / "link"
+    link.symlink_to(target)
+    with opened(link) as stream:
+        stream.write("one")
+        assert not target.exists()
+    assert (target.read_text(encoding="utf-8"), link.is_symlink()) == ("one", True)
 
 
-def test_texts_that_would_destroy_something_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is one file"):
-        planned("a.mp4", "b.mp4", output="both.srt")
-    with pytest.raises(UsageError, match="one broken file"):
-        planned("a.mp4", "b.mp4", format="srt")
-    with pytest.raises(UsageError, match="would both be"):
-        planned("a.mp4", "a.mp3", "a.mp4.wav", output=f"{tmp_path}/")
-    (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot be made"):
-        planned("a.mp4", output=f"{tmp_path / 'file'}/")
-    with pytest.raises(UsageError, match="would replace it"):
-        planned(str(tmp_path / "file"), output=str(tmp_path / "file"))
+@pytest.mark.parametrize(
+    ("error", "left"), [(ZeroDivisionError(), "one"), (TruncatedAudioError("a.wav", 1.0), "what there is")]
+)
+def test_of_a_text_that_is_cut_off_what_there_is_is_kept_and_of_a_failure_nothing(
+    error: Exception, left: str, tmp_path: Path
+) -> None:
+    target = tmp_path / "a.txt"
+    target.write_text("one", encoding="utf-8")
+    with pytest.raises(type(error)), opened(target) as stream:  # noqa: PT012
+        stream.write("what there is")
+        raise error
+    assert target.read_text(encoding="utf-8") == left
+    assert [*tmp_path.iterdir()] == [target]

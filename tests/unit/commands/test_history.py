@@ -4,34 +4,34 @@ import contextlib
 import io
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from streamer.cli import main
 from streamer.engine.journal import Journal
-from streamer.events import Gap, Revision, Translation
+from streamer.events import Revision, Translation
 from streamer.history import history as history_module
 from streamer.history.history import History
-from tests.unit.outputs.finals import labelled
-from tests.wire.support import WAIT_S, final, ready, wait_published
+from tests.builders import final, ready
+from tests.daemon import Outcome
+from tests.unit.commands.support import keep, keep_mornings, wait_published
+from tests.waiting import WAIT_S
+
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(tmp_path: Path) -> Path:
     """The path of a history with three sessions, of which no daemon writes."""
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    path = tmp_path / "history.db"
-    with contextlib.closing(History(path).start()) as history:
-        for name in ("abc1", "abd2", "-xyz3"):
-            log = Journal(name, 100, keep=history.keeper(source="mic"))
-            log.append(ready())
-            log.append(final(1, f"Good morning from {name}", start=61.0))
-            log.append(Gap(start=70.0, end=71.5, reason="overload"))
-            log.append(final(2, "a good day", start=80.0))
-            log.close()
-    return path
+    keep_mornings(tmp_path / "history.db", "abc1", "abd2", "-xyz3")
+    return tmp_path / "history.db"
+
+
+@pytest.fixture
+def run(path: Path, run_here: Run) -> Run:
+    return lambda action, *arguments: run_here("history", action, *arguments, "--history", path)
 
 
 @pytest.fixture
@@ -41,150 +41,91 @@ def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     with contextlib.closing(History(path).start()) as history:
         log = Journal("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())
-        log.append(final(1, "right now"))
+        log.append(final("right now", segment=1))
         wait_published(log)
         yield history
 
 
-def streamer(path: Path, *args: str) -> int:
-    return main(["history", *args, "--history", str(path)])
+def sessions(path: Path) -> list[str]:
+    return [session.id for session in History(path).sessions(9)]
 
 
-def test_sessions_are_listed_newest_last(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert streamer(path, "list") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["Session", "abc1", "abd2", "xyz3"]
-    assert streamer(path, "list", "--limit", "1") == 0
-    assert capsys.readouterr().out.splitlines()[1].startswith("xyz3")
+def test_sessions_are_listed_newest_last(run: Run) -> None:
+    head, *lines = run("list").stdout.splitlines()
+    assert head.split() == ["Session", "Began", "Ended", "Events", "Audio", "Source", "Model"]
+    assert [line.split()[0] for line in lines] == ["abc1", "abd2", "xyz3"]
+    assert lines[0].split()[-3:] == ["3", "mic", "nano.en"]
+    assert run("list", "--limit", "1").stdout.splitlines()[1].startswith("xyz3")
 
 
-def test_a_session_is_shown_by_the_beginning_of_its_name(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, found in (("abd", "abd2"), ("last", "-xyz3"), ("xyz", "-xyz3")):
-        assert streamer(path, "show", name) == 0
-        _, *lines = capsys.readouterr().out.splitlines()
-        assert lines == [
-            f"00:01:01  Good morning from {found}",
-            "00:01:10  [1.5 s missing: overload]",
-            "00:01:20  a good day",
-        ]
-    for name, said in (("ab", "several sessions"), ("q", "there is no session 'q'")):
-        assert streamer(path, "show", name) == 2
-        assert said in capsys.readouterr().err
-
-
-def test_a_session_is_exported_in_any_format(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert streamer(path, "export", "abc", "--format", "srt") == 0
-    assert capsys.readouterr().out.startswith("1\n00:01:01,000 --> ")
-    assert streamer(path, "export", "abc") == 0
-    assert capsys.readouterr().out == "Good morning from abc1\na good day\n"
-    output = tmp_path / "out.json"
-    assert streamer(path, "export", "abc", "--format", "json", "-o", str(output)) == 0
-    assert json.loads(output.read_text(encoding="utf-8"))["gaps"] == [
-        {"start": 70.0, "end": 71.5, "reason": "overload"}
+@pytest.mark.parametrize(("name", "found"), [("abd", "abd2"), ("last", "-xyz3"), ("xyz", "-xyz3")])
+def test_a_session_is_shown_by_the_beginning_of_its_name(run: Run, name: str, found: str) -> None:
+    assert run("show", name).stdout.splitlines()[1:] == [
+        f"00:01:01  Good morning from {found}",
+        "00:01:10  [1.5 s missing: overload]",
+        "00:01:20  a good day",
     ]
-    assert streamer(path, "export", "abc", "-o", str(tmp_path)) == 2
-    assert "cannot be written" in capsys.readouterr().err
 
 
-def test_words_are_found_in_all_sessions(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert streamer(path, "search", "morning", "GOOD") == 0
-    lines = capsys.readouterr().out.splitlines()
+def test_a_session_is_exported_in_any_format(run: Run, tmp_path: Path) -> None:
+    assert run("export", "abc", "--format", "srt").stdout.startswith("1\n00:01:01,000 --> ")
+    assert run("export", "abc").stdout == "Good morning from abc1\na good day\n"
+    output = tmp_path / "out.json"
+    assert run("export", "abc", "-o", output).stdout == ""
+    gaps = json.loads(output.read_text(encoding="utf-8"))["gaps"]
+    assert gaps == [{"start": 70.0, "end": 71.5, "reason": "overload"}]
+
+
+def test_words_are_found_in_all_sessions(run: Run) -> None:
+    lines = run("search", "morning", "GOOD").stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["abc1", "abd2", "xyz3"]
     assert lines[0].endswith("00:01:01  Good morning from abc1")
-    assert streamer(path, "search", '"good day"', "--limit", "1") == 0
-    assert capsys.readouterr().out.startswith("xyz3")
-    assert streamer(path, "search", "evening") == 1
-    assert streamer(path, "search", "***") == 2
-    assert "no word to search for" in capsys.readouterr().err
+    assert run("search", '"good day"', "--limit", "1").stdout.startswith("xyz3")
+    assert run("search", "evening") == Outcome(1, "", "")
 
 
-@pytest.mark.parametrize("command", [("show",), ("export",), ("redo",), ("delete", "--yes")])
-@pytest.mark.parametrize("name", ["", "-"])
-def test_a_variable_that_is_not_set_names_no_session(
-    path: Path, capsys: pytest.CaptureFixture[str], command: tuple[str, ...], name: str
-) -> None:
-    for session in ("abd", "xyz"):
-        assert streamer(path, "delete", session, "--yes") == 0
-    assert streamer(path, *command, name) == 2
-    assert f"there is no session {name!r}" in capsys.readouterr().err
-    assert [session.id for session in History(path).sessions(9)] == ["abc1"]
-
-
-def test_nothing_is_deleted_unasked(
-    path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert streamer(path, "delete", "abc") == 2
-    assert "add --yes" in capsys.readouterr().err
-    for answer in ("", "n\n", "what\n"):
+def test_a_session_is_deleted_when_that_was_confirmed(run: Run, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for answer, left in ((" \n", 3), ("n\n", 3), ("what\n", 3), ("Y\n", 2), ("yes\n", 1)):
         asked = io.StringIO(answer)
         monkeypatch.setattr(asked, "isatty", lambda: True)
         monkeypatch.setattr("sys.stdin", asked)
-        assert streamer(path, "delete", "abc") == 2
-        assert "nothing was deleted" in capsys.readouterr().err
-    assert len(History(path).sessions(9)) == 3
-    asked = io.StringIO("y\n")
-    monkeypatch.setattr(asked, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stdin", asked)
-    assert streamer(path, "delete", "abc") == 0
-    assert [session.id for session in History(path).sessions(9)] == ["-xyz3", "abd2"]
-    assert streamer(path, "delete") == 2
-    assert streamer(path, "delete", "last", "--before", "2026-01-01", "--yes") == 2
+        before = sessions(path)
+        done = run("delete", "last")
+        assert (done.exit_code, len(sessions(path))) == (0 if len(before) > left else 2, left)
+        assert (done.stdout == "deleted 2 texts\n") == (len(before) > left)
 
 
-def test_what_is_older_than_a_date_is_deleted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_older_than_a_date_is_deleted(run: Run, path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE events SET at = 1e9 WHERE session = 'abc1' OR seq = 2")
-    assert streamer(path, "delete", "--before", "2002-01-01", "--yes") == 0
-    assert capsys.readouterr().out == "deleted 4 texts\n"
-    assert [session.id for session in History(path).sessions(9)] == ["-xyz3", "abd2"]
-    for date in ("tomorrow", "2026-13-01", "99999-01-01"):
-        assert streamer(path, "delete", "--before", date, "--yes") == 2
-        assert "is no date" in capsys.readouterr().err
+    assert run("delete", "--before", "2002-01-01", "--yes").stdout == "deleted 4 texts\n"
+    assert sessions(path) == ["-xyz3", "abd2"]
 
 
-def test_it_works_beside_a_daemon(path: Path, daemon: History, capsys: pytest.CaptureFixture[str]) -> None:
-    assert streamer(path, "list") == 0
-    assert "is open" in capsys.readouterr().out.splitlines()[-1]
-    assert streamer(path, "show", "last") == 0
-    assert "right now" in capsys.readouterr().out
-    assert streamer(path, "delete", "now", "--yes") == 2
-    assert "is open: stop the daemon first" in capsys.readouterr().err
-    assert streamer(path, "delete", "abc", "--yes") == 0
+def test_it_works_beside_a_daemon_whose_open_session_is_not_deleted(run: Run, daemon: History) -> None:
+    assert "is open" in run("list").stdout.splitlines()[-1]
+    assert run("list").stdout.count("is open") == 1
+    assert "right now" in run("show", "last").stdout
+    assert run("delete", "now", "--yes").exit_code == 2
+    assert run("delete", "abc", "--yes").exit_code == 0
     assert len(daemon.sessions(9)) == 3
 
 
-def test_what_a_killed_daemon_left_open_can_be_deleted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_a_killed_daemon_left_open_can_be_deleted(run: Run, path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("DELETE FROM events WHERE type = 'end'")
-    assert streamer(path, "delete", "last", "--yes") == 0
-    assert "open" not in capsys.readouterr().out
+    assert "open" not in run("list").stdout
+    assert run("delete", "last", "--yes").exit_code == 0
 
 
-def test_a_history_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "none.db"
-    assert streamer(path, "list") == 2
-    assert "there is no history at" in capsys.readouterr().err
-    assert not path.exists()
-
-
-def test_what_was_said_first_is_shown_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with contextlib.closing(History(path).start()) as history:
-        log = Journal("new5", 100, keep=history.keeper(source="mic"))
-        log.append(ready())
-        said = log.append(final(1, "from Shavon"))
-        newer = labelled(final(1, "from Siobhan"), "S1", "S2")
-        log.append(Revision(of=said.seq, by="glossary", text=newer.text, words=newer.words, edits=()))
-        log.append(Translation(of=said.seq, text="von Siobhan", language="de"))
-        log.close()
+def test_corrected_text_and_speakers_are_shown_and_what_was_said_first_on_request(run: Run, path: Path) -> None:
+    spoken = [msgspec.structs.replace(word, speaker=f"S{k}") for k, word in enumerate(final("from Siobhan").words, 1)]
+    newer = Revision(of=2, by="glossary", text="from Siobhan", words=tuple(spoken), edits=())
+    keep(path, "new5", final("from Shavon"), newer, Translation(of=2, text="von Siobhan", language="de"))
     newest = ["00:00:00  S1: from", "00:00:00  S2: Siobhan", "          [de] von Siobhan"]
-    for args, lines in (
-        (["show", "last"], newest),
-        (["show", "last", "--original"], ["00:00:00  from Shavon", newest[2]]),
-    ):
-        assert streamer(path, *args) == 0
-        assert capsys.readouterr().out.splitlines()[1:] == lines
-    for flags, text in (([], "S1: from\nS2: Siobhan\n"), (["--original"], "from Shavon\n")):
-        assert streamer(path, "export", "last", *flags) == 0
-        assert capsys.readouterr().out == text
-    assert streamer(path, "export", "last", "--format", "jsonl") == 0
-    assert [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()][2] == "revision"
+    assert run("show", "last").stdout.splitlines()[1:] == newest
+    assert run("show", "last", "--original").stdout.splitlines()[1:] == ["00:00:00  from Shavon", newest[2]]
+    assert run("export", "last").stdout == "S1: from\nS2: Siobhan\n"
+    assert run("export", "last", "--original").stdout == "from Shavon\n"
+    lines = map(json.loads, run("export", "last", "--format", "jsonl").stdout.splitlines())
+    assert [line["type"] for line in lines] == ["ready", "final", "revision", "translation"]

@@ -2,84 +2,63 @@
 
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from streamer.cli import main
 from streamer.commands.token import read_token
 from streamer.errors import UsageError
-from streamer.server.tokens import Tokens
+from streamer.server.tokens import AccessToken, Tokens
+from tests.daemon import Outcome
 
-NOW = 1_800_000_000.0
+Run = Callable[..., Outcome]
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def path(run_here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file of tokens that the settings name."""
-    path = tmp_path / "tokens.json"
-    monkeypatch.setenv("STREAMER_SERVER_TOKEN_FILE", str(path))
-    monkeypatch.setenv("STREAMER_CONFIG", "")
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    monkeypatch.delenv("STREAMER_SERVER_TOKEN", raising=False)
-    return path
+    monkeypatch.setenv("STREAMER_SERVER_TOKEN_FILE", str(tmp_path / "tokens.json"))
+    return tmp_path / "tokens.json"
 
 
-def test_a_new_token_is_printed_alone_and_works(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["token", "new", "display", "--scopes", "read", "--expires", "0.5"]) == 0
-    said = capsys.readouterr()
-    (secret,) = said.out.splitlines()
-    assert secret not in said.err
-    assert "every client needs a token" in said.err
-    found = Tokens("", path).find(secret, 0.0)
-    assert found is not None
-    assert (found.name, found.scopes) == ("display", ("read",))
-    assert found.created is not None
-    assert found.expires is not None
-    assert (found.expires - found.created).total_seconds() == 43_200
-    assert main(["token", "new", "phone"]) == 0
-    said = capsys.readouterr()
-    assert "every client needs a token" not in said.err
-    found = Tokens("", path).find(said.out.strip(), NOW)
-    assert found is not None
-    assert (found.scopes, found.expires) == (("read", "stream"), None)
+def found(path: Path, secret: str) -> AccessToken:
+    token = Tokens("", path).find(secret.strip(), 0.0)
+    assert token is not None
+    assert token.created is not None
+    return token
 
 
-def test_the_list_shows_all_but_the_tokens(
-    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_new_token_is_printed_alone_and_the_first_one_is_warned_of(path: Path, run_here: Run) -> None:
+    first = run_here("token", "new", "display", "--scopes", "read", "--expires", "0.5")
+    token = found(path, first.stdout)
+    assert (token.name, token.scopes) == ("display", ("read",))
+    assert token.created is not None
+    assert token.expires is not None
+    assert (token.expires - token.created).total_seconds() == 43_200
+    second = run_here("token", "new", "phone")
+    assert first.stdout.strip() not in first.stderr
+    assert (first.stderr.count("\n"), second.stderr.count("\n")) == (3, 2)
+    assert (found(path, second.stdout).scopes, found(path, second.stdout).expires) == (("read", "stream"), None)
+
+
+def test_the_list_shows_all_but_the_tokens(path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STREAMER_SERVER_TOKEN", "chosen by somebody")
-    assert main(["token", "new", "display", "--expires", "1"]) == 0
-    secret = capsys.readouterr().out.strip()
-    assert main(["token", "list"]) == 0
-    shown = capsys.readouterr().out
-    assert "default" in shown
-    assert "display" in shown
-    assert "UTC" in shown
-    for hidden in (secret, "chosen by", json.loads(path.read_text(encoding="utf-8"))["tokens"][0]["sha256"][:12]):
-        assert hidden not in shown
+    secret = run_here("token", "new", "display", "--expires", "1").stdout.strip()
+    digest = json.loads(path.read_text(encoding="utf-8"))["tokens"][0]["sha256"]
+    shown = run_here("token", "list").stdout
+    assert [line.split("│")[1].strip() for line in shown.splitlines() if "│" in line] == ["default", "display"]
+    assert ("UTC" in shown, "never" in shown, "expired" in shown) == (True, True, False)
+    assert not any(hidden in shown for hidden in (secret, "chosen by", digest[:12]))
 
 
-def test_a_revoked_token_is_gone(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["token", "revoke", "display"]) == 2
+def test_a_revoked_token_is_gone_and_the_last_one_is_warned_of(path: Path, run_here: Run) -> None:
+    assert run_here("token", "revoke", "display").exit_code == 2
     assert not path.exists()  # a file without tokens would keep everybody out
-    assert main(["token", "new", "display"]) == 0
-    assert main(["token", "new", "display"]) == 2
-    assert "there already" in capsys.readouterr().err
-    assert main(["token", "revoke", "displai"]) == 2
-    assert "display" in capsys.readouterr().err
-    assert main(["token", "revoke", "display"]) == 0
-    assert "no client may connect" in capsys.readouterr().err
-    tokens = Tokens("", path)
-    assert len(tokens) == 0
-    assert tokens.required
-
-
-@pytest.mark.parametrize("days", ["0", "nan", "inf"])
-def test_an_end_that_is_none_is_refused(path: Path, days: str) -> None:
-    with pytest.raises(SystemExit):
-        main(["token", "new", "display", "--expires", days])
-    assert not path.exists()
+    for name in ("display", "phone"):
+        run_here("token", "new", name)
+    assert [run_here("token", "revoke", name).stderr.count("\n") for name in ("display", "phone")] == [1, 2]
+    assert (len(Tokens("", path)), Tokens("", path).required) == (0, True)
 
 
 def test_a_token_is_read_from_a_file_or_standard_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +67,18 @@ def test_a_token_is_read_from_a_file_or_standard_input(tmp_path: Path, monkeypat
     assert read_token(str(file)) == "a token of somebody"
     monkeypatch.setattr("sys.stdin", io.StringIO("a token of somebody\n"))
     assert read_token("-") == "a token of somebody"
+
+
+@pytest.mark.parametrize("data", [b"", b" \n", b'{"tokens": []}', b"\xff", "tök".encode(), b"a\nb"])
+def test_a_file_that_does_not_hold_a_token_alone_is_refused(tmp_path: Path, data: bytes) -> None:
+    file = tmp_path / "token"
+    file.write_bytes(data)
+    with pytest.raises(UsageError):
+        read_token(str(file))
+
+
+@pytest.mark.parametrize("name", ["-", ".", "missing", "a\0b"])
+def test_a_file_that_cannot_be_read_holds_no_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", None)
-    for text in ("-", str(tmp_path), str(tmp_path / "missing"), "a\0b"):
-        with pytest.raises(UsageError, match="token file"):
-            read_token(text)
-    for data in (b"", b" \n", b'{"tokens": []}', b"\xff", "tök".encode(), b"a\nb"):
-        file.write_bytes(data)
-        with pytest.raises(UsageError, match="alone"):
-            read_token(str(file))
+    with pytest.raises(UsageError):
+        read_token(name)

@@ -8,18 +8,14 @@ from tests.builders import final, partial, timed_words
 
 
 def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() -> None:
-    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "...")])
-    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known"]
-    assert [word.shown for word in found] == ["“Don’t,”", "she", "said:", "well-", "known"]
-    assert [word.start_s for word in found] == [1.0, None, None, None, None]
+    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "..."), (5.0, "漢字とGPU。")])
+    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known", "漢", "字", "と", "gpu"]
+    assert [word.shown for word in found[:5]] == ["“Don’t,”", "she", "said:", "well-", "known"]
+    assert [word.start_s for word in found] == [1.0, None, None, None, None, 5.0, None, None, None]
 
 
 def test_a_million_signs_are_no_work() -> None:
     assert words([(0.0, "!" * 1_000_000)]) == []
-
-
-def test_characters_of_scripts_without_spaces_are_words() -> None:
-    assert [word.compared for word in words([(0.0, "漢字とGPU。")])] == ["漢", "字", "と", "gpu"]
 
 
 def final_of(*spoken: tuple[str, float, float]) -> Final:
@@ -37,15 +33,13 @@ GREETING: list[tuple[float, Event]] = [
 ]
 
 
-def test_delays_run_from_the_end_of_each_word_without_case_and_punctuation() -> None:
+def test_delays_run_from_the_end_of_each_word() -> None:
     found = word_delays(GREETING)
     assert found["stable"] == pytest.approx([2.1 - 1.4, 2.9 - 2.0, 5.6 - 4.5])
     # What a text shows behind the words of its final stands at its place, too.
     assert found["first_seen"] == pytest.approx([2.1 - 1.4, 2.9 - 2.0, 2.9 - 4.5])
-
-
-def test_words_before_a_pause_and_the_last_say_how_soon_speech_that_ended_is_stable() -> None:
-    assert word_delays(GREETING)["finalisation"] == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
+    # Of words before a pause, and of the last.
+    assert found["finalisation"] == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
 
 
 def test_characters_are_the_words_of_scripts_without_spaces() -> None:
@@ -54,8 +48,5 @@ def test_characters_are_the_words_of_scripts_without_spaces() -> None:
 
 
 def test_without_words_there_are_no_delays() -> None:
-    assert word_delays([(1.0, partial("Uh", 0)), (2.0, final_of())]) == {
-        "first_seen": [],
-        "stable": [],
-        "finalisation": [],
-    }
+    found = word_delays([(1.0, partial("Uh", 0)), (2.0, final_of())])
+    assert found == {"first_seen": [], "stable": [], "finalisation": []}
