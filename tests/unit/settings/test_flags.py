@@ -30,6 +30,7 @@ def test_help_names_each_option_that_is_heeded_with_range_default_and_source(
     assert [option.name for option in OPTIONS] == [
         name for name in SETTINGS if name.startswith(("decoding.", "output."))
     ]
+    assert list(option_groups()) == [option.group for option in OPTIONS if option.group]
     for title, options in option_groups().items():
         assert (f"\n{title}:\n" in text) == any(option.live or not streaming for option in options)
     for option in OPTIONS:
@@ -42,6 +43,8 @@ def test_help_names_each_option_that_is_heeded_with_range_default_and_source(
     ("name", "limits", "default"),
     [
         ("server.port", "0 to 65535", "8765"),
+        ("server.tls", "", "auto"),
+        ("log.level", "debug, info, warning, error", "info"),
         ("decoding.beam_size", "1 to 16", "none"),
         ("decoding.logprob_threshold", "-100 to 0", "-1.0"),
         ("input.exit_at_end", "", "off"),
@@ -83,7 +86,8 @@ def test_what_is_given_becomes_the_setting() -> None:
 
 
 def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
-    made = argparse.ArgumentParser(prog="x")
+    made, with_port = (argparse.ArgumentParser(prog="x") for _ in range(2))
+    add_flags(with_port, "server.port")
     add_flags(made, "input.source", "model.device", "model.name", "input.exit_at_end", "outputs.to")
     line = ["--input", "A.wav", "--device", "npu", "--model", "Base", "--no-exit-at-end", "--to", "A", "--to", "b"]
     assert vars(made.parse_args(line)) == {
@@ -93,3 +97,4 @@ def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
         "input.exit_at_end": False,
         "outputs.to": ["A", "b"],
     }
+    assert "--port N " in with_port.format_help()

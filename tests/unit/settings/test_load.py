@@ -127,6 +127,22 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         assert taken(path, {}) is None
 
 
+def test_a_home_of_another_user_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "default_config_path", lambda: Path("x" * 5000))  # asking for it is an error
+    assert load_settings(None, {}, {}) == Settings()
+
+
+def test_settings_of_a_plugin_that_cannot_be_imported_are_let_through(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(load, "BROKEN", {"shouting", "server"})
+    path = write(tmp_path / "a.yaml", "shouting: {volume: 11}\nserver: {theirs: 1, port: 1}")
+    environ = {"STREAMER_SHOUTING_VOLUME": "11", "STREAMER_SERVER_THEIRS": "x", "STREAMER_SERVER_HOST": "h"}
+    settings = load_settings(path, environ, {})
+    assert (settings.server.port, settings.server.host) == (1, "h")
+    assert taken(write(path, "loudness: {volume: 11}"), {}) is None
+
+
 def test_aliases_do_not_make_a_small_file_large(tmp_path: Path) -> None:
     lines = ["a0: &a0 [x, x]"] + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 20)}]" for i in range(1, 30)]
     tracemalloc.start()
