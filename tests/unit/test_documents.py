@@ -26,18 +26,8 @@ MAX_CELL = 115  # characters
 
 # Flags of other programs that the documents show.
 OTHERS_FLAGS = {
-    *(
-        "--no-deps",
-        "--extra",
-        "--data-binary",
-        "--signal",
-        "--version",
-        "--help",
-        "--tmpfs",
-        "--dist",
-        "--check",
-        "--udp-prefix",
-    ),
+    *("--no-deps", "--extra", "--data-binary", "--signal", "--version", "--help", "--tmpfs", "--dist", "--check"),
+    "--udp-prefix",
 }
 # Environment variables that are no settings.
 OTHERS_VARIABLES = {"STREAMER_TOKEN", "STREAMER_CONFIG", "STREAMER_SECTION_KEY"}
@@ -45,14 +35,7 @@ OTHERS_VARIABLES = {"STREAMER_TOKEN", "STREAMER_CONFIG", "STREAMER_SECTION_KEY"}
 OTHERS_NAMES = {"chat.completions", "model.safetensors", "model.bin", "output.srt", "speech.wav", "speech.raw"}
 # Folders whose files the documents name by their paths; `models/mine` and the like are examples.
 FOLDERS = (
-    "streamer/",
-    "tools/",
-    "tests/",
-    "docs/",
-    "contrib/",
-    "clients/",
-    "requirements/",
-    "models/nano.en/",
+    *("streamer/", "tools/", "tests/", "docs/", "contrib/", "clients/", "requirements/", "models/nano.en/"),
     "examples/",
 )
 

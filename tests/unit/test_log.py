@@ -29,70 +29,71 @@ class Reader:
 
 
 @pytest.fixture
-def logger() -> Iterator[logging.Logger]:
-    """A logger that nobody else listens to."""
-    logger = logging.getLogger("tests.log")
-    logger.propagate = False
-    logger.setLevel(logging.DEBUG)
-    yield logger
-    for handler in logger.handlers[:]:
-        logger.removeHandler(handler)
-        handler.close()
+def reader() -> Reader:
+    return Reader()
 
 
-def handler_of(logger: logging.Logger, reader: Reader, formatter: logging.Formatter | None = None) -> QueuedHandler:
-    handler = QueuedHandler(reader)
-    handler.setFormatter(formatter or logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
-    return handler
-
-
-def test_who_logs_does_not_wait_for_a_reader_and_what_was_dropped_is_told(logger: logging.Logger) -> None:
-    reader = Reader()
-    handler = handler_of(logger, reader)
-    for n in range(3 * MAX_LINES):
-        logger.info("%d", n)
-    assert reader.lines == []
+@pytest.fixture
+def handler(reader: Reader, request: pytest.FixtureRequest) -> Iterator[QueuedHandler]:
+    """A handler of which the reader takes the lines; without a reader they go to standard error."""
+    handler = QueuedHandler(None if "monkeypatch" in request.fixturenames else reader)
+    yield handler
     reader.may_read.set()
-    handler.flush()
-    handler.flush()  # what was dropped is told when the queue is empty
-    logger.info("later")
-    handler.flush()
-    kept = [int(line) for line in reader.lines if line[0].isdigit()]
-    n_dropped = 3 * MAX_LINES - len(kept)
-    assert kept == [*range(len(kept))]
-    assert MAX_LINES <= len(kept) <= MAX_LINES + 1  # one may be in the writer's hands
-    dropped, later = reader.lines[len(kept) :]
-    assert (f" {n_dropped} lines " in dropped, later) == (True, "later\n")
-
-
-def test_a_line_that_cannot_be_formatted_harms_nobody(logger: logging.Logger) -> None:
-    reader = Reader()
-    reader.may_read.set()
-    handler = handler_of(logger, reader)
-    handler.handle(logging.LogRecord("tests.log", logging.INFO, "", 7, "%d", ("no number",), None))
-    handler.flush()
-    assert reader.lines[0].endswith(": tests.log, line 7\n")
-
-
-def test_an_end_waits_for_a_reader_but_not_for_ever(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "FLUSH_S", 0.05)
-    reader = Reader()
-    handler = handler_of(logger, reader)
-    logger.info("x")
-    handler.flush()
     handler.close()
+
+
+def emit(handler: logging.Handler, message: str, *arguments: object) -> None:
+    handler.handle(logging.LogRecord("tests.log", logging.INFO, "", 7, message, arguments, None))
+
+
+def test_who_logs_does_not_wait_for_a_reader_and_what_was_dropped_is_logged(
+    handler: QueuedHandler, reader: Reader
+) -> None:
+    for n in range(3 * MAX_LINES):
+        emit(handler, "%d", n)
+    assert reader.lines == []
+    reader.may_read.set()
+    handler.flush()
+    handler.flush()  # what was dropped is logged when the queue is empty
+    emit(handler, "later")
+    handler.flush()
+    *kept, dropped, later = reader.lines
+    assert [int(line) for line in kept] == [*range(len(kept))]
+    assert MAX_LINES <= len(kept) <= MAX_LINES + 1  # one may be in the writer's hands
+    assert (f" {3 * MAX_LINES - len(kept)} lines " in dropped, later) == (True, "later\n")
+
+
+def test_a_line_that_cannot_be_formatted_or_is_too_long_harms_nobody(handler: QueuedHandler, reader: Reader) -> None:
+    reader.may_read.set()
+    emit(handler, "%d", "no number")
+    emit(handler, "x" * (MAX_CHARS + 1))
+    emit(handler, "x" * MAX_CHARS)
+    handler.flush()
+    wrong, *cut = reader.lines
+    assert wrong.endswith(": tests.log, line 7\n")
+    assert cut == ["x" * MAX_CHARS + "...\n", "x" * MAX_CHARS + "\n"]
+
+
+def test_an_end_waits_for_a_reader_but_not_for_ever(reader: Reader) -> None:
+    handler = QueuedHandler(reader)
+    emit(handler, "x")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "FLUSH_S", 0.05)
+        handler.flush()
+        handler.close()
     assert reader.lines == []
     reader.may_read.set()
 
 
-def test_a_line_is_cut_where_it_is_too_long(logger: logging.Logger) -> None:
-    reader = Reader()
-    reader.may_read.set()
-    handler = handler_of(logger, reader)
-    logger.info("%s", "x" * 2 * MAX_CHARS)
+def test_lines_go_to_what_standard_error_is_then(handler: QueuedHandler, monkeypatch: pytest.MonkeyPatch) -> None:
+    # While captions are drawn, what draws them is there.
+    monkeypatch.setattr("sys.stderr", before := io.StringIO())
+    with log.standard_error(meanwhile := io.StringIO()):
+        emit(handler, "first")
+        handler.flush()
+    emit(handler, "second")
     handler.flush()
-    assert reader.lines == ["x" * MAX_CHARS + "...\n"]
+    assert (meanwhile.getvalue(), before.getvalue()) == ("first\n", "second\n")
 
 
 def record(message: str, *, error: Exception | None = None, **extra: object) -> logging.LogRecord:
@@ -103,55 +104,25 @@ def record(message: str, *, error: Exception | None = None, **extra: object) -> 
 
 
 EVIL = "a\x1b[2J\x9b1m\nstreamer: error: forged\u202e"
-WRITTEN_OUT = r"a\x1b[2J\x9b1m"
+SESSION = {"session": "0123456789abcdef"}  # of which the beginning is logged, as the whole is a secret
 
 
 def test_text_neither_steers_a_terminal_nor_forges_a_line() -> None:
-    lines = TextFormatter().format(record(EVIL, error=ValueError(EVIL), session="k3v9")).split("\n")
-    assert lines[0][8:] == " WARNING [k3v9] " + WRITTEN_OUT + r"\nstreamer: error: forged\u202e"
-    assert lines[1:] == [f"  ValueError: {WRITTEN_OUT}", r"  streamer: error: forged\u202e"]
+    first, *others = TextFormatter().format(record(EVIL, error=ValueError(EVIL), **SESSION)).split("\n")
+    written_out = r"a\x1b[2J\x9b1m"
+    assert first[8:] == " WARNING [01234567] " + written_out + r"\nstreamer: error: forged\u202e"
+    assert others == [f"  ValueError: {written_out}", r"  streamer: error: forged\u202e"]
+    assert TextFormatter().format(record("x"))[8:] == " WARNING x"
 
 
 def test_json_is_an_object_a_line() -> None:
-    text = JsonFormatter().format(
-        record(EVIL, error=ValueError(EVIL), session="k3v9", fields={"client": "127.0.0.1", "bytes_in": 3})
-    )
-    assert text.isascii()
-    assert text.isprintable()
+    fields = {"client": "127.0.0.1", "bytes_in": 3}
+    text = JsonFormatter().format(record(EVIL, error=ValueError(EVIL), fields=fields, **SESSION))
     line = json.loads(text)
-    assert line.pop("time").endswith("Z")
-    assert line == {
-        "level": "warning",
-        "logger": "streamer.x",
-        "message": EVIL,
-        "session": "k3v9",
-        "exception": f"ValueError: {EVIL}",
-        "client": "127.0.0.1",
-        "bytes_in": 3,
-    }
-    assert "session" not in json.loads(JsonFormatter().format(record("x")))
-
-
-def test_of_a_sessions_name_only_the_beginning_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    name = "0123456789abcdef"
-    logging.LoggerAdapter(logging.getLogger("tests.session"), {"session": name}).error("x")
-    (line,) = [TextFormatter().format(record) for record in caplog.records]
-    assert line.endswith("[01234567] x")
-    assert json.loads(JsonFormatter().format(caplog.records[0]))["session"] == "01234567"
-
-
-def test_lines_go_to_what_standard_error_is_then(logger: logging.Logger, monkeypatch: pytest.MonkeyPatch) -> None:
-    # While captions are drawn, what draws them is there.
-    handler = QueuedHandler()
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    logger.addHandler(handler)
-    monkeypatch.setattr("sys.stderr", before := io.StringIO())
-    with log.standard_error(meanwhile := io.StringIO()):
-        logger.info("first")
-        handler.flush()
-    logger.info("second")
-    handler.flush()
-    assert (meanwhile.getvalue(), before.getvalue()) == ("first\n", "second\n")
+    assert (text.isascii(), text.isprintable(), line.pop("time")[-1]) == (True, True, "Z")
+    expected = {"level": "warning", "logger": "streamer.x", "message": EVIL, "session": "01234567"}
+    assert line == {**expected, "exception": f"ValueError: {EVIL}", **fields}
+    assert set(json.loads(JsonFormatter().format(record("x")))) == {"time", "level", "logger", "message"}
 
 
 def run(code: str, **streams: int) -> "subprocess.Popen[bytes]":
@@ -163,9 +134,8 @@ def run(code: str, **streams: int) -> "subprocess.Popen[bytes]":
 def test_standard_error_that_nobody_reads_stops_nothing() -> None:
     code = (
         "log.configure(LogSettings())\n"
-        "logger = logging.getLogger('streamer')\n"
         "log.FLUSH_S = 0.1\n"
-        "for n in range(20_000): logger.info('%d %s', n, 100 * 'x')\n"
+        "for n in range(20_000): logging.getLogger('streamer').info('%d %s', n, 100 * 'x')\n"
         "log.say('streamer: error: at the end')\n"
         "log.close()\n"
         "print('done')\n"
@@ -185,24 +155,16 @@ def test_a_short_command_loses_no_line_and_keeps_their_order(format: str) -> Non
         "logging.getLogger('streamer').info('last')\n"
     )
     with run(code, stderr=subprocess.PIPE) as process:
-        assert process.stderr is not None
-        lines = process.stderr.read().decode("utf-8").splitlines()
-        assert process.wait(WAIT_S) == 0
+        lines = process.communicate()[1].decode("utf-8").splitlines()
     if format == "json":
         lines = [json.loads(line)["message"] for line in lines]
-        assert lines[300] == "streamer: error: x"
+    assert (process.returncode, lines[300]) == (0, "streamer: error: x")
     assert [line.split()[-1] for line in lines] == [*map(str, range(300)), "x", "last"]
 
 
-def test_levels() -> None:
-    before = [(logging.getLogger(name), logging.getLogger(name).level) for name in ("streamer", log.ACCESS_LOGGER)]
-    try:
-        log.set_levels(LogSettings(level="warning", access=True))
-        assert not logging.getLogger("streamer.app").isEnabledFor(logging.INFO)
-        assert logging.getLogger(log.ACCESS_LOGGER).isEnabledFor(logging.INFO)
-        log.set_levels(LogSettings(level="debug", access=False))
-        assert logging.getLogger("streamer.app").isEnabledFor(logging.DEBUG)
-        assert not logging.getLogger(log.ACCESS_LOGGER).isEnabledFor(logging.INFO)
-    finally:
-        for logger, level in before:
-            logger.setLevel(level)
+def test_levels_are_those_of_the_settings_and_the_access_log_has_its_own() -> None:
+    ours, access = logging.getLogger("streamer.app"), logging.getLogger(log.ACCESS_LOGGER)
+    for level, has_access in (("warning", True), ("debug", False)):
+        log.set_levels(LogSettings(level=level, access=has_access))  # type: ignore[arg-type]
+        assert (ours.isEnabledFor(logging.DEBUG), access.isEnabledFor(logging.INFO)) == (level == "debug", has_access)
+        assert ours.isEnabledFor(logging.WARNING)

@@ -1,4 +1,4 @@
-"""What the service manager hears."""
+"""What is sent to the service manager, and the sockets and times that it gives."""
 
 import os
 import socket
@@ -16,7 +16,7 @@ unix_only = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="no Unix s
 
 @unix_only
 @pytest.mark.parametrize("abstract", [False, True])
-def test_assignments_arrive_in_one_datagram(tmp_path: Path, abstract: bool) -> None:
+def test_assignments_arrive_in_one_datagram_and_a_reader_is_not_waited_for(tmp_path: Path, abstract: bool) -> None:
     if abstract and sys.platform != "linux":
         pytest.skip("only Linux has abstract sockets")
     name = f"@streamer-test-{os.getpid()}" if abstract else str(tmp_path / "s")
@@ -26,8 +26,9 @@ def test_assignments_arrive_in_one_datagram(tmp_path: Path, abstract: bool) -> N
         assert manager.recv(1000) == b"READY=1\nSTATUS=all is well"
         notify_reloading(environ={"NOTIFY_SOCKET": name})
         first, second = manager.recv(1000).decode().split("\n")
-        assert first == "RELOADING=1"
-        assert second.removeprefix("MONOTONIC_USEC=").isdigit()
+        assert (first, second.removeprefix("MONOTONIC_USEC=").isdigit()) == ("RELOADING=1", True)
+        for _ in range(1000):
+            notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": name})
 
 
 @pytest.mark.parametrize("address", ["", "/nowhere/s", "a\0b", "x" * 200])
@@ -35,52 +36,41 @@ def test_a_manager_that_is_not_there_harms_nobody(address: str) -> None:
     notify("READY=1", environ={"NOTIFY_SOCKET": address})
 
 
-@unix_only
-def test_a_manager_that_reads_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-        manager.bind(str(tmp_path / "s"))
-        for _ in range(10_000):
-            notify("WATCHDOG=1", environ={"NOTIFY_SOCKET": str(tmp_path / "s")})
+PID = str(os.getpid())
 
 
 @pytest.mark.parametrize(
-    ("environ", "expected"),
+    ("usec", "pid", "expected"),
     [
-        ({}, None),
-        ({"WATCHDOG_USEC": "30000000"}, 15.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
-        ({"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": "1"}, None),
-        ({"WATCHDOG_USEC": "0"}, None),
-        ({"WATCHDOG_USEC": "soon"}, None),
+        *[(None, PID, None), ("30000000", None, 15.0), ("30000000", PID, 15.0), ("30000000", "1", None)],
+        *[("0", None, None), ("1", None, 5e-7), ("soon", None, None), ("²", None, None)],
     ],
 )
-def test_the_watchdog_is_fed_twice_as_often_as_asked(environ: dict[str, str], expected: float | None) -> None:
-    assert watchdog_s(environ) == expected
-
-
-def passed(count: str, pid: int | None = None) -> dict[str, str]:
-    return {"LISTEN_FDS": count, "LISTEN_PID": str(os.getpid() if pid is None else pid)}
+def test_the_watchdog_is_fed_twice_as_often_as_asked(usec: str | None, pid: str | None, expected: float | None) -> None:
+    environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
+    assert watchdog_s({name: value for name, value in environ.items() if value is not None}) == expected
 
 
 @unix_only
 def test_sockets_of_the_service_manager_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         monkeypatch.setattr(systemd, "FIRST_SOCKET", os.dup(listener.fileno()))
-        (sock,) = systemd.sockets(passed("1"))
+        (sock,) = systemd.sockets({"LISTEN_FDS": "1", "LISTEN_PID": PID})
         with sock:
-            assert sock.getsockname() == listener.getsockname()
-            assert not sock.get_inheritable()
+            assert (sock.getsockname(), sock.get_inheritable(), sock.getblocking()) == (
+                *(listener.getsockname(), False, False),
+            )
             assert sock.proto == socket.IPPROTO_TCP, "Nagle's algorithm stays on otherwise"
 
 
-@pytest.mark.parametrize("environ", [{}, passed("1", 1), passed(""), passed("-1"), passed("0"), passed("one")])
-def test_without_sockets_for_this_process_there_are_none(environ: dict[str, str]) -> None:
-    assert systemd.sockets(environ) == []
+@pytest.mark.parametrize(("count", "pid"), [("1", "1"), ("1", ""), *((n, PID) for n in ("", "-1", "0", "one", "²"))])
+def test_without_sockets_for_this_process_there_are_none(count: str, pid: str) -> None:
+    assert systemd.sockets({"LISTEN_FDS": count, "LISTEN_PID": pid}) == []
 
 
 @unix_only
 @pytest.mark.parametrize("kind", ["file", "datagram", "not listening", "closed"])
-def test_a_descriptor_that_is_no_listening_socket_is_refused(
+def test_a_descriptor_that_is_not_a_listening_socket_is_refused(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with (
@@ -88,10 +78,9 @@ def test_a_descriptor_that_is_no_listening_socket_is_refused(
         socket.socket(type=socket.SOCK_DGRAM) as datagram,
         socket.socket() as idle,
     ):
-        numbers = {"file": file.fileno(), "datagram": datagram.fileno()}
-        number = os.dup(numbers.get(kind, idle.fileno()))
+        number = os.dup({"file": file, "datagram": datagram}.get(kind, idle).fileno())
         if kind == "closed":
             os.close(number)
         monkeypatch.setattr(systemd, "FIRST_SOCKET", number)
         with pytest.raises(ConfigError):
-            systemd.sockets(passed("1"))
+            systemd.sockets({"LISTEN_FDS": "1", "LISTEN_PID": PID})

@@ -1,12 +1,17 @@
-"""Figures of runs, and how sure they are."""
+"""Figures of runs: words as they compare, their delays, errors and how sure they are, cost and energy."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.stats
 
+from streamer.commands.energy import EnergyMeter
 from streamer.commands.figures import Run, figures, interval, print_figures
+from streamer.commands.words import word_delays, words
+from streamer.events import Event, Final
+from tests.builders import final, partial, timed_words
 from tests.unit.commands.support import Paper
 
 NONE: Mapping[str, Sequence[float]] = {}
@@ -76,3 +81,90 @@ def test_figures_that_a_model_has_are_printed_in_their_units() -> None:
     rows = paper.rows()
     assert rows == {"Words": ["–", "7"], "WER, %": ["12.3", "–"], "Load, s": ["–", "1.2"]}
     assert ("one " in paper.text, "[two]" in paper.text) == (True, True)
+
+
+def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() -> None:
+    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "..."), (5.0, "漢字とGPU。")])
+    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known", "漢", "字", "と", "gpu"]
+    assert [word.shown for word in found[:5]] == ["“Don’t,”", "she", "said:", "well-", "known"]
+    assert [word.start_s for word in found] == [1.0, None, None, None, None, 5.0, None, None, None]
+
+
+def test_a_million_signs_are_no_work() -> None:
+    assert words([(0.0, "!" * 1_000_000)]) == []
+
+
+def final_of(*spoken: tuple[str, float, float]) -> Final:
+    words = timed_words(*((f" {word}", start, end) for word, start, end in spoken))
+    return final(" ".join(word for word, _, _ in spoken), end=5.0, words=words)
+
+
+GREETING: list[tuple[float, Event]] = [
+    (1.6, partial("God", 0)),
+    (2.1, partial("Good moaning", 4)),
+    (2.9, partial("Good morning. Bye", 13)),
+    (4.0, final_of(("Good", 1.0, 1.4), ("morning.", 1.4, 2.0))),
+    (4.9, partial("Bye", 0)),
+    (5.6, final_of(("Bye!", 4.0, 4.5))),
+]
+
+
+def test_delays_run_from_the_end_of_each_word() -> None:
+    found = word_delays(GREETING)
+    assert found["stable"] == pytest.approx([2.1 - 1.4, 2.9 - 2.0, 5.6 - 4.5])
+    # What a text shows behind the words of its final stands at its place, too.
+    assert found["first_seen"] == pytest.approx([2.1 - 1.4, 2.9 - 2.0, 2.9 - 4.5])
+    # Of words before a pause, and of the last.
+    assert found["finalisation"] == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
+
+
+def test_characters_are_the_words_of_scripts_without_spaces() -> None:
+    events: list[tuple[float, Event]] = [(1.0, partial("漢", 1)), (2.0, final_of(("漢字", 0.5, 1.0)))]
+    assert word_delays(events)["stable"] == pytest.approx([0.0, 1.0])
+
+
+def test_without_words_there_are_no_delays() -> None:
+    found = word_delays([(1.0, partial("Uh", 0)), (2.0, final_of())])
+    assert found == {"first_seen": [], "stable": [], "finalisation": []}
+
+
+def write_zone(folder: Path, name: str, energy_uj: int) -> Path:
+    folder.mkdir(parents=True)
+    for file, value in (("name", name), ("energy_uj", energy_uj), ("max_energy_range_uj", 1_000_000)):
+        (folder / file).write_text(f"{value}\n", encoding="utf-8")
+    return folder / "energy_uj"
+
+
+@pytest.fixture
+def packages(tmp_path: Path) -> list[Path]:
+    """The counters of the packages of a machine with two."""
+    # In a package, the same once more, and the whole machine.
+    write_zone(tmp_path / "intel-rapl:0:0", "core", 500_000)
+    write_zone(tmp_path / "intel-rapl-mmio:0", "package-0", 900_000)
+    write_zone(tmp_path / "intel-rapl:2", "psys", 900_000)
+    return [write_zone(tmp_path / f"intel-rapl:{k}", f"package-{k}", 900_000) for k in range(2)]
+
+
+def test_packages_count_once_and_a_counter_that_begins_anew_goes_on(tmp_path: Path, packages: list[Path]) -> None:
+    meter = EnergyMeter(tmp_path)
+    assert meter.joules() == 0
+    for path in tmp_path.glob("*/energy_uj"):
+        path.write_text("950000\n", encoding="utf-8")
+    assert meter.joules() == pytest.approx(0.1)
+    for value, more_j in (("50000\n", 0.1), ("990000\n", 0.94), ("20000\n", 0.03)):
+        before_j = meter.joules()
+        packages[0].write_text(value, encoding="utf-8")
+        assert meter.joules() == pytest.approx((before_j or 0) + more_j)
+
+
+def test_a_machine_that_reports_no_energy_has_none(tmp_path: Path, packages: list[Path]) -> None:
+    assert EnergyMeter(tmp_path / "missing").joules() is None
+    packages[1].unlink()  # as one that only root may read
+    assert EnergyMeter(tmp_path).joules() is None
+
+
+def test_a_counter_that_goes_away_is_no_measurement(tmp_path: Path, packages: list[Path]) -> None:
+    meter = EnergyMeter(tmp_path)
+    for text in ("broken", "950000"):
+        packages[1].write_text(text, encoding="utf-8")
+        assert meter.joules() is None

@@ -1,45 +1,20 @@
-"""`streamer listen` and `streamer chat`: where they look for the daemon, and what they print."""
+"""`streamer listen`: where they look for the daemon, and what they print."""
 
-import asyncio
-import contextlib
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from streamer.commands.listen import daemon_address
-from streamer.events import Error, Gap, Revision, Speech
+from streamer.events import Error, Gap, Revision
 from streamer.settings.table import ServerSettings, Settings
-from tests.chat_endpoint import Reply, chat_endpoint, saying
-from tests.daemon import Outcome, command, environment
+from tests.daemon import Outcome, started
 from tests.unit.commands.daemon import END, READY, STAY, publishing, said
-from tests.waiting import WAIT_S
 
 Run = Callable[..., Outcome]
-posix_only = pytest.mark.skipif(os.name == "nt", reason="shells, signals and head are those of POSIX")
-
-
-@contextlib.asynccontextmanager
-async def spawned(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A process that runs beside the test."""
-    process = await asyncio.create_subprocess_exec(
-        *arguments,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=environment(),
-    )
-    try:
-        async with asyncio.timeout(WAIT_S):
-            yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @pytest.mark.parametrize(
@@ -125,60 +100,21 @@ def test_a_token_comes_from_a_file_or_the_environment_and_one_in_an_address_is_w
     assert daemon.authorizations == [token and f"Bearer {token}" for token in known]
 
 
-@posix_only
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("background", ["", 'trap "" INT;'])
-async def test_an_interrupted_listen_ends_in_order(number: signal.Signals, background: str) -> None:
-    # What a shell runs beside it ignores Ctrl-C; SIGTERM ends it all the same.
-    number = signal.SIGTERM if background else number
-    line = f'{background} exec "$0" -m streamer listen "$1"'
-    with publishing([READY, said(2, " One."), STAY]) as daemon:
-        async with spawned("sh", "-c", line, sys.executable, daemon.address) as process:
-            assert process.stdout is not None
-            assert await process.stdout.readline() == b"One.\n"  # flushed at once
-            process.send_signal(number)
-            stdout, stderr = await process.communicate()
-    assert (process.returncode, stdout, b"Traceback" in stderr) == (0, b"", False)
-
-
-@posix_only
-async def test_a_reader_that_has_had_enough_is_no_error() -> None:
-    finals = [said(seq, f" Line {seq}.") for seq in range(2, 2000)]
-    reading = '{ "$0" -m streamer listen "$1"; echo "exit code $?" >&2; } | head -n 1'
-    with publishing([READY, *finals, END]) as daemon:
-        async with spawned("sh", "-c", reading, sys.executable, daemon.address) as process:
-            assert await process.communicate() == (b"Line 2.\n", b"exit code 0\n")
-
-
-async def test_chat_prints_the_conversation_and_shows_its_key_to_the_endpoint_alone() -> None:
-    speech = Speech(state="start", time=0.0).stamped(1, "s")
-    with publishing([READY, speech, said(2, " Hi."), said(3, " Who are you?"), END]) as daemon:
-        async with chat_endpoint(saying("Hello", " there.", "\nTwo lines.\x1b[2J")) as endpoint:
-            flags = ("--daemon", daemon.address, "--model", "m", "--system", "Be nice.")
-            environ = {"STREAMER_CHAT_API_KEY": "sk-secret"}
-            line = ("--debug", "chat", "--to", endpoint.url, *flags)
-            done = await asyncio.to_thread(command, *line, environ=environ)
-    # On a busy machine the first final alone is a question, which the second interrupts.
-    assert endpoint.questions[-1] == "Hi. Who are you?"
-    assert done.stdout.endswith("you: Hi. Who are you?\nbot: Hello there.\nTwo lines. [2J\n")
-    assert endpoint.bodies[0]["model"] == "m"
-    assert endpoint.bodies[0]["messages"][0] == {"role": "system", "content": "Be nice."}
-    assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
-    assert (done.exit_code, "sk-secret" in done.stdout + done.stderr) == (0, False)
-
-
-async def test_chat_shows_a_reply_as_it_comes_and_ends_in_order_when_interrupted() -> None:
-    async def script(reply: Reply) -> None:
-        await reply.start()
-        await reply.say("One moment")
-        await reply.hang()
-
-    with publishing([READY, said(2, " Hi."), STAY]) as daemon:
-        async with chat_endpoint(script) as endpoint:
-            line = ("chat", "--to", endpoint.url, "--daemon", daemon.address)
-            async with spawned(sys.executable, "-m", "streamer", *line) as process:
-                assert process.stdout is not None
-                assert await process.stdout.readuntil(b"One moment") == b"you: Hi.\nbot: One moment"
-                process.send_signal(signal.SIGTERM)
-                stdout, stderr = await process.communicate()
-    assert os.name == "nt" or (process.returncode, stdout, b"Traceback" in stderr) == (0, b"\n", False)
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such signals for one process")
+@pytest.mark.parametrize(
+    ("number", "before"),
+    [
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_IGN),  # what a shell runs beside it ignores Ctrl-C
+    ],
+)
+def test_an_interrupted_listen_ends_in_order(number: signal.Signals, before: Any) -> None:  # noqa: ANN401
+    gap = Gap(start=1.0, end=2.0, reason="overrun").stamped(3, "s")
+    signal.signal(signal.SIGINT, before)
+    with publishing([READY, said(2, " One."), gap, STAY]) as daemon, started("listen", daemon.address) as command:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        command.wait_said("overrun")
+        command.process.send_signal(number)
+        done = command.wait()
+    assert (done.exit_code, done.stdout, "Traceback" in done.stderr) == (0, "One.\n", False)
