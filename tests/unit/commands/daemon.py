@@ -11,6 +11,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from streamer.events import End, Error, Event
 from tests import builders
+from tests.waiting import WAIT_S
 
 READY = builders.ready().stamped(1, "s")
 END = End().stamped(9, "s")
@@ -51,7 +52,7 @@ def publishing(*connections: list[Event] | str) -> Iterator[Published]:
             connection.send(message)
         if isinstance(script, str) or script[-1] == STAY:
             with contextlib.suppress(ConnectionClosed):  # the client goes
-                connection.recv()
+                connection.recv(WAIT_S)
         elif not isinstance(script[-1], End):
             connection.socket.shutdown(socket.SHUT_RDWR)
 

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from streamer.commands.listen import daemon_address
 from streamer.events import Error, Gap, Revision
 from streamer.settings.table import ServerSettings, Settings
-from tests.daemon import Outcome, started
+from tests.daemon import Outcome, environment
 from tests.unit.commands.daemon import END, READY, STAY, publishing, said
 
 Run = Callable[..., Outcome]
@@ -110,11 +112,12 @@ def test_a_token_comes_from_a_file_or_the_environment_and_one_in_an_address_is_w
     ],
 )
 def test_an_interrupted_listen_ends_in_order(number: signal.Signals, before: Any) -> None:  # noqa: ANN401
-    gap = Gap(start=1.0, end=2.0, reason="overrun").stamped(3, "s")
     signal.signal(signal.SIGINT, before)
-    with publishing([READY, said(2, " One."), gap, STAY]) as daemon, started("listen", daemon.address) as command:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        command.wait_said("overrun")
-        command.process.send_signal(number)
-        done = command.wait()
-    assert (done.exit_code, done.stdout, "Traceback" in done.stderr) == (0, "One.\n", False)
+    with publishing([READY, said(2, " One."), STAY]) as daemon:
+        line = [sys.executable, "-m", "streamer", "listen", daemon.address]
+        with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"One.\n"  # flushed at once
+            process.send_signal(number)
+            stdout, stderr = process.communicate()
+    assert (process.returncode, stdout, b"Traceback" in stderr) == (0, b"", False)
