@@ -65,7 +65,10 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(cache, "cached", lambda name: SAMPLE.parent if name in world.here else None)
     monkeypatch.setattr(cache, "adopted", lambda name: Path(name) if name in world.adopted else None)
     monkeypatch.setattr(Speed, "measured", world.measured)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda: world.busy_percent)
+    # Of each of four cores this process takes a tenth.
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: 10.0 + world.busy_percent)
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
+    monkeypatch.setattr(psutil.Process, "cpu_percent", lambda _: 40.0)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=world.free_bytes))
     return world
 
