@@ -35,8 +35,7 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     lines = settings.output
     if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
         raise ConfigError(
-            f"max_words_per_line is {lines.max_words_per_line} beside max_line_width and max_line_count, which alone"
-            " decide then: leave it or one of them out"
+            "max_words_per_line has no effect beside max_line_width and max_line_count: leave out one of the three"
         )
 
 

@@ -108,7 +108,7 @@ class _Parser(argparse.ArgumentParser):
         if found:
             message += _meant(found[1], [choice.strip("' ") for choice in found[2].split(",")])
         # Without the usage: it is longer than a screen, and the line that matters would stand below it.
-        self.exit(2, f"{self.prog}: error: {message}; `{self.prog} --help` says what there is\n")
+        self.exit(2, f"{self.prog}: error: {message}; see `{self.prog} --help`\n")
 
 
 def _meant(found: str, valid: Collection[str]) -> str:

@@ -78,7 +78,9 @@ def codes_of(languages: Iterable[str]) -> tuple[str, ...]:
     """Return Whisper's codes of languages to choose from. Raises ConfigError as `code_of`, and for `auto`."""
     codes = tuple(dict.fromkeys(code_of(language, "languages") for language in languages))
     if "auto" in codes:
-        raise ConfigError("languages has auto: expected names or codes of languages, or no list to choose from all")
+        raise ConfigError(
+            "languages contains auto: expected names or codes of languages, or an empty list for all of them"
+        )
     return codes
 
 
@@ -91,4 +93,4 @@ def nearest(language: str, known: Collection[str] = LANGUAGE_NAMES) -> str:
     """Return up to three known languages that are spelled nearly so, as the end of a message; empty if none is."""
     names = {name: code for name, code in _CODES.items() if code in known}
     found = dict.fromkeys(names[name] for name in difflib.get_close_matches(_folded(language[:100]), names, 3, 0.7))
-    return f"; the nearest: {', '.join(f'{code} ({name_of(code)})' for code in found)}" if found else ""
+    return f"; did you mean {' or '.join(f'{code} ({name_of(code)})' for code in found)}?" if found else ""

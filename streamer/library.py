@@ -145,7 +145,7 @@ def transcribe(
 def option(setting: Setting | None, name: str, value: object) -> object:
     """Return an option as its setting's type. Raises ConfigError if there is no setting, or the value is invalid."""
     if setting is None:
-        raise ConfigError(f"there is no option {name!r:.60}: `streamer docs options` lists those that there are")
+        raise ConfigError(f"unknown option {name!r:.60}: `streamer docs options` lists all options")
     return None if value is None and setting.may_be_none else checked(setting, value, name)
 
 

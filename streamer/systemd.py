@@ -53,7 +53,7 @@ def sockets(environ: Mapping[str, str] = os.environ) -> list[socket.socket]:
                 raise OSError
         except OSError:
             raise ConfigError(
-                f"the service manager passed descriptor {number}, which is no listening stream socket: expected"
+                f"the service manager passed descriptor {number}, which is not a listening stream socket: expected"
                 " ListenStream= and Accept=no in the socket unit"
             ) from None
         sock.set_inheritable(False)

@@ -37,12 +37,12 @@ def init(output: Path | None, *, force: bool) -> int:
     """
     path = output or default_config_path()
     if path.is_file() and not force:
-        raise UsageError(f"{path} is there already: expected a new file; name another with -o, or add --force")
+        raise UsageError(f"{path} exists already: name another file with -o, or replace this one with --force")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(config_yaml(SCHEMA_PATH.as_uri()), encoding="utf-8", newline="\n")
     except OSError as error:
-        raise UsageError(f"{path} cannot be written ({error.strerror}): name another file with -o") from None
+        raise UsageError(f"cannot write {path} ({error.strerror}): name another file with -o") from None
     sys.stdout.write(f"{path}\n")
     return 0
 

@@ -23,5 +23,5 @@ def show_page(page: str | None) -> int:
     elif page in pages:
         sys.stdout.write(pages[page].read_text(encoding="utf-8"))
     else:
-        raise UsageError(f"there is no page {page!r:.60}: expected one of {', '.join(pages)}")
+        raise UsageError(f"page {page!r:.60} not found: expected one of {', '.join(pages)}")
     return 0

@@ -56,7 +56,7 @@ def find_recordings(names: Sequence[str]) -> list[Path]:
             files = sorted(file for file in map(Path, glob.glob(name, recursive=True)) if file.is_file())  # noqa: PTH207
         if not files:
             raise UsageError(
-                f"{name} holds no recordings: expected files such as talk.mp4 or talk.wav in it; check the name"
+                f"no recordings found in {name}: expected files such as talk.mp4 or talk.wav; check the name"
             )
         found.update(dict.fromkeys(files))
     return list(found)
@@ -78,7 +78,7 @@ def check_recordings(paths: Sequence[Path]) -> None:
     """
     for path in paths:
         if path == STANDARD_INPUT:
-            raise UsageError("standard input comes once and at its own pace: expected the name of a file")
+            raise UsageError("standard input cannot be measured: expected the name of a file")
         check_audio(path)
 
 
@@ -88,14 +88,17 @@ def read_spoken(path: Path) -> str:
         return path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(
-            f"{path} cannot be read ({error}): expected what is said, as plain text in UTF-8; mend it or take it away"
+            f"cannot read {path} ({error}): expected what is said in the recording, as plain text in UTF-8; correct or"
+            " remove it"
         ) from None
 
 
 def check_target(path: Path | None, flag: str) -> None:
     """Raise UsageError if the file of a flag could not be written at the end."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise UsageError(f"{path} is no file in a directory that is there: choose another place with {flag}")
+        raise UsageError(
+            f"cannot write {path}: expected a file in an existing directory; choose another one with {flag}"
+        )
 
 
 def format_of(output: str | Path | None) -> str:
@@ -122,13 +125,13 @@ def plan_texts(
         if ends or Path(output).is_dir() or (several and not Path(output).suffix):
             folder = Path(output)
         elif several:
-            raise UsageError(f"{output} is one file: expected a folder for several texts, such as texts/")
+            raise UsageError(f"cannot write several texts to the file {output}: expected a folder such as texts/")
     elif format == "all":
         folder = Path()
     if folder is None and len(paths) > 1 and formats[0] not in _ENDLESS:
         raise UsageError(
-            f"{len(paths)} files as {formats[0]} on standard output would be one broken file: name a directory with"
-            f" --output, or choose the format {' or '.join(_ENDLESS)}"
+            f"cannot write {len(paths)} texts as {formats[0]} to standard output: name a folder with --output, or"
+            f" choose the format {' or '.join(_ENDLESS)}"
         )
     plan: dict[Path, list[Text]] = {}
     taken: set[Path] = set()
@@ -138,19 +141,19 @@ def plan_texts(
         for target in (text.target for text in plan[path] if text.target is not None):
             if target in taken:
                 raise UsageError(
-                    f"the text of {path} and of another file would both be {target}: expected files of different"
-                    " names; transcribe them one at a time, each with its own --output"
+                    f"two texts would be written to {target}: expected recordings with different names; transcribe"
+                    f" {path} alone, with another --output"
                 )
             taken.add(target)
             with contextlib.suppress(OSError):
                 if target.samefile(path):
-                    raise UsageError(f"the text of {path} would replace it: choose another place with --output")
+                    raise UsageError(f"the text would replace the recording {path}: choose another file with --output")
     for place in {target.parent for target in taken} if folder is not None else ():
         try:
             place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{place} cannot be made ({error.strerror}): choose another folder with --output"
+                f"cannot create the folder {place} ({error.strerror}): choose another one with --output"
             ) from None
     return plan
 
@@ -192,8 +195,7 @@ def _apart(format: str, target: Path | None) -> list[Text]:
         return [Text(format, target)]
     if target is None:
         raise UsageError(
-            f"transcript and translation as {format} on standard output would be one broken file: name a file with"
-            " --output"
+            f"cannot write both transcript and translation as {format} to standard output: name a file with --output"
         )
     translation = target.with_name(f"{target.stem}.en{target.suffix}")
     return [Text(format, target, "transcribe"), Text(format, translation, "translate")]
@@ -229,7 +231,7 @@ def opened(target: Path | None, flag: str = "--output") -> Iterator[TextIO]:
         _replace(partial, target)
     except OSError as error:
         raise UsageError(
-            f"{target} cannot be written ({error.strerror or error}): choose another place with {flag}"
+            f"{target} cannot be written ({error.strerror or error}): choose another file with {flag}"
         ) from None
     if truncated is not None:
         raise truncated
@@ -241,5 +243,6 @@ def _replace(partial: Path, target: Path) -> None:
     except OSError as error:
         # Such as on Windows, while another program has the file open: the work of hours is kept.
         raise UsageError(
-            f"{target} cannot be replaced ({error.strerror}): the text is in {partial}; close the file and rename it"
+            f"cannot replace {target} ({error.strerror}): the text is in {partial}; close {target.name} in other"
+            f" programs, and rename {partial.name}"
         ) from None

@@ -107,7 +107,7 @@ def search(settings: Settings, words: Sequence[str], console: Console, *, limit:
 def delete(settings: Settings, name: str | None, *, before: str | None, yes: bool) -> int:
     """Delete a session, or all text from before a time, after confirmation. Returns the exit code."""
     if (name is None) == (before is None):
-        raise UsageError("expected what to delete: a session, or --before DATE")
+        raise UsageError("expected either a session to delete or --before DATE")
     file = find_history(settings)
     if before is not None:
         until = _time(before)
@@ -141,8 +141,8 @@ def find_session(file: History, name: str) -> KeptSession:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UsageError(f"several sessions begin with {name!r:.40}: expected more of the name")
-    raise UsageError(f"there is no session {name!r:.40}: `streamer history list` shows those that are kept")
+        raise UsageError(f"several sessions begin with {name!r:.40}: give more of the name")
+    raise UsageError(f"session {name!r:.40} not found: `streamer history list` shows all sessions")
 
 
 def _confirm(what: str, *, yes: bool) -> None:
@@ -178,7 +178,7 @@ def _time(text: str) -> float:
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):
-        raise UsageError(f"{text!r:.40} is no date: expected one such as 2026-05-31 or 2026-05-31T12:00") from None
+        raise UsageError(f"{text!r:.40} is not a date: expected one such as 2026-05-31 or 2026-05-31T12:00") from None
 
 
 def clock(time_s: float) -> str:

@@ -34,7 +34,10 @@ def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, cor
     Raises PeerError if there is no daemon or it refuses, UsageError if the options do not fit.
     """
     if corrections and format not in (None, "captions"):
-        raise UsageError(f"--corrections is about captions, and --format is {format}: leave out one of the two")
+        raise UsageError(
+            f"--corrections cannot be combined with --format {format}: expected the format captions; leave out one of"
+            " the two"
+        )
     format = format or ("captions" if corrections or sys.stdout.isatty() else "text")
     if format == "captions":
         from streamer.outputs.terminal import TerminalSink

@@ -33,7 +33,8 @@ def redo(settings: Settings, name: str) -> int:
     spans = history_audio.find_spans(file, session.id, max_hole=MAX_HOLE_SAMPLES)
     if not spans:
         raise UsageError(
-            f"no audio of session {short_name(session.id)} is kept: expected one of a daemon with --history-audio own"
+            f"session {short_name(session.id)} has no audio: expected a session of a daemon that keeps audio; start it"
+            " with --history-audio own"
         )
     check_options(settings, streaming=False)
     settings, model = load_chosen(settings, live=False)

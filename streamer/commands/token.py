@@ -34,7 +34,7 @@ def new(settings: Settings, name: str, *, scopes: str, expires_days: float | Non
 
     def add(tokens: tuple[AccessToken, ...]) -> tuple[AccessToken, ...]:
         if any(other.name == name for other in tokens):
-            raise ConfigError(f"token {name} is there already: choose another name, or revoke that one first")
+            raise ConfigError(f"token {name} exists already: choose another name, or revoke that token first")
         return (*tokens, token)
 
     TokenFile(path).change(add)
@@ -75,8 +75,9 @@ def revoke(settings: Settings, name: str) -> int:
         nonlocal left
         left = tuple(token for token in tokens if token.name != name)
         if len(left) == len(tokens):
-            there = ", ".join(token.name for token in tokens) or "no token"
-            raise ConfigError(f"there is no token {name!r:.80} in {path}: expected one of those there, {there:.300}")
+            names = ", ".join(token.name for token in tokens)
+            expected = f"expected one of {names:.300}" if names else "the file holds no token"
+            raise ConfigError(f"token {name!r:.80} not found in {path}: {expected}")
         return left
 
     TokenFile(path).change(remove)

@@ -141,9 +141,13 @@ def transcribe_files(
     if elsewhere is not None:
         elsewhere.check(paths, streaming=streaming)
     if settings.decoding.task == "both" and streaming:
-        raise UsageError("task is both, and --stream writes one text: leave out one of the two")
+        raise UsageError(
+            "--stream writes no translation beside the text: leave it out, or choose another --task than both"
+        )
     if settings.speakers.enabled and streaming:
-        raise UsageError("--speakers needs a whole file before its first word: leave out --stream")
+        raise UsageError(
+            "--speakers cannot be combined with --stream, as it reads the whole file first: leave out one of the two"
+        )
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
     lengths, exit_code = _check_files(paths, track, console)

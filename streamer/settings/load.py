@@ -111,7 +111,7 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
     except (yaml.YAMLError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         raise ConfigError(
-            f"{path}{f':{mark.line + 1}' if mark else ''}: this is not YAML ({problem or one_line(error)}): expected"
+            f"{path}{f':{mark.line + 1}' if mark else ''}: not valid YAML ({problem or one_line(error)}): expected"
             " sections such as `server:` with indented `key: value` lines below"
         ) from None
     values: dict[str, Given] = {}
@@ -120,13 +120,13 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
             continue  # as a warning has said
         if section not in SECTIONS:
             nearest = _nearest(section, [*SECTIONS, *SETTINGS])
-            raise ConfigError(f"{path}:{section_line}: there is no section {section!r:.80}: {nearest}")
+            raise ConfigError(f"{path}:{section_line}: unknown section {section!r:.80}: {nearest}")
         for key, line, node in _entries(path, loader, block, f"`key: value` lines below `{section}:`"):
             name = f"{section}.{key}"
             if name not in SETTINGS and section in BROKEN:
                 continue
             if name not in SETTINGS:
-                raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest(name, SETTINGS)}")
+                raise ConfigError(f"{path}:{line}: unknown setting {name!r:.80}: {_nearest(name, SETTINGS)}")
             value = _value(loader, node)
             if (value is None or isinstance(value, bool)) and node.value in SETTINGS[name].choices:
                 value = node.value  # YAML 1.1 reads `on` and `off` as true and false, and an empty value as null
@@ -147,7 +147,7 @@ def _entries(
     for key_node, value in node.value:
         line, name = key_node.start_mark.line + 1, str(key_node.value)
         if name in seen:
-            raise ConfigError(f"{path}:{line}: {name!r:.80} is set in line {seen[name]} already: delete one of the two")
+            raise ConfigError(f"{path}:{line}: {name!r:.80} is already set in line {seen[name]}: delete one of the two")
         seen[name] = line
         yield name, line, value
 
@@ -179,7 +179,7 @@ def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
             continue
         if variable not in _VARIABLES:
             nearest = _nearest(variable, [*_VARIABLES, *_OTHER_VARIABLES])
-            raise ConfigError(f"environment variable {printable(variable):.80} is no setting: {nearest}")
+            raise ConfigError(f"unknown environment variable {printable(variable):.80}: {nearest}")
         setting = SETTINGS[_VARIABLES[variable]]
         where = f"environment variable {variable}"
         values[setting.name] = Given(checked(setting, from_text(setting, text), where), where)
@@ -190,7 +190,7 @@ def _from_overrides(overrides: Mapping[str, object]) -> dict[str, Given]:
     values: dict[str, Given] = {}
     for name, value in overrides.items():
         if name not in SETTINGS:
-            raise ConfigError(f"command line: there is no setting {name!r:.80}: {_nearest(name, SETTINGS)}")
+            raise ConfigError(f"command line: unknown setting {name!r:.80}: {_nearest(name, SETTINGS)}")
         setting = SETTINGS[name]
         value = from_text(setting, value) if isinstance(value, str) else value
         values[name] = Given(checked(setting, value, setting.option), setting.option)
@@ -204,4 +204,4 @@ def _nearest(name: str, names: Iterable[str]) -> str:
         other.rpartition(".")[2]: other for other in sorted(names, key=lambda each: each.startswith(f"{section}."))
     }
     near = difflib.get_close_matches(key, by_key, 1)
-    return f"the nearest is {by_key[near[0]]}" if near else "`streamer config show` lists all there are"
+    return f"did you mean {by_key[near[0]]}?" if near else "`streamer config show` lists all settings"

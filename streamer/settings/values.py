@@ -59,7 +59,7 @@ def checked(setting: Setting, value: object, where: str) -> object:
     verb = "is"
     if item is not None and isinstance(value, list | tuple):
         verb, value = "has", value[int(item[1])]
-    found = f"a {type(value).__name__}" if setting.secret else described(value)
+    found = _TYPE_NAMES.get(type(value), "something else") if setting.secret else described(value)
     or_none = f", or {NONE}" if setting.may_be_none else ""
     raise ConfigError(f"{where} {verb} {found}: expected {expected(setting)}{or_none}{_nearest(setting, value)}")
 
@@ -98,4 +98,4 @@ def _nearest(setting: Setting, value: object) -> str:
     """Return which choice text is nearest to, as the end of a message; empty if none is."""
     folded = {choice.lower(): choice for choice in setting.choices}
     found = difflib.get_close_matches(value.lower(), folded, 1) if isinstance(value, str) else []
-    return f"; the nearest is {folded[found[0]]}" if found else ""
+    return f"; did you mean {folded[found[0]]}?" if found else ""

@@ -55,5 +55,5 @@ def test_what_is_long_is_refused_in_a_short_line() -> None:
 
 def test_languages_to_choose_from_are_codes_each_once() -> None:
     assert codes_of(["German", "de-AT", "EN"]) == ("de", "en")
-    assert (nearest("germ", {"de"}), nearest("germ", {"en"})) == ("; the nearest: de (German)", "")
+    assert (nearest("germ", {"de"}), nearest("germ", {"en"})) == ("; did you mean de (German)?", "")
     assert (name_of("ht"), name_of("tlh")) == ("Haitian Creole", "Tlh")
