@@ -78,15 +78,18 @@ def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel) -> None:
     assert engine_threads() == before
 
 
-@pytest.mark.parametrize("kind", ["int16", "float64"])
-def test_other_rates_types_and_channels_are_taken(model: WhisperModel, kind: str) -> None:
+def test_other_rates_types_and_channels_are_taken_and_anything_else_is_refused(model: WhisperModel) -> None:
     mono = soxr.resample(SPEECH, SAMPLE_RATE, 48_000)
-    stereo = np.stack([mono, mono], axis=1)
+    first, second = np.array_split(np.stack([mono, mono], axis=1), 2)
     with LiveText(model, sample_rate=48_000, language="english", hotwords=["Commission"]) as live:
-        live.write((stereo * 32767).astype(np.int16) if kind == "int16" else stereo.astype(np.float64))
-        with pytest.raises(AudioFileError):  # it had two channels before
-            live.write(mono)
+        live.write((first * 32767).astype(np.int16))
+        live.write(second.astype(np.float64))
+        for samples in (mono, np.zeros(3, dtype=np.int64), np.zeros((3, 2, 2)), b"pcm"):
+            with pytest.raises(AudioFileError):
+                live.write(samples)  # type: ignore[arg-type]
+        live.write(np.full((4800, 2), np.nan))
         live.end()
+        assert "bad_samples" in [event.code for event in live.events() if isinstance(event, Error)]
     assert live.text.startswith("The Commission regards")
 
 
@@ -157,16 +160,6 @@ def test_what_is_refused_leaves_no_thread(model: WhisperModel) -> None:
     assert engine_threads() == before
 
 
-def test_audio_of_another_type_is_refused_and_damaged_audio_is_an_error_among_the_events(model: WhisperModel) -> None:
-    with LiveText(model) as live:
-        for samples in (np.zeros(3, dtype=np.int64), np.zeros((3, 2, 2)), b"pcm"):
-            with pytest.raises(AudioFileError):
-                live.write(samples)  # type: ignore[arg-type]
-        live.write(np.full(1600, np.nan))
-        live.end()
-        assert "bad_samples" in [event.code for event in live.events() if isinstance(event, Error)]
-
-
 def test_a_microphone_is_listened_to_until_the_end(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     source = FakeSource()
     monkeypatch.setattr(live_text, "Microphone", {"USB": source}.get)
@@ -194,9 +187,7 @@ def test_a_source_that_ends_by_itself_ends_the_text(model: WhisperModel) -> None
         source.callbacks.on_audio(SPEECH)
         source.callbacks.on_end(AudioDeviceError("it is broken"))
         *_, error, last, _ = [event for event in live.events() if isinstance(event, Error | Final | End)]
-    assert isinstance(last, Final)
-    assert isinstance(error, Error)
-    assert (error.message, error.fatal) == ("it is broken", True)
+    assert (last.type, error.type, error.fatal) == ("final", "error", True)  # type: ignore[union-attr]
 
 
 async def test_it_is_used_in_an_asynchronous_program(model: WhisperModel) -> None:

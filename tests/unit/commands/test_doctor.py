@@ -1,12 +1,10 @@
 """`streamer doctor`: its table, and checks that crash or hang."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
+import psutil
 import pytest
 
 from streamer.commands import doctor
@@ -36,9 +34,11 @@ def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = WAIT
 @pytest.mark.parametrize("name", CHECKS)
 def test_each_check_answers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speed, "measured", lambda: Speed(flops=1e12, step_bytes=1e11, block_bytes=1e11))
-    found = CHECKS[name].run(Settings())
+    # What asks drivers and sound servers runs apart, as they may hang.
+    is_apart = name in ("OpenVINO", "PortAudio", "System sound")
+    found = check_apart(name, Settings(), WAIT_S) if is_apart else CHECKS[name].run(Settings())
     assert found
-    assert all(isinstance(finding, Finding) for finding in found.values())
+    assert not any("exit code" in finding.found for finding in found.values()), found
 
 
 def test_names_that_are_not_text_are_checked_in_another_process() -> None:
@@ -57,32 +57,15 @@ def test_names_that_are_not_text_are_checked_in_another_process() -> None:
     ],
 )
 def test_a_check_that_crashes_is_a_problem(monkeypatch: pytest.MonkeyPatch, code: str, words: str) -> None:
+    fine = """print('ALSA: hello'); print('{"OpenVINO": {"severity": "ok", "found": "fine"}}')"""
+    expect(answered(monkeypatch, fine), OK, "fine")
     expect(answered(monkeypatch, code), PROBLEM, f"exit code {words}", CHECKS["OpenVINO"].remedy)
 
 
-def test_output_of_libraries_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = """print('ALSA: hello'); print('{"OpenVINO": {"severity": "ok", "found": "fine"}}')"""
-    expect(answered(monkeypatch, code), OK, "fine")
-
-
 def test_a_check_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start(*args: Any, **arguments: Any) -> subprocess.Popen[bytes]:  # noqa: ANN401 - passed on
-        started.append(popen(*args, **arguments))
-        return started[-1]
-
-    popen = subprocess.Popen
-    monkeypatch.setattr(subprocess, "Popen", start)
     found = answered(monkeypatch, "import time; time.sleep(600)", 0.2)
     expect(found, PROBLEM, "0.2 s", CHECKS["OpenVINO"].remedy)
-    assert [process.poll() is not None for process in started] == [True]
-
-
-def test_another_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
-    (found,) = check_apart("Port", Settings()).values()
-    expect(found, PROBLEM, "cannot be started", "install")
+    assert [child.status() for child in psutil.Process().children() if "time.sleep(600)" in child.cmdline()] == []
 
 
 @pytest.mark.parametrize("width", [80, 200])
@@ -125,7 +108,3 @@ def test_the_report_is_text_without_the_persons_directory(monkeypatch: pytest.Mo
     program, npu = paper.text.splitlines()
     assert program.startswith("Program: streamer ")
     assert npu.startswith(f"NPU: AI Boost, {Path('~') / 'x.blob'}, long long")
-
-
-def test_the_report_of_this_machine() -> None:
-    assert {"System", "OpenVINO", "CPU"} <= set(check_apart(REPORT, Settings(), WAIT_S))

@@ -69,16 +69,13 @@ def test_a_token_is_read_from_a_file_or_standard_input(tmp_path: Path, monkeypat
     assert read_token("-") == "a token of somebody"
 
 
-@pytest.mark.parametrize("data", [b"", b" \n", b'{"tokens": []}', b"\xff", "tök".encode(), b"a\nb"])
-def test_a_file_that_does_not_hold_a_token_alone_is_refused(tmp_path: Path, data: bytes) -> None:
-    file = tmp_path / "token"
-    file.write_bytes(data)
-    with pytest.raises(UsageError):
-        read_token(str(file))
-
-
-@pytest.mark.parametrize("name", ["-", ".", "missing", "a\0b"])
-def test_a_file_that_cannot_be_read_holds_no_token(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "text", [b"", b" \n", b'{"tokens": []}', b"\xff", "tök".encode(), b"a\nb", "-", ".", "missing", "a\0b"]
+)
+def test_what_does_not_hold_a_token_alone_is_refused(
+    text: bytes | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.stdin", None)
+    (tmp_path / "token").write_bytes(text if isinstance(text, bytes) else b"")
     with pytest.raises(UsageError):
-        read_token(name)
+        read_token(text if isinstance(text, str) else str(tmp_path / "token"))

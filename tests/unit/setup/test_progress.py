@@ -23,7 +23,7 @@ def test_several_files_have_one_bar() -> None:
         begin(Path("a.mp4"))(15 * SAMPLE_RATE, None)
         begin(Path("a.mp4"))(1, 1)
         begin(Path("b\x1b.m4a"))(10 * SAMPLE_RATE, 10 * SAMPLE_RATE)
-        begin(Path("c.aac"))
+        begin(Path("c.aac"))(1, None)  # how far that is cannot be known
         drawn = console.file.getvalue()  # type: ignore[attr-defined]
         assert ("3 of 3 c.aac" in drawn, "67%" in drawn) == (False, False)
     drawn = console.file.getvalue()  # type: ignore[attr-defined]
