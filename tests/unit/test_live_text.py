@@ -28,7 +28,7 @@ from tests.promises import check_promises
 from tests.waiting import WAIT_S, until, wait_until
 
 # The first sentence of the sample.
-SPEECH = recording(end_s=3.0)
+SPEECH = recording(end_s=5.0)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +70,7 @@ def test_what_is_said_is_a_draft_and_then_final(model: WhisperModel) -> None:
     assert live.text.startswith("The Commission regards")
     assert live.draft == ""
     for events in read:
-        check_promises(events, duration_s=3.0)
+        check_promises(events, duration_s=5.0)
         assert any(isinstance(event, Partial) for event in events)
         assert " ".join(event.text for event in events if isinstance(event, Final)) == live.text
     assert late == [event for event in read[0] if not isinstance(event, Partial)], "what counts is kept"
@@ -175,7 +175,7 @@ def test_a_microphone_is_listened_to_until_the_end(model: WhisperModel, monkeypa
         events = list(live.events())
     assert live.text.startswith("The Commission regards")
     gaps = [(event.start, event.end, event.reason) for event in events if isinstance(event, Gap)]
-    assert gaps == [(3.0, 4.0, "device")]
+    assert gaps == [(5.0, 6.0, "device")]
     assert [event.message for event in events if isinstance(event, Error)] == ["it went away"]
 
 
@@ -199,7 +199,7 @@ async def test_it_is_used_in_an_asynchronous_program(model: WhisperModel) -> Non
         await asyncio.to_thread(live.write, SPEECH)
         await asyncio.to_thread(live.end)
     for reader in readers:
-        check_promises(reader.result(), duration_s=3.0)
+        check_promises(reader.result(), duration_s=5.0)
     assert live.text.startswith("The Commission regards")
 
 
