@@ -99,8 +99,9 @@ def test_a_command_that_fails_is_one_line(
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), BrokenPipeError()])
 def test_what_runs_until_it_is_stopped_has_done_its_work(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.commands.listen.listen", failing(error))
-    monkeypatch.setattr("os.dup2", lambda *_: None)
-    assert main(["listen", "127.0.0.1:1"]) == 0
+    with pytest.MonkeyPatch.context() as patch:  # pytest itself needs it afterwards
+        patch.setattr("os.dup2", lambda *_: None)
+        assert main(["listen", "127.0.0.1:1"]) == 0
 
 
 def in_shell(line: str) -> Outcome:
