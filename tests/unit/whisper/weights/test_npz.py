@@ -1,10 +1,10 @@
-"""NumPy's archives, whole and broken: each broken one is one clear line."""
+"""NumPy's archives, stored and deflated, whole and broken."""
 
 import io
 import struct
 import warnings
 import zipfile
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from streamer.errors import ModelError
 from streamer.whisper.weights.npz import read_header
 from tests.unit.whisper.weights import checks
-from tests.unit.whisper.weights.checks import at_most
+from tests.unit.whisper.weights.models import write_description
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.arange(24, dtype=np.float16).reshape(4, 6),
@@ -24,143 +24,115 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "columns": np.asfortranarray(np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
     "nothing": np.zeros((0, 4), np.float16),
 }
+NOISE = np.random.default_rng(0).standard_normal((1500, 100), dtype=np.float32)
 
 
-@pytest.fixture(params=["stored", "deflated"])
-def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    save = np.savez if request.param == "stored" else np.savez_compressed
-    save(tmp_path / "x.npz", allow_pickle=False, **ARRAYS)
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
     return tmp_path / "x.npz"
 
 
-refuse = partial(checks.refuse, read_header)
-
-
-def write_member(path: Path, description: str, data: bytes = b"", version: int = 1, name: str = "x.npy") -> None:
-    """Write an archive of one array."""
-    text = description.encode("latin-1")
-    length = struct.pack("<H" if version == 1 else "<I", len(text))
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(name, b"\x93NUMPY" + bytes((version, 0)) + length + text + data)
-
-
-def test_arrays_come_back_as_they_are(path: Path) -> None:
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_arrays_come_back_as_they_are(path: Path, save: Callable[..., None]) -> None:
+    save(path, allow_pickle=False, **ARRAYS)
     found = read_header(path)
     assert set(found) == set(ARRAYS)
     for name, values in ARRAYS.items():
+        assert found[name].shape == values.shape
         if values.size:
             assert found[name].read().dtype == values.dtype
             np.testing.assert_array_equal(found[name].read(), values)
-        assert found[name].shape == values.shape
     assert found["columns"].read().flags.c_contiguous
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_every_version_of_the_description(tmp_path: Path, version: int) -> None:
+def test_every_version_of_the_description_is_read(path: Path, version: int) -> None:
     file = io.BytesIO()
     np.lib.format.write_array(file, ARRAYS["single"], version=(version, 0))
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+    with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("single.npy", file.getvalue())
-    np.testing.assert_array_equal(read_header(tmp_path / "x.npz")["single"].read(), ARRAYS["single"])
+    np.testing.assert_array_equal(read_header(path)["single"].read(), ARRAYS["single"])
 
 
-def test_the_description_that_mlx_writes(tmp_path: Path) -> None:
+def test_the_description_that_mlx_writes_is_read(path: Path) -> None:
     """With a comma behind the last length, none behind the last entry, and bfloat16 as two bytes of anything."""
     description = "{'descr': '<V2', 'fortran_order': False, 'shape': (2, 3, )}        \n"
-    write_member(tmp_path / "x.npz", description, b"\x80\x3f" * 3 + b"\x20\xc0" * 3)
-    tensor = read_header(tmp_path / "x.npz")["x"]
+    write_description(path, description, b"\x80\x3f" * 3 + b"\x20\xc0" * 3)
+    tensor = read_header(path)["x"]
     assert tensor.dtype == "BF16"
     assert tensor.read().tolist() == [[1, 1, 1], [-2.5, -2.5, -2.5]]
 
 
-def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
-    strangers: dict[str, Any] = {
-        "a": np.array([object()]),
-        "b": np.zeros(3),
-        "c": np.array(["x"]),
-        "d": np.zeros(3, "i4,f4"),
+def test_other_types_are_named_and_left_alone(path: Path) -> None:
+    others: dict[str, Any] = {
+        "|O": np.array([object()]),
+        "<f8": np.zeros(3),
+        "<U1": np.array(["x"]),
+        "|V8": np.zeros(3, "i4,f4"),
     }
-    np.savez(tmp_path / "x.npz", **strangers)
-    found = read_header(tmp_path / "x.npz")
-    assert {name: tensor.dtype for name, tensor in found.items()} == {"a": "|O", "b": "<f8", "c": "<U1", "d": "|V8"}
+    np.savez(path, **others)
+    assert {name: tensor.dtype for name, tensor in read_header(path).items()} == {name: name for name in others}
 
 
-def deflated(path: Path, values: NDArray[Any]) -> Path:
-    np.savez_compressed(path, x=values)
-    return path
+def test_a_deflated_array_is_unpacked_in_pieces(path: Path) -> None:
+    np.savez_compressed(path, x=np.tile(NOISE, 10))
+    with checks.at_most(int(1.3 * 10 * NOISE.nbytes)):
+        found = read_header(path)["x"].read()
+    np.testing.assert_array_equal(found, np.tile(NOISE, 10))
 
 
-def test_a_large_array_is_unpacked_in_pieces(tmp_path: Path) -> None:
-    values = np.random.default_rng(0).standard_normal((1500, 1000), dtype=np.float32)
-    tensor = read_header(deflated(tmp_path / "x.npz", values))["x"]
-    with at_most(int(1.3 * values.nbytes)):
-        found = tensor.read()
-    np.testing.assert_array_equal(found, values)
-
-
-def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
-    path = deflated(tmp_path / "x.npz", np.random.default_rng(0).standard_normal(1000, dtype=np.float32))
-    data = path.read_bytes()
-    path.write_bytes(data.replace(struct.pack("<I", 4128), struct.pack("<I", 1 << 19)))
-    refuse(path, "a wrong number of bytes for 'x.npy'")
-    path.write_bytes(data)
-    tensor = read_header(path)["x"]
-    packed = bytearray(data)
-    packed[len(data) // 2] ^= 0xFF
-    for damaged in (packed, data[: len(data) // 2], data.replace(b"x.npy", b"y.npy")):
+def test_a_deflated_array_that_is_damaged_after_it_was_opened_is_refused(path: Path) -> None:
+    np.savez_compressed(path, x=NOISE)
+    tensor, data = read_header(path)["x"], path.read_bytes()
+    flipped = bytearray(data)
+    flipped[len(data) // 2] ^= 0xFF
+    for damaged in (flipped, data[: len(data) // 2], data.replace(b"x.npy", b"y.npy")):
         path.write_bytes(damaged)
-        with pytest.raises(ModelError, match="cannot be read"):
+        with pytest.raises(ModelError):
             tensor.read()
 
 
 @pytest.mark.parametrize(
     "shape",
-    [
-        "(2, 2)",
-        "(-3,)",
-        "(1152921504606846976,)",
-        "(" + "9" * 900 + ",)",
-        "(" + "1," * 9 + ")",
-        "(4294967296, 4294967296)",
-    ],
+    ["(2, 2)", "(-3,)", f"({2**60},)", f"({'9' * 900},)", f"({'1,' * 9})", f"({2**32}, {2**32})", "('3',)"],
 )
-def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
-    write_member(tmp_path / "x.npz", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}", bytes(12))
-    refuse(tmp_path / "x.npz", "a wrong number of bytes for 'x.npy'")
+def test_a_shape_that_is_not_there_is_refused(path: Path, shape: str) -> None:
+    write_description(path, f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}")
+    checks.refuse(read_header, path)
 
 
 @pytest.mark.parametrize(
     "description",
     [
         "",
-        "{}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': ('3',), }",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os').abort(),), }",
         "(" * 900,
     ],
 )
-def test_a_description_that_is_none(tmp_path: Path, description: str) -> None:
-    write_member(tmp_path / "x.npz", description, bytes(12))
-    refuse(tmp_path / "x.npz", "'x.npy' is not a plain array")
+def test_a_description_is_a_plain_literal(path: Path, description: str) -> None:
+    write_description(path, description)
+    checks.refuse(read_header, path)
 
 
-def test_a_member_that_is_no_array(tmp_path: Path) -> None:
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("../../readme.txt\n", b"hello" * 100)
-    refuse(tmp_path / "x.npz", "'../../readme.txt\\n' is not a plain array")
-    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
-        archive.writestr("x.npy", b"")
-    refuse(tmp_path / "x.npz", "cannot be read")
+def test_a_deflated_array_of_another_length_than_the_archive_says_is_refused(path: Path) -> None:
+    np.savez_compressed(path, x=NOISE)
+    n_bytes = NOISE.nbytes + 128
+    path.write_bytes(path.read_bytes().replace(struct.pack("<I", n_bytes), struct.pack("<I", n_bytes + 4)))
+    checks.refuse(read_header, path)
 
 
-def test_an_array_twice(tmp_path: Path) -> None:
-    description = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
-    write_member(tmp_path / "x.npz", description, bytes(12))
-    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
-        data = archive.read("x.npy")
-    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+def test_two_members_of_one_name_are_refused(path: Path) -> None:
+    write_description(path, "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }")
+    data = zipfile.ZipFile(path).read("x.npy")
+    with warnings.catch_warnings(), zipfile.ZipFile(path, "a") as archive:
         warnings.simplefilter("ignore")
         archive.writestr("x.npy", data)
-    refuse(tmp_path / "x.npz", "a member twice")
+    checks.refuse(read_header, path)
+
+
+def test_a_members_name_is_shown_in_one_line(path: Path) -> None:
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("../../readme.txt\n\x1b[2J", b"hello" * 100)
+    checks.refuse(read_header, path)
