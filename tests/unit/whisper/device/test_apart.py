@@ -30,39 +30,27 @@ def graph(precision: str = "") -> ov.Model:
     return ov.Model([y], [x], "m")
 
 
-def test_only_weights_of_4_bits_on_an_npu_are_tried_out() -> None:
-    for precision, small in (("f16", False), ("int8", False), ("int8-sym", False), ("", True)):
-        assert may_abort(graph(precision), "NPU") == may_abort(graph(precision), "NPU.0") == small
-        assert not may_abort(graph(precision), "CPU")
-        assert not may_abort(graph(precision), "GPU")
+@pytest.mark.parametrize(("precision", "small"), [("f16", False), ("int8", False), ("int8-sym", False), ("", True)])
+def test_only_weights_of_4_bits_on_an_npu_may_abort(precision: str, small: bool) -> None:
+    found = {device: may_abort(graph(precision), device) for device in ("NPU", "NPU.0", "CPU", "GPU")}
+    assert found == {"NPU": small, "NPU.0": small, "CPU": False, "GPU": False}
 
 
 def test_what_the_other_process_compiled_is_only_loaded(tmp_path: Path) -> None:
     properties = {**PROPERTIES, "CACHE_DIR": str(tmp_path)}
     with written(graph()) as path:
         compile_apart(path, "CPU", properties)
-        blobs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")}
-        assert len(blobs) == 1
-        the_core().compile_model(read_graph(path), "CPU", properties)
-    # Nor at the next start, when the graph is written elsewhere.
+    blobs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")}
+    assert len(blobs) == 1
+    # Also at the next start, when the graph is written elsewhere.
     with written(graph()) as path:
         the_core().compile_model(read_graph(path), "CPU", properties)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")} == blobs
 
 
-@pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("import os; os.abort()", "its compiler ends the process, code -?[0-9]+"),
-        ("raise RuntimeError('Exception from x\\nno such type')", "no such type"),
-    ],
-)
-def test_a_compiler_that_fails_is_an_error_and_not_the_end(
-    monkeypatch: pytest.MonkeyPatch, code: str, reason: str
-) -> None:
+@pytest.mark.parametrize("code", ["import os; os.abort()", "raise RuntimeError('Exception from x\\nno such type')"])
+def test_a_compiler_that_fails_is_an_error_and_not_the_end(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     monkeypatch.setattr(module, "_COMPILE", code)
-    with (
-        written(graph()) as path,
-        pytest.raises(InferenceError, match=rf"NPU cannot compile .*\({reason}\): .*--weights int8-sym"),
-    ):
+    with written(graph()) as path, pytest.raises(InferenceError) as caught:
         compile_apart(path, "NPU", PROPERTIES)
+    assert "\n" not in str(caught.value)

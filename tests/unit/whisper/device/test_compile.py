@@ -1,4 +1,4 @@
-"""Graphs compiled for devices, and what is said of their weights."""
+"""Graphs compiled for devices: in which types, on which device next, and how often."""
 
 import threading
 from collections.abc import Callable
@@ -11,18 +11,14 @@ import pytest
 from streamer.errors import InferenceError
 from streamer.whisper.device.compile import Compilation, Sizes, has_integer_weights, keep_in_bfloat16, mark_half_weights
 from streamer.whisper.device.decoder import Decoder
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.stage import Stage, as_type
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
-from streamer.whisper.graphs.ports import key_values, ports
+from streamer.whisper.graphs.ports import STAGES, key_values, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.device.conftest import HEADS, Planned
 from tests.waiting import WAIT_S
-
-pytestmark = pytest.mark.slow
-
-HEADS = [(1, 0)]
 
 
 def marked(model: ov.Model) -> list[ov.Node]:
@@ -31,28 +27,16 @@ def marked(model: ov.Model) -> list[ov.Node]:
 
 
 def test_every_half_weight_is_marked(checkpoint: Checkpoint) -> None:
-    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS)
+    found = marked(build_decoder(checkpoint.dims, checkpoint.tensors, HEADS))
     matrices = [name for name, tensor in checkpoint.tensors.items() if "decoder" in name and tensor.ndim == 2]
-    found = marked(model)
     assert len(found) >= len(matrices) - 2 * checkpoint.dims.n_text_layer  # cross-KV has its own graph
     assert all(node.get_type_name() == "Convert" for node in found)
 
 
 def test_scales_of_compressed_integers_are_left_alone(checkpoint: Checkpoint) -> None:
-    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, "int8")
-    for node in marked(model):
+    for node in marked(build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, "int8")):
         consumers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
         assert not consumers & {"Multiply", "Subtract"}
-
-
-def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
-    return ModelGraphs.of(checkpoint, HEADS, precision)
-
-
-def key_types(compilation: Compilation) -> set[str]:
-    """Return the element types of all ports that are keys or values."""
-    found = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
-    return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
 
 
 @pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym"])
@@ -61,61 +45,41 @@ def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, pre
     assert has_integer_weights(model) == (precision != "f16")
 
 
+def key_types(compilation: Compilation) -> set[str]:
+    """Return the element types of all ports that are keys or values."""
+    found = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
+    return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("properties", [(), ("INFERENCE_PRECISION_HINT=f32",)])
-def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint, properties: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("precision", ["f16", "int8"])
+def test_keys_and_values_are_kept_as_the_decoder_computes(
+    checkpoint: Checkpoint, planned: Planned, precision: str, properties: tuple[str, ...]
+) -> None:
+    compilation = planned(graphs=ModelGraphs.of(checkpoint, HEADS, precision), properties=properties)
+    compilation.compile()
     able = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    for precision in ("f16", "int8"):
-        plans = plan_stages(DeviceSettings("CPU", properties=properties), ["CPU"])
-        compilation = Compilation(compressed(checkpoint, precision), plans)
-        compilation.compile()
-        halved = able and precision == "int8" and not properties
-        assert key_types(compilation) == {"bf16" if halved else "f32"}
-        hints = {
-            str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()
-        }
-        assert hints["decoder"] == ov.Type.f32
-        assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
+    halved = able and precision == "int8" and not properties
+    assert key_types(compilation) == {"bf16" if halved else "f32"}
+    hints = {str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()}
+    assert hints["decoder"] == ov.Type.f32
+    assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
 
 
-def test_an_interrupt_does_not_wait_for_a_compiler(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    go_on = threading.Event()
-
-    def interrupt(done: int, total: int) -> None:
-        raise KeyboardInterrupt
-
-    plans = plan_stages(DeviceSettings("CPU"), ["CPU"])
-    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans, on_progress=interrupt)
-    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * WAIT_S))
-    with ThreadPoolExecutor(1) as thread:
-        compiling = thread.submit(compilation.compile)
-        try:
-            assert isinstance(compiling.exception(WAIT_S), KeyboardInterrupt)
-        finally:
-            go_on.set()
-
-
-def test_a_gpu_gives_up_half_precision_before_it_is_given_up(checkpoint: Checkpoint) -> None:
-    for properties, expected in (((), ["GPU", "GPU", "CPU"]), (("INFERENCE_PRECISION_HINT=f16",), ["GPU", "CPU"])):
-        plans = plan_stages(DeviceSettings("AUTO", properties=properties), ["CPU", "GPU"])
-        compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
-        devices = [compilation.devices["decoder"]]
-        while devices[-1] != "CPU":
-            compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
-            devices.append(compilation.devices["decoder"])
-        assert devices == expected
-        assert compilation.devices["encoder"] == "GPU"
-
-
-def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoint: Checkpoint) -> None:
-    plans = plan_stages(DeviceSettings("AUTO"), ["CPU", "GPU"])
-    compilation = Compilation(compressed(checkpoint, "int8"), plans)
-    compilation.reject({"decoder": InferenceError("no GPU", "decoder")})
-    compilation.reject({"cross_kv": InferenceError("no GPU", "cross_kv")})
-    compilation.reject({"encoder": InferenceError("no GPU", "encoder")})
+@pytest.mark.slow
+def test_keys_and_values_stay_as_they_are_where_another_device_may_come(
+    checkpoint: Checkpoint, planned: Planned
+) -> None:
+    compilation = planned("AUTO", ["CPU", "GPU"], ModelGraphs.of(checkpoint, HEADS, "int8"))
+    error = InferenceError("no GPU")
+    error.hopeless = True
+    compilation.reject(dict.fromkeys(STAGES, error))
     compilation.compile()
     assert key_types(compilation) == {"f32"}
 
 
+@pytest.mark.slow
 def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Checkpoint) -> None:
     whole = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS)
     exact, halved = decoder_of(whole, checkpoint.dims), decoder_of(whole, checkpoint.dims, keep_in_bfloat16)
@@ -146,8 +110,24 @@ def decoder_of(whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model]
     return decoder
 
 
-def test_a_decoder_is_compiled_once_on_a_cpu(checkpoint: Checkpoint) -> None:
-    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("CPU"), ["CPU"]))
+def test_an_interrupt_does_not_wait_for_a_compiler(planned: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = threading.Event()
+
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    compilation = planned(on_progress=interrupt)
+    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * WAIT_S))
+    with ThreadPoolExecutor(1) as thread:
+        compiling = thread.submit(compilation.compile)
+        try:
+            assert isinstance(compiling.exception(WAIT_S), KeyboardInterrupt)
+        finally:
+            go_on.set()
+
+
+def test_a_decoder_is_compiled_once_on_a_cpu(planned: Planned) -> None:
+    compilation = planned()
     compilation.compile()
     assert set(compilation.compiled) == {Sizes("encoder"), Sizes("cross_kv"), Sizes("decoder", None)}
     before = dict(compilation.compiled)
@@ -156,24 +136,36 @@ def test_a_decoder_is_compiled_once_on_a_cpu(checkpoint: Checkpoint) -> None:
     assert set(compilation.compile_s) == set(before)
 
 
-def test_the_times_of_a_device_that_was_given_up_are_forgotten(checkpoint: Checkpoint) -> None:
-    plans = plan_stages(DeviceSettings("AUTO"), ["CPU", "NPU"])
-    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
+@pytest.mark.parametrize(
+    ("hopeless", "properties", "expected"),
+    [
+        (False, (), ["GPU", "GPU", "CPU"]),
+        (True, (), ["GPU", "CPU"]),
+        (False, ("INFERENCE_PRECISION_HINT=f16",), ["GPU", "CPU"]),
+    ],
+)
+def test_a_gpu_gives_up_half_precision_before_it_is_given_up_unless_that_is_hopeless(
+    planned: Planned, hopeless: bool, properties: tuple[str, ...], expected: list[str]
+) -> None:
+    compilation = planned("AUTO", ["CPU", "GPU"], properties=properties)
+    error = InferenceError("it fails the checks", "decoder")
+    error.hopeless = hopeless
+    devices = [compilation.devices["decoder"]]
+    while devices[-1] != "CPU":
+        compilation.reject({"decoder": error})
+        devices.append(compilation.devices["decoder"])
+    assert devices == expected
+    assert compilation.devices["encoder"] == compilation.devices["cross_kv"] == "GPU"
+    with pytest.raises(InferenceError):
+        compilation.reject({"decoder": error})
+
+
+def test_the_times_of_a_device_that_was_given_up_are_forgotten(planned: Planned) -> None:
+    compilation = planned("AUTO", ["CPU", "NPU"])
     of_npu, of_encoder = Sizes("decoder", n_tokens=64, n_slots=447), Sizes("encoder")
     compilation.compile_s = {of_npu: 60.0, of_encoder: 30.0}
     compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
     assert compilation.compile_s == {of_encoder: 30.0}
-
-
-@pytest.mark.parametrize(("hopeless", "device"), [(False, "GPU"), (True, "CPU")])
-def test_a_gpu_is_tried_in_full_precision_unless_that_is_hopeless(
-    checkpoint: Checkpoint, hopeless: bool, device: str
-) -> None:
-    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("AUTO"), ["CPU", "GPU"]))
-    error = InferenceError("it gives no answer", "decoder")
-    error.hopeless = hopeless
-    compilation.reject({"decoder": error})
-    assert compilation.devices == {"encoder": "GPU", "cross_kv": "GPU", "decoder": device}
 
 
 @pytest.mark.parametrize(

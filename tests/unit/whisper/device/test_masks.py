@@ -18,14 +18,13 @@ from tests.unit.whisper.support import random_checkpoint
 from tests.unit.whisper.triple import BROKEN, TripleDecoder, build_decoder
 
 SOT = 513
-
 ADDITIVE = CONVENTIONS[1]
 
-FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
-# As an NPU: half precision between the parts of the graph.
-NPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}
-
 every_convention = pytest.mark.parametrize("convention", CONVENTIONS, ids=lambda convention: convention.name)
+
+
+def compiled(model: ov.Model) -> TripleDecoder:
+    return TripleDecoder(the_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}))
 
 
 def weak_checkpoint() -> Checkpoint:
@@ -38,20 +37,17 @@ def weak_checkpoint() -> Checkpoint:
     return Checkpoint(checkpoint.dims, tensors)
 
 
-def compiled(model: ov.Model, device: str = "CPU") -> TripleDecoder:
-    properties = NPU if device == "NPU" else FULL_PRECISION
-    return TripleDecoder(the_core().compile_model(model, device, properties))
-
-
+@pytest.mark.slow
+@pytest.mark.usefixtures("npu_plugin")
 @every_convention
 def test_the_convention_is_found_in_half_precision(checkpoint: Checkpoint, convention: MaskConvention) -> None:
-    try:
-        decoder = compiled(build_decoder(checkpoint, convention, cache_type=np.float16), "NPU")
-    except RuntimeError as error:
-        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
+    """As an NPU: half precision between the parts of the graph."""
+    model = build_decoder(checkpoint, convention, cache_type=np.float16)
+    decoder = TripleDecoder(the_core().compile_model(model, "NPU", {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}))
     assert find_convention(decoder, "decoder.xml", SOT) is convention
 
 
+@pytest.mark.slow
 @every_convention
 def test_weak_attention_is_enough(convention: MaskConvention) -> None:
     decoder = compiled(build_decoder(weak_checkpoint(), convention))
@@ -62,26 +58,21 @@ def test_weak_attention_is_enough(convention: MaskConvention) -> None:
     ("convention", "mask_type"),
     [(OURS, np.int64), (OURS, np.int32), (OURS, np.bool_), (OURS, np.float16), (ADDITIVE, np.float16)],
 )
-def test_masks_of_other_types(checkpoint: Checkpoint, convention: MaskConvention, mask_type: type[np.generic]) -> None:
+def test_masks_of_other_types_are_written(
+    checkpoint: Checkpoint, convention: MaskConvention, mask_type: type[np.generic]
+) -> None:
     decoder = compiled(build_decoder(checkpoint, convention, mask_type=mask_type))
     assert decoder.mask.dtype == mask_type
     assert find_convention(decoder, "decoder.xml", SOT) is convention
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", BROKEN)
 @every_convention
-def test_a_graph_that_follows_none_is_refused_by_name(
-    checkpoint: Checkpoint, convention: MaskConvention, broken: str
-) -> None:
+def test_a_graph_that_follows_none_is_refused(checkpoint: Checkpoint, convention: MaskConvention, broken: str) -> None:
     decoder = compiled(build_decoder(checkpoint, convention, broken=broken))
-    with pytest.raises(ModelError) as caught:
+    with pytest.raises(ModelError):
         find_convention(decoder, "medium/decoder.xml", SOT)
-    message = str(caught.value)
-    assert message.startswith("medium/decoder.xml follows no known mask convention (with ")
-    assert "its text would be nonsense; export it again" in message
-    assert "\n" not in message
-    if broken == "not finite":
-        assert "its logits are not finite" in message
 
 
 class FakeDecoder:
@@ -107,18 +98,22 @@ def by_majority(mask: NDArray[Any]) -> NDArray[np.bool_]:
     return visible
 
 
+def current_always(mask: NDArray[Any]) -> NDArray[np.bool_]:
+    visible: NDArray[np.bool_] = mask == 1
+    visible[-1] = True
+    return visible
+
+
 def test_a_graph_that_follows_two_conventions_alike_has_the_first() -> None:
     assert find_convention(FakeDecoder(by_majority), "decoder.xml", 0) is OURS
 
 
-def test_a_current_token_that_is_shown_whatever_the_mask_says_is_refused() -> None:
-    def always(mask: NDArray[Any]) -> NDArray[np.bool_]:
-        visible: NDArray[np.bool_] = mask == 1
-        visible[-1] = True
-        return visible
-
-    with pytest.raises(ModelError, match="the current token does not see itself"):
-        find_convention(FakeDecoder(always), "decoder.xml", 0)
+@pytest.mark.parametrize("read", [current_always, lambda mask: mask > 2, lambda mask: mask == mask])
+def test_what_is_shown_or_hidden_whatever_the_mask_says_is_refused(
+    read: Callable[[NDArray[Any]], NDArray[np.bool_]],
+) -> None:
+    with pytest.raises(ModelError):
+        find_convention(FakeDecoder(read), "decoder.xml", 0)
 
 
 @pytest.mark.parametrize(
@@ -130,7 +125,7 @@ def test_a_current_token_that_is_shown_whatever_the_mask_says_is_refused() -> No
         (ADDITIVE, 1, [0, -65500, -65500, -65500, 0]),
     ],
 )
-def test_masks_as_written(convention: MaskConvention, n_cached: int, expected: list[float]) -> None:
+def test_a_mask_is_written_whole(convention: MaskConvention, n_cached: int, expected: list[float]) -> None:
     mask = np.full(len(expected), 7, np.float16)
     convention.write(mask, n_cached)
     # -65500 is -65504 in half precision, its largest.

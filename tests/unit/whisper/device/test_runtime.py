@@ -15,12 +15,12 @@ from streamer.errors import InferenceError
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.stage import as_type, to_float32
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import (
     NANO,
     Untyped,
+    config_of,
     load_on_cpu,
     load_reference,
     noise,
@@ -33,16 +33,7 @@ from tests.unit.whisper.support import (
 TOLERANCE = 1e-4
 
 
-@pytest.fixture(scope="module")
-def npu_model(cache_dir: Path) -> WhisperModel:
-    try:
-        ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
-    except RuntimeError as error:
-        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
-    return load_model(str(NANO), LoadOptions(DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir)))
-
-
-@pytest.fixture(params=["CPU", "NPU"])
+@pytest.fixture(params=["CPU", pytest.param("NPU", marks=pytest.mark.slow)])
 def either(request: pytest.FixtureRequest) -> WhisperModel:
     """The model on the CPU, and through the NPU plugin's CPU path."""
     found: WhisperModel = request.getfixturevalue("model" if request.param == "CPU" else "npu_model")
@@ -50,8 +41,8 @@ def either(request: pytest.FixtureRequest) -> WhisperModel:
 
 
 @pytest.fixture(scope="module")
-def generation(model: WhisperModel) -> GenerationConfig:
-    return model.generation
+def npu_model(cache_dir: Path, npu_plugin: None) -> WhisperModel:
+    return load_model(str(NANO), LoadOptions(DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir)))
 
 
 @pytest.fixture
@@ -131,7 +122,7 @@ def test_alignment_heads_equal_transformers_cross_attention(
 
 
 @pytest.mark.usefixtures("no_grad")
-@pytest.mark.parametrize("by", [1, 7, 16])
+@pytest.mark.parametrize("by", [7, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_sequence_fills_the_whole_context_and_no_more(
     model: WhisperModel, reference: Untyped, mel: FloatArray, by: int
 ) -> None:
@@ -181,25 +172,11 @@ def test_what_feed_returned_stays(model: WhisperModel, mel: FloatArray) -> None:
 @pytest.mark.usefixtures("no_grad")
 @pytest.mark.parametrize(("encoder_heads", "decoder_heads"), [(2, 4), (6, 3)])
 def test_other_dimensions_equal_transformers(encoder_heads: int, decoder_heads: int) -> None:
-    config = transformers.WhisperConfig(
-        vocab_size=300,
-        num_mel_bins=128,
-        d_model=48,
-        encoder_layers=1,
-        decoder_layers=3,
-        encoder_attention_heads=encoder_heads,
-        decoder_attention_heads=decoder_heads,
-        encoder_ffn_dim=192,
-        decoder_ffn_dim=192,
-        max_target_positions=64,
-        pad_token_id=0,
-        bos_token_id=0,
-        eos_token_id=0,
-        decoder_start_token_id=1,
-        suppress_tokens=[],
-        begin_suppress_tokens=[],
-    )
-    checkpoint = random_checkpoint(ModelDimensions.from_huggingface(config.to_dict(), Path("config.json")))
+    dims = ModelDimensions(128, 1500, 48, encoder_heads, 1, 300, 64, 48, decoder_heads, 3)
+    checkpoint = random_checkpoint(dims)
+    special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
+    widths = {"encoder_ffn_dim": 192, "decoder_ffn_dim": 192}
+    config = transformers.WhisperConfig(**config_of(dims), **widths, **special)
     untyped: Untyped = transformers.WhisperForConditionalGeneration
     reference = untyped(config).eval()
     missing = reference.model.load_state_dict({k: tensor(v) for k, v in checkpoint.tensors.items()}, strict=True)
@@ -217,34 +194,28 @@ def test_other_dimensions_equal_transformers(encoder_heads: int, decoder_heads: 
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=TOLERANCE)
 
 
-def test_a_damaged_cache_of_compiled_graphs_does_not_matter(
-    tmp_path: Path, model: WhisperModel, mel: FloatArray
+@pytest.mark.slow
+@pytest.mark.parametrize("blocked", [False, True])
+def test_a_cache_that_is_damaged_or_cannot_be_written_does_not_matter(
+    tmp_path: Path, model: WhisperModel, mel: FloatArray, blocked: bool
 ) -> None:
-    model.runtime.decoder.use(model.runtime.encode(mel, 0))
-    (expected,), _ = model.runtime.decoder.feed(start(model))
+    def logits(loaded: WhisperModel) -> FloatArray:
+        loaded.runtime.decoder.use(loaded.runtime.encode(mel, 0))
+        return loaded.runtime.decoder.feed(start(loaded))[0][0]
+
     load_on_cpu(NANO, tmp_path)
     blobs = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(blobs) == 3
-    for i, blob in enumerate(blobs):
-        data = blob.read_bytes()
-        blob.write_bytes((b"garbage", b"", data[: len(data) // 2])[i])
-    again = load_on_cpu(NANO, tmp_path)
-    again.runtime.decoder.use(again.runtime.encode(mel, 0))
-    np.testing.assert_allclose(again.runtime.decoder.feed(start(model))[0][0], expected, rtol=0, atol=TOLERANCE)
+    for blob, data in zip(blobs, (b"garbage", b"", blobs[0].read_bytes()[:10_000]), strict=True):
+        blob.write_bytes(data)
+        if blocked:  # a directory where a file belongs: reading and writing both fail
+            blob.unlink()
+            blob.mkdir()
+    assert_close(logits(load_on_cpu(NANO, tmp_path)), logits(model))
 
 
-def test_a_cache_that_cannot_be_written_does_not_matter(tmp_path: Path) -> None:
-    load_on_cpu(NANO, tmp_path)
-    for path in tmp_path.rglob("*"):
-        if path.is_file():  # a directory where a file belongs: reading and writing both fail
-            path.unlink()
-            path.mkdir()
-    load_on_cpu(NANO, tmp_path)
-
-
-def test_a_device_that_cannot_compile_is_one_line(checkpoint: Checkpoint, generation: GenerationConfig) -> None:
-    if "GPU" in ov.Core().available_devices:
-        pytest.skip("there is a GPU here: it can compile")
-    with pytest.raises(InferenceError, match=r"GPU cannot compile the \w+ graph .*--device CPU") as caught:
-        start_runtime(checkpoint, generation.alignment_heads, "GPU")
+@pytest.mark.skipif("GPU" in ov.Core().available_devices, reason="there is a GPU here: it can compile")
+def test_a_device_that_cannot_compile_is_one_line(checkpoint: Checkpoint) -> None:
+    with pytest.raises(InferenceError) as caught:
+        start_runtime(checkpoint, [(1, 0)], "GPU")
     assert "\n" not in str(caught.value)

@@ -16,22 +16,19 @@ from streamer.whisper.device.speech import TOLERANCE, check_speech, exact_plans,
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
-from streamer.whisper.weights import huggingface
-from tests.unit.whisper.support import NANO, SAMPLE, Tensors, tamper
-
-pytestmark = pytest.mark.slow
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.device.conftest import HEADS
+from tests.unit.whisper.support import SAMPLE, Tensors, tamper
 
 SOT, END = 513, 512
-
-HEADS = [(1, 0)]
 
 # What the stages write that others, or the search, read.
 WRITTEN = {"encoder": "last_hidden_state", "cross_kv": "", "decoder": "logits"}
 
 
 @pytest.fixture(scope="module")
-def compilation() -> Compilation:
-    compilation = Compilation(ModelGraphs.of(huggingface.load(NANO), HEADS), exact_plans(), windows_s=[5])
+def compilation(checkpoint: Checkpoint) -> Compilation:
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), exact_plans(), windows_s=[5])
     compilation.compile()
     return compilation
 
@@ -77,26 +74,21 @@ def noise(part: float) -> Callable[[Stage, Tensors], None]:
 def test_the_right_graphs_pass_at_each_length_of_window(found: Callable[..., list[Check]]) -> None:
     checks = found()
     assert [check.stage for check in checks] == ["encoder", "cross_kv", "decoder", "decoder"] * 2
-    assert [check.name.partition(":")[0] for check in checks[4:]] == [
-        "encoder (5 s)",
-        "cross_kv (5 s)",
-        "decoder (5 s)",
-        "decoder (5 s)",
-    ]
+    assert all("(5 s)" in check.name for check in checks[4:])
     assert all(check.passed for check in checks)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_noise_beyond_rounding_is_refused(found: Callable[..., list[Check]], used: Runtime, stage: str) -> None:
     tamper(used, stage, after=noise(3 * TOLERANCE))
     checks = found()
     # Cross-KV on the device of a wrong encoder goes with it.
     assert blamed(checks) == ({"encoder", "cross_kv"} if stage == "encoder" else {stage})
-    problem = next(check for check in checks if not check.passed).problem
-    assert problem.startswith(f"CPU computes the {stage} wrongly: in speech it differs from the CPU by 0.4")
-    assert problem.endswith(f"expected at most {TOLERANCE}")
+    assert next(check for check in checks if not check.passed).found.startswith("0.4")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
 def test_rounding_passes(found: Callable[..., list[Check]], used: Runtime, stage: str) -> None:
     tamper(used, stage, after=noise(TOLERANCE / 3))
@@ -123,8 +115,10 @@ def test_another_token_is_refused_though_the_logits_are_near(found: Callable[...
             row[row.argsort()[-2]] = row.max() + 0.01
 
     tamper(used, "decoder", after=prefer_the_second)
-    wrong = [check.problem for check in found(("decoder",)) if not check.passed]
-    assert any("tokens otherwise than the CPU, expected none" in problem for problem in wrong)
+    logits, words, *_ = found(("decoder",))
+    assert logits.passed
+    assert not words.passed
+    assert int(words.found) > 0
 
 
 def test_what_is_not_finite_is_refused(found: Callable[..., list[Check]], used: Runtime) -> None:

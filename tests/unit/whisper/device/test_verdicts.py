@@ -53,7 +53,7 @@ def test_verdicts_are_found_again_by_another_process(tmp_path: Path, model: Path
     found = Machine(cache).verdicts(model)
     assert found.unjudged() == []
     (error,) = found.refused().values()
-    assert str(error).startswith("the encoder is wrong (found at an earlier load; `streamer models verify`")
+    assert "the encoder is wrong" in str(error)
     assert error.stage == "encoder"
     kept = {verdict.stage: verdict for verdict in kept_verdicts(cache)}
     assert kept["encoder"].compile_s == 3.0
