@@ -3,7 +3,6 @@
 import itertools
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import llguidance
 import numpy as np
@@ -48,9 +47,6 @@ class Follower:
         return self.fits(text.encode("utf-8")) and self._matcher.is_accepting()
 
 
-# What a text has to be, given by a grammar and, for comparison, by a regular expression.
-
-
 @pytest.mark.parametrize(
     ("text", "pattern"),
     [
@@ -85,53 +81,25 @@ def test_a_grammar_says_what_a_regular_expression_says(text: str, pattern: str) 
             )
 
 
+HALVED = "\n".join(f"root{i} ::= root{i + 1} root{i + 1}" for i in range(40)) + '\nroot40 ::= "a"'
+
+
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("", "there is no rule 'root'"),
-        ("# nothing", "there is no rule 'root'"),
-        ("root", "line 1"),
-        ('root = "a"', "line 1"),
-        ('root ::= "a', "line 1"),
-        ("root ::= [a", "line 1"),
-        ('root ::= ("a"', "line 1"),
-        ('root ::= "a")', "line 1"),
-        ("root ::= *", "line 1"),
-        ('root ::= "a"**', "line 1"),
-        ('root ::= "a"{', "line 1"),
-        ('root ::= "a"{,3}', "line 1"),
-        ('root ::= "a"{5,3}', ""),
-        ('root ::= "a"{%s}' % ("9" * 5000), ""),
-        (r'root ::= "\q"', "line 1"),
-        ('root ::= "\\\n"', "line 1"),
-        ('root ::= "\\', ""),
-        (r'root ::= "\x0"', "line 1"),
-        (r'root ::= "\ud800"', r"there is no character \\ud800"),
-        (r'root ::= "\UFFFFFFFF"', r"there is no character \\UFFFFFFFF"),
-        ("root ::= [z-a]", "range"),
-        ("root ::= []", r"the class \[\] has no characters"),
-        (r"root ::= [^\x00-\U0010FFFF]", "no text fits it"),
-        ('1 ::= "a"', "there is no rule 'root'"),
-        ('root ::= "a"\n  b\n', "line 2"),
-        ("root ::= other", "there is no rule 'other'"),
-        ("root ::= (" + "(" * 100 + ")" * 101, "too deep"),
-        ("root ::= " + "(" * 40_000, "too deep"),
-        (
-            'root ::= "a" root0\n'
-            + "\n".join(f"root{i} ::= root{i + 1} root{i + 1}" for i in range(40))
-            + '\nroot40 ::= "a"',
-            "too big",
-        ),
-        ("\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"\nroot ::= r0', "too deep"),
+        'root ::= "a"{%s}' % ("9" * 5000),
+        "root ::= (" + "(" * 100 + ")" * 101,
+        "root ::= " + "(" * 40_000,
+        f'root ::= "a" root0\n{HALVED}',
+        "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"\nroot ::= r0',
     ],
 )
-def test_a_grammar_that_cannot_be_followed_is_one_sentence(text: str, message: str) -> None:
-    with pytest.raises(
-        ConfigError, match=rf"g\.gbnf cannot be followed \(.*{message}.*\): expected .*; correct"
-    ) as caught:
-        compiled(text)
-    assert caught.value.args[0].isprintable()
-    assert len(str(caught.value)) < 300
+def test_a_grammar_that_is_too_large_is_one_sentence(text: str) -> None:
+    assert is_sentence(problem_of(text))
+
+
+def is_sentence(problem: str) -> bool:
+    return problem.isprintable() and 0 < len(problem) < 330
 
 
 @pytest.mark.parametrize(
@@ -146,14 +114,12 @@ def test_a_grammar_that_cannot_be_followed_is_one_sentence(text: str, message: s
         'root ::= (.{1,1000} "a" .{1,1000} "b"){1,1000}',
         "root ::= x | root\nx ::= " + "[a-z]* " * 300,
         'root ::= ("a" | "ab" | root){3} | root root | "b" root "a"',
-        'root ::= "a" root0\n'
-        + "\n".join(f"root{i} ::= root{i + 1} root{i + 1} | root" for i in range(40))
-        + '\nroot40 ::= "a"',
+        'root ::= "a" root0\n' + HALVED.replace("\n", " | root\n"),
     ],
 )
 def test_what_multiplies_is_followed_or_one_sentence(text: str) -> None:
     problem = problem_of(text, [TOKENIZER.encode(" " + "aba" * n) for n in range(12)])
-    assert re.fullmatch(r"|g\.gbnf (cannot be followed|leaves too many ways open)[^\n]*", problem)
+    assert not problem or is_sentence(problem)
 
 
 def problem_of(text: str, texts: Sequence[Sequence[int]] = ()) -> str:
@@ -171,19 +137,7 @@ def problem_of(text: str, texts: Sequence[Sequence[int]] = ()) -> str:
 @settings(max_examples=100, deadline=None)
 def test_any_text_is_a_grammar_or_one_sentence(text: str) -> None:
     for problem in (problem_of(text), problem_of(f"root ::= {text}")):
-        assert "\n" not in problem
-        assert len(problem) < 330
-
-
-@pytest.mark.parametrize("content", [b"root ::= \xff", None])
-def test_a_file_that_is_no_grammar_is_one_sentence(content: bytes | None, tmp_path: Path) -> None:
-    path = tmp_path / "x.gbnf"
-    if content is not None:
-        path.write_bytes(content)
-    with pytest.raises(ConfigError, match=r"x\.gbnf.*expected a"):
-        Grammar.read(path)
-    with pytest.raises(ConfigError, match="cannot be read"):
-        Grammar.read(Path("a\0b"))
+        assert not problem or is_sentence(problem)
 
 
 # A rule in GBNF, and the regular expression that says the same.
@@ -221,9 +175,6 @@ def test_a_class_has_the_characters_of_its_ranges(ranges: list[list[int]], code:
             contained = any(first <= tried <= last for first, last in ranges)
             assert inside.accepts(chr(tried)) == contained
             assert outside.accepts(chr(tried)) != contained
-
-
-# Decoding.
 
 
 @pytest.mark.parametrize(
@@ -351,7 +302,7 @@ def test_a_grammar_that_leaves_too_much_open_is_one_sentence(monkeypatch: pytest
     found = compiled("root ::= .* [aeiou] .{40}")
     monkeypatch.setattr(grammar, "LIMITS", llguidance.LLParserLimits(max_lexer_states=5, verbose_errors=False))
     rule = GrammarFilter(found, TOKENIZER)
-    with pytest.raises(ConfigError, match=r"g\.gbnf leaves too many ways open"):
+    with pytest.raises(ConfigError):
         rule.apply(logits_of(0), TOKENIZER.encode(" " + "aba" * 9))
 
 

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -137,12 +138,19 @@ def test_phrases_are_cleaned() -> None:
     assert check_hotwords([" Lee  Oswald ", "Lee Oswald", "Zapruder"]) == ("Lee Oswald", "Zapruder")
 
 
-@pytest.mark.parametrize("phrases", [[""], [" "], ["x" * 101], ["a\0b"], [f"w{i}" for i in range(1001)]])
-def test_phrases_that_cannot_be_used_are_one_sentence(phrases: list[str]) -> None:
-    with pytest.raises(ConfigError, match="hot word") as caught:
-        check_hotwords(phrases)
-    assert len(str(caught.value)) < 250
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("phrases", "usable"),
+    [
+        ([], True),
+        (["x" * 100], True),
+        ([f"w{i}" for i in range(1000)], True),
+        ([f"w{i}" for i in range(1001)], False),
+        (["x" * 101], False),
+    ],
+)
+def test_phrases_have_limits(phrases: list[str], usable: bool) -> None:
+    with nullcontext() if usable else pytest.raises(ConfigError):
+        assert check_hotwords(phrases) == tuple(phrases)
 
 
 def test_the_prompt_is_the_list() -> None:

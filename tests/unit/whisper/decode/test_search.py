@@ -99,7 +99,7 @@ def test_a_beam_whose_logits_are_no_numbers_is_an_error_of_the_device() -> None:
 
     decoder = Broken()
     (logits,), _ = decoder.feed([0])
-    with pytest.raises(InferenceError, match="logits are not finite"):
+    with pytest.raises(InferenceError):
         follow_beams(decoder, logits, search(), n_beams=3)
 
 
