@@ -21,12 +21,13 @@ pytestmark = pytest.mark.slow
 # So few that a text has loops, and that a guess is sometimes right by chance.
 TEXT_TOKENS = (300, 301, 302)
 CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, SPECIAL.timestamp_end - 1)
+EXACT = ("tokens", "log_probs", "avg_logprob", "no_speech_prob", "looped", "n_start", "n_sampled", "n_given")
 
 
 class MarkovDecoder(ScriptedDecoder):
     """Says what depends on the last three tokens and on the seed, with logits and attention that depend on all."""
 
-    def __init__(self, seed: int, capacity: int) -> None:
+    def __init__(self, seed: int, capacity: int = 100) -> None:
         super().__init__((), capacity)
         self._seed = seed
 
@@ -58,17 +59,9 @@ class MarkovDecoder(ScriptedDecoder):
         return logits, attention
 
 
-def with_draft(options: WindowOptions, draft: Sequence[int]) -> WindowOptions:
-    return dataclasses.replace(options, draft=tuple(draft))
-
-
 def assert_same(drafted: DecodedWindow, plain: DecodedWindow) -> None:
-    assert drafted.tokens == plain.tokens
-    assert drafted.log_probs == plain.log_probs
-    assert drafted.avg_logprob == plain.avg_logprob
-    assert drafted.no_speech_prob == plain.no_speech_prob
-    assert (drafted.looped, drafted.n_start) == (plain.looped, plain.n_start)
-    assert (drafted.n_sampled, drafted.n_given) == (plain.n_sampled, plain.n_given)
+    for name in EXACT:
+        assert getattr(drafted, name) == getattr(plain, name)
     np.testing.assert_array_equal(drafted.attention, plain.attention)
 
 
@@ -87,7 +80,6 @@ def drafts(draw: st.DrawFn, said: Sequence[int]) -> tuple[int, ...]:
 @settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_a_draft_changes_nothing(data: st.DataObject) -> None:
-    seed = data.draw(st.integers(0, 1000), "seed")
     options = WindowOptions(
         language="en",
         timestamps=data.draw(st.booleans(), "timestamps"),
@@ -97,53 +89,52 @@ def test_a_draft_changes_nothing(data: st.DataObject) -> None:
         max_tokens=data.draw(st.sampled_from((0, 1, 2, 5, 10_000)), "max_tokens"),
         stop_at_loop=data.draw(st.booleans(), "stop_at_loop"),
     )
-    decoder = MarkovDecoder(seed, capacity=data.draw(st.sampled_from((64, 100)), "capacity"))
+    seed, capacity = data.draw(st.integers(0, 1000), "seed"), data.draw(st.sampled_from((64, 100)), "capacity")
+    decoder = MarkovDecoder(seed, capacity)
     plain = decode_window(decoder, TOKENIZER, CONFIG, options)
     n_calls = decoder.n_calls
     draft = data.draw(drafts(plain.tokens[len(options.begins_with) :]), "draft")
-    drafted = decode_window(decoder, TOKENIZER, CONFIG, with_draft(options, draft))
-    assert_same(drafted, plain)
+    assert_same(decode_window(decoder, TOKENIZER, CONFIG, dataclasses.replace(options, draft=draft)), plain)
     assert decoder.n_calls <= n_calls
 
 
-def a_text(capacity: int = 100) -> tuple[MarkovDecoder, DecodedWindow]:
-    """Return a decoder and a text of its that ends by itself."""
+@pytest.fixture(scope="module")
+def plain() -> tuple[MarkovDecoder, DecodedWindow]:
+    """A decoder and a text of its that ends by itself."""
     for seed in range(100):
-        decoder = MarkovDecoder(seed, capacity)
+        decoder = MarkovDecoder(seed)
         window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en"))
         if 10 < len(window.tokens) < 40:
+            assert decoder.n_calls == len(window.tokens) + 1
             return decoder, window
     raise AssertionError("no decoder says a text of a usual length")
 
 
-def test_one_call_checks_a_draft_that_is_right() -> None:
-    decoder, plain = a_text()
-    assert decoder.n_calls == len(plain.tokens) + 1
-    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=tuple(plain.tokens)))
-    assert_same(drafted, plain)
-    assert decoder.n_calls == 1
+@pytest.mark.parametrize("n_right", [0, 1, 5, 9, 100])
+def test_behind_the_first_wrong_guess_tokens_are_fed_one_by_one(
+    plain: tuple[MarkovDecoder, DecodedWindow], n_right: int
+) -> None:
+    decoder, window = plain
+    draft = list(window.tokens)
+    if n_right < len(draft):
+        draft[n_right] = next(token for token in TEXT_TOKENS if token != draft[n_right])
+    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=tuple(draft)))
+    assert_same(drafted, window)
+    assert decoder.n_calls == 1 + max(0, len(window.tokens) - n_right)
 
 
-@pytest.mark.parametrize("n_right", [0, 1, 5, 9])
-def test_behind_the_first_wrong_guess_tokens_are_fed_one_by_one(n_right: int) -> None:
-    decoder, plain = a_text()
-    wrong = next(token for token in TEXT_TOKENS if token != plain.tokens[n_right])
-    draft = (*plain.tokens[:n_right], wrong, *plain.tokens[n_right + 1 :])
-    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft))
-    assert_same(drafted, plain)
-    assert decoder.n_calls == 1 + len(plain.tokens) - n_right
-
-
-def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft() -> None:
-    decoder, plain = a_text()
-    for draft in ((), tuple(plain.tokens)):
+def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft(
+    plain: tuple[MarkovDecoder, DecodedWindow],
+) -> None:
+    decoder, window = plain
+    for draft in ((), tuple(window.tokens)):
         cancelled = iter([False] * 6 + [True]).__next__
-        window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
-        assert window.tokens == plain.tokens[:6]
+        cut = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
+        assert cut.tokens == window.tokens[:6]
 
 
 @pytest.mark.parametrize("timestamps", [False, True])
-def test_a_draft_changes_nothing_of_what_is_heard(model: WhisperModel, timestamps: bool) -> None:
+def test_a_draft_changes_nothing_of_speech(model: WhisperModel, timestamps: bool) -> None:
     """Only in the last bits: tokens that go through in blocks are computed by another graph than single ones."""
     decoder, tokenizer = model.runtime.decoder, model.tokenizer
     random = np.random.default_rng(11)
@@ -156,7 +147,7 @@ def test_a_draft_changes_nothing_of_what_is_heard(model: WhisperModel, timestamp
     wrong = (*right[:place], int(random.integers(0, 500)), *right[place:])
     written_on = (*right, *random.integers(0, 500, 400).tolist())
     for draft in (right, wrong, right[:place], written_on, (*right[:place], EOT, *right[place:])):
-        drafted = decode_window(decoder, tokenizer, model.generation, with_draft(options, draft))
+        drafted = decode_window(decoder, tokenizer, model.generation, dataclasses.replace(options, draft=draft))
         assert drafted.tokens == plain.tokens
         np.testing.assert_allclose(drafted.log_probs, plain.log_probs, atol=1e-4)
         np.testing.assert_allclose(drafted.attention, plain.attention, atol=1e-4)

@@ -17,52 +17,45 @@ from tests.unit.whisper.support import NANO, Untyped
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 SPEECH = TOKENIZER.encode(" The committee of cabinet officers regards such impromptu stops as a danger.")
 LOOP = TOKENIZER.encode(" and so on and so on" * 20)
+FEW = [5, 6] * 40
+
+UNLIKELY = {"avg_logprob": -1.2}
+SILENCE = {"avg_logprob": -1.2, "no_speech_prob": 0.7}
 
 
-def window(tokens: Sequence[int], **keywords: float) -> DecodedWindow:
-    fields: Untyped = {"avg_logprob": -0.3, "no_speech_prob": 0.1, **keywords}
-    return DecodedWindow(tokens=list(tokens), log_probs=[], attention=Untyped, n_start=4, **fields)
+def window(tokens: Sequence[int], **fields: Untyped) -> DecodedWindow:
+    given: Untyped = {"avg_logprob": -0.3, "no_speech_prob": 0.1, **fields}
+    return DecodedWindow(tokens=list(tokens), log_probs=[], attention=Untyped, n_start=4, **given)
 
 
 def usual(**changes: Untyped) -> FallbackOptions:
     return dataclasses.replace(fallback_options(DecodingSettings()), **changes)
 
 
-def failed(found: DecodedWindow, options: FallbackOptions) -> bool:
-    return has_failed(found, loops=is_loop(found, TOKENIZER, options), fallback=options)
-
-
-class TestFailure:
-    def test_speech_is_trusted(self) -> None:
-        assert not failed(window(SPEECH), usual())
-
-    def test_a_loop_is_not(self) -> None:
-        assert failed(window(LOOP), usual())
-        assert not failed(window(LOOP), usual(compression_ratio_threshold=None))
-
-    def test_a_loop_that_was_cut_to_its_first_round_is_not(self) -> None:
-        cut = dataclasses.replace(window(SPEECH), looped=True)
-        assert failed(cut, usual(compression_ratio_threshold=None, logprob_threshold=None))
-
-    def test_an_unlikely_text_is_not(self) -> None:
-        doubtful = window(SPEECH, avg_logprob=-1.2)
-        assert failed(doubtful, usual())
-        assert not failed(doubtful, usual(logprob_threshold=None))
-
-    def test_silence_is_no_failure(self) -> None:
-        silence = window(SPEECH, avg_logprob=-1.2, no_speech_prob=0.7)
-        assert not failed(silence, usual())
-        assert failed(silence, usual(no_speech_threshold=None))
-        # As in the reference, even a loop, where the text is unlikely too.
-        assert not failed(window(LOOP, avg_logprob=-1.2, no_speech_prob=0.7), usual())
-
-    def test_tokens_of_low_entropy_are_not_where_it_is_asked_for(self) -> None:
-        few = window([5, 6] * 40)
-        lax = usual(compression_ratio_threshold=None)
-        assert not failed(few, lax)
-        strict = usual(compression_ratio_threshold=None, entropy_threshold=2.4)
-        assert failed(few, strict)
-        assert not failed(window(SPEECH), strict)
+@pytest.mark.parametrize(
+    ("tokens", "fields", "changes", "failed"),
+    [
+        (SPEECH, {}, {}, False),
+        (LOOP, {}, {}, True),
+        (LOOP, {}, {"compression_ratio_threshold": None}, False),
+        # A loop that was cut to its first round is one.
+        (SPEECH, {"looped": True}, {"compression_ratio_threshold": None, "logprob_threshold": None}, True),
+        (SPEECH, UNLIKELY, {}, True),
+        (SPEECH, UNLIKELY, {"logprob_threshold": None}, False),
+        (SPEECH, SILENCE, {}, False),
+        (SPEECH, SILENCE, {"no_speech_threshold": None}, True),
+        # As in the reference, even a loop is silence if the text is unlikely too.
+        (LOOP, SILENCE, {}, False),
+        (FEW, {}, {"compression_ratio_threshold": None}, False),
+        (FEW, {}, {"compression_ratio_threshold": None, "entropy_threshold": 2.4}, True),
+        (SPEECH, {}, {"entropy_threshold": 2.4}, False),
+    ],
+)
+def test_what_is_not_to_be_trusted(
+    tokens: list[int], fields: dict[str, Untyped], changes: dict[str, Untyped], failed: bool
+) -> None:
+    found, options = window(tokens, **fields), usual(**changes)
+    assert has_failed(found, loops=is_loop(found, TOKENIZER, options), fallback=options) == failed
 
 
 def test_entropy_is_that_of_the_last_32_tokens() -> None:
@@ -72,9 +65,7 @@ def test_entropy_is_that_of_the_last_32_tokens() -> None:
     assert token_entropy(range(500)) == pytest.approx(math.log(32))
 
 
-@pytest.fixture
-def attempts(monkeypatch: pytest.MonkeyPatch) -> list[WindowOptions]:
-    """What was tried, each time with a text that fails."""
+def test_temperatures_are_tried_until_a_text_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[WindowOptions] = []
 
     def decode(decoder: Untyped, tokenizer: Untyped, config: Untyped, options: WindowOptions, *_: object) -> Untyped:
@@ -82,16 +73,11 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[WindowOptions]:
         return window(LOOP if len(tried) < 3 else SPEECH)
 
     monkeypatch.setattr(fallback, "decode_window", decode)
-    return tried
-
-
-def test_temperatures_are_tried_until_a_text_is_trusted(attempts: list[WindowOptions]) -> None:
     options = WindowOptions(language="en", n_beams=5, patience=2.0, best_of=3)
-    found = decode_with_fallback(Untyped, TOKENIZER, Untyped, options, usual())
-    assert found.tokens == SPEECH
-    assert [attempt.temperature for attempt in attempts] == [0.0, 0.2, 0.4]
-    assert [attempt.n_beams for attempt in attempts] == [5, 1, 1]
-    assert all(attempt.best_of == 3 for attempt in attempts)
+    assert decode_with_fallback(Untyped, TOKENIZER, Untyped, options, usual()).tokens == SPEECH
+    assert [attempt.temperature for attempt in tried] == [0.0, 0.2, 0.4]
+    assert [attempt.n_beams for attempt in tried] == [5, 1, 1]
+    assert all(attempt.best_of == 3 for attempt in tried)
 
 
 @pytest.mark.parametrize(
@@ -105,18 +91,14 @@ def test_temperatures_are_tried_until_a_text_is_trusted(attempts: list[WindowOpt
         ([window(SPEECH, avg_logprob=-2.0) for _ in range(3)], 0),
     ],
 )
-def test_the_best_text_counts_if_all_fail(
+def test_if_all_fail_the_best_text_counts_or_the_last(
     said: list[DecodedWindow], best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for keep_last, expected in ((False, said[best]), (True, said[-1])):
+    for keep_failed, expected in (("best", said[best]), ("last", said[-1])):
         texts = iter(said)
         monkeypatch.setattr(fallback, "decode_window", lambda *_, texts=texts: next(texts))
-        three = usual(temperatures=(0.0, 0.2, 1.0), keep_last=keep_last)
+        settings: Untyped = DecodingSettings(keep_failed=keep_failed)
+        three = dataclasses.replace(fallback_options(settings), temperatures=(0.0, 0.2, 1.0))
         found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), three)
         assert found is expected
         assert found.failed
-
-
-def test_the_last_text_is_kept_where_the_settings_say_so() -> None:
-    assert fallback_options(DecodingSettings(keep_failed="last")).keep_last
-    assert not fallback_options(DecodingSettings()).keep_last

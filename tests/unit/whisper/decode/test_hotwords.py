@@ -110,28 +110,21 @@ def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
 @pytest.mark.parametrize(("language", "boost"), [("ja", BOOST), ("en", 0.0)])
 def test_where_words_have_no_spaces_a_phrase_begins_anywhere(language: str, boost: float) -> None:
     tokenizer = load(MULTILINGUAL)
-    tokens = [
-        *tokenizer.encode("今日"),
-        *tokenizer.encode("東京"),
-        *tokenizer.encode("です"),
-        tokenizer.special.end_of_text,
-    ]
+    tokens = [token for word in ("今日", "東京", "です") for token in tokenizer.encode(word)]
+    tokens.append(tokenizer.special.end_of_text)
     assert sum(given_for(["東京"], tokens, tokenizer, language)) == pytest.approx(boost)
 
 
 def test_what_no_phrase_is_about_keeps_its_logits() -> None:
+    nothing = np.arange(TOKENIZER.n_vocab, dtype=np.float32)
+    HotWords(TOKENIZER, []).in_language("en").apply(nothing, [1, 2])
+    assert (nothing == np.arange(TOKENIZER.n_vocab)).all()
     rule = HotWords(TOKENIZER, ["Kennedy", "art"], BOOST).in_language("en")
     for tokens in ([], TOKENIZER.encode(" Kennedy")[:-1], TOKENIZER.encode(" art")):
         logits = np.zeros(TOKENIZER.n_vocab, dtype=np.float32)
         rule.apply(logits, tokens)
         assert (logits[EOT:] == 0).all()
         assert logits[TOKENIZER.encode(".")] == 0
-
-
-def test_no_words_change_nothing() -> None:
-    logits = np.arange(TOKENIZER.n_vocab, dtype=np.float32)
-    HotWords(TOKENIZER, []).in_language("en").apply(logits, [1, 2])
-    assert (logits == np.arange(TOKENIZER.n_vocab)).all()
 
 
 def test_phrases_are_cleaned() -> None:

@@ -1,17 +1,15 @@
 """How likely a known text is under the sound of a window."""
 
 import math
-from pathlib import Path
 
 from streamer.audio.mel import log_mel
 from streamer.whisper.decode.likelihood import log_likelihood
 from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, pause_after, recording
-from tests.unit.whisper.support import NANO, load_on_cpu
 
 
-def test_what_is_said_is_likelier_than_half_of_it_or_more_than_it(cache_dir: Path) -> None:
-    model = load_on_cpu(NANO, cache_dir)
+def test_what_is_said_is_likelier_than_half_of_it_or_more_than_it(model: WhisperModel) -> None:
     samples = recording(SAMPLE, 0.0, pause_after(2))
     decoder = model.runtime.decoder_of(model.runtime.encode(log_mel(samples, model.dims.n_mels), 0))
     options = WindowOptions(language="en")

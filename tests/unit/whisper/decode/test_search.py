@@ -13,7 +13,7 @@ from streamer.errors import InferenceError
 from streamer.whisper.decode.search import Search, drawer, follow_beams, sampler
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
-from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+from tests.unit.whisper.support import SPEECH, read
 
 EOT = 4
 N_VOCAB = 5
@@ -118,16 +118,10 @@ def test_what_is_forbidden_is_never_drawn() -> None:
     assert {choose(logits) for _ in range(300)} == {0, 2}
 
 
-@pytest.fixture(scope="module")
-def beam_model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
-    cache = tmp_path_factory.mktemp("compiled")
-    return load_on_cpu(NANO, cache, n_beams=4)
-
-
-def test_beams_compute_what_single_sequences_do(beam_model: WhisperModel) -> None:
+def test_beams_compute_what_single_sequences_do(model: WhisperModel) -> None:
     """Whatever slots sequences share, get, and free."""
-    decoder = beam_model.runtime.decoder
-    decoder.use(beam_model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     prompt = [513, 514, 516, 520]
     random = np.random.default_rng(3)
     sequences = [prompt]
@@ -146,31 +140,31 @@ def test_beams_compute_what_single_sequences_do(beam_model: WhisperModel) -> Non
             np.testing.assert_allclose(row, decoder.feed(sequence)[0][0][-1], rtol=0, atol=1e-4)
 
 
-def test_there_is_room_for_beams_that_have_nothing_in_common(beam_model: WhisperModel) -> None:
-    decoder = beam_model.runtime.decoder
+def test_there_is_room_for_beams_that_have_nothing_in_common(model: WhisperModel) -> None:
+    decoder = model.runtime.decoder
     decoder.begin()
     decoder.feed([513] * 228)  # the longest prompt
     assert decoder.room(4) >= 224
 
 
-def test_a_text_found_along_beams_has_its_attention(beam_model: WhisperModel) -> None:
-    decoder = beam_model.runtime.decoder
-    decoder.use(beam_model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+def test_a_text_found_along_beams_has_its_attention(model: WhisperModel) -> None:
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     options = WindowOptions(language="en", n_beams=4)
-    window = decode_window(decoder, beam_model.tokenizer, beam_model.generation, options)
+    window = decode_window(decoder, model.tokenizer, model.generation, options)
     assert window.attention.shape[1] >= 4 + len(window.tokens) - 1
     alone = WindowOptions(language="en", begins_with=tuple(window.tokens), max_tokens=0)
-    again = decode_window(decoder, beam_model.tokenizer, beam_model.generation, alone)
+    again = decode_window(decoder, model.tokenizer, model.generation, alone)
     n_rows = min(again.attention.shape[1], window.attention.shape[1])
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
 
 
 @pytest.mark.parametrize("n_prefix", [443, 444, 445])
-def test_beams_begin_with_as_much_text_as_there_is_room_for(beam_model: WhisperModel, n_prefix: int) -> None:
-    decoder = beam_model.runtime.decoder
-    decoder.use(beam_model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel, n_prefix: int) -> None:
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     prefix = tuple(100 + i % 300 for i in range(n_prefix))
     options = WindowOptions(language="en", n_beams=4, begins_with=prefix)
-    window = decode_window(decoder, beam_model.tokenizer, beam_model.generation, options)
+    window = decode_window(decoder, model.tokenizer, model.generation, options)
     assert tuple(window.tokens[:n_prefix]) == prefix
     assert len(window.tokens) <= max(n_prefix, 445)

@@ -1,6 +1,7 @@
 """Alignment against openai-whisper's and a plain dynamic program."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from streamer.whisper.decode.timing import MEDIAN_FILTER_WIDTH, attended_samples
 Matrix = NDArray[np.floating]
 
 SHAPES = [(1, 1), (1, 9), (9, 1), (2, 2), (5, 40), (40, 5), (30, 200)]
+COSTS = [np.random.default_rng(1).standard_normal(shape) for shape in SHAPES]
 
 
 def plain_dtw(cost: Matrix) -> float:
@@ -35,13 +37,18 @@ def assert_is_a_path(cost: Matrix, rows: NDArray[np.intp], columns: NDArray[np.i
     assert steps <= {(0, 1), (1, 0), (1, 1)}
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-def test_the_path_equals_openai_whispers(shape: tuple[int, int]) -> None:
-    cost = np.random.default_rng(1).standard_normal(shape)
-    rows, columns = dtw(cost)
-    expected_rows, expected_columns = whisper.timing.dtw_cpu(cost)
-    np.testing.assert_array_equal(rows, expected_rows)
-    np.testing.assert_array_equal(columns, expected_columns)
+@pytest.fixture
+def reference_dtw(monkeypatch: pytest.MonkeyPatch) -> Callable[[Matrix], NDArray[np.intp]]:
+    """openai-whisper's function, which numba would compile for seconds."""
+    monkeypatch.setattr(whisper.timing, "backtrace", whisper.timing.backtrace.py_func)
+    found: Callable[[Matrix], NDArray[np.intp]] = whisper.timing.dtw_cpu.py_func
+    return found
+
+
+@pytest.mark.parametrize("cost", [*COSTS, np.zeros((3, 5))], ids=lambda cost: str(cost.shape))
+def test_the_path_equals_openai_whispers(cost: Matrix, reference_dtw: Callable[[Matrix], NDArray[np.intp]]) -> None:
+    for found, expected in zip(dtw(cost), reference_dtw(cost), strict=True):
+        np.testing.assert_array_equal(found, expected)
 
 
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=8), elements=st.integers(-1, 1)))
@@ -49,13 +56,6 @@ def test_the_path_has_the_least_cost_where_there_are_ties(cost: Matrix) -> None:
     rows, columns = dtw(cost)
     assert_is_a_path(cost, rows, columns)
     assert cost[rows, columns].sum() == plain_dtw(cost)
-
-
-def test_of_paths_of_one_cost_the_one_along_the_columns_is_taken() -> None:
-    rows, columns = dtw(np.zeros((3, 5)))
-    expected_rows, expected_columns = whisper.timing.dtw_cpu(np.zeros((3, 5)))
-    np.testing.assert_array_equal(rows, expected_rows)
-    np.testing.assert_array_equal(columns, expected_columns)
 
 
 @pytest.mark.parametrize("length", [1, 3, 4, 5, 7, 8, 100])
@@ -91,14 +91,16 @@ def test_without_the_row_of_the_last_token_its_word_lasts_to_the_end() -> None:
     assert abs(spans[-1][0] / N_SAMPLES_PER_TOKEN - 80) <= 4
 
 
-def test_a_position_that_the_audio_fills_in_part_is_not_searched() -> None:
-    spans = word_spans(diagonal([0, 20, 49, 50]), 2, [1, 1], n_samples=51 * N_SAMPLES_PER_TOKEN - 1)
-    assert max(end for _, end in spans) <= 49 * N_SAMPLES_PER_TOKEN
-
-
-def test_the_padding_of_the_window_is_not_searched() -> None:
-    spans = word_spans(diagonal([0, 20, 900, 1200]), 2, [1, 1], n_samples=50 * N_SAMPLES_PER_TOKEN - 100)
-    assert max(end for _, end in spans) <= 50 * N_SAMPLES_PER_TOKEN - 100
+@pytest.mark.parametrize(
+    ("centres", "n_samples", "last"),
+    [
+        # A position that the audio fills in part is not searched, nor the padding of the window.
+        ([0, 20, 49, 50], 51 * N_SAMPLES_PER_TOKEN - 1, 49 * N_SAMPLES_PER_TOKEN),
+        ([0, 20, 900, 1200], 50 * N_SAMPLES_PER_TOKEN - 100, 50 * N_SAMPLES_PER_TOKEN - 100),
+    ],
+)
+def test_what_is_behind_the_audio_is_not_searched(centres: list[int], n_samples: int, last: int) -> None:
+    assert max(end for _, end in word_spans(diagonal(centres), 2, [1, 1], n_samples)) <= last
 
 
 @given(
