@@ -24,7 +24,7 @@ REGIONS = ("beginning", "end", "names", "all")
 MOST_BYTES = 8 << 20
 
 every_format = pytest.mark.parametrize("name", FORMATS)
-untimed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75, deadline=None)
+untimed = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 
 
 @pytest.fixture(scope="module")

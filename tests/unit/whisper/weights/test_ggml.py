@@ -1,6 +1,7 @@
 """whisper.cpp's files: what was written comes back, and numbers that lie are refused."""
 
 import struct
+import tomllib
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from streamer.whisper.weights import ggml
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
+from tests.unit.whisper.support import ROOT
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.ggml_writer import (
     QUANTIZED,
@@ -25,33 +27,7 @@ from tests.unit.whisper.weights.models import TINY, WORDS, overwrite, write_word
 
 FILTERS = np.random.default_rng(0).random((2, 201), dtype=np.float32)
 
-# A block of random bytes with scale 0.5 (and minimum -3.25), and the numbers that `gguf` 0.19.0 reads in it.
-BY_REFERENCE = {
-    "q4_0": (
-        "0038b8abeeab14cef599cc052535d5cec0ad",
-        "0 1.5 3 1.5 -2 3 -1.5 0.5 2 -1.5 -1.5 -1.5 -1.5 3 -4 2.5 1.5 1 3 1 -3.5 2 3.5 0.5 2 -4 -3 -2.5 2.5 2 2 1",
-    ),
-    "q4_1": (
-        "003880c2760457a17c472a49ed10c2fa0a67ce0d",
-        "-0.25 -1.25 0.25 -2.75 2.75 0.25 1.75 1.25 3.25 -3.25 -2.25 1.75 1.75 0.25 3.75 3.25"
-        " 0.25 -3.25 -0.75 1.75 0.25 -1.25 -2.25 -1.25 3.75 -2.75 2.75 4.25 -3.25 -0.25 2.75 -3.25",
-    ),
-    "q5_0": (
-        "0038264785762462c423399232b39168ce358d21b527",
-        "-6 1 2 -6.5 -3.5 1 -7 -6.5 0.5 4 7 -5.5 -1.5 -7.5 2.5 -4.5"
-        " 1 -5 6 -7 -6.5 -3.5 -6.5 5.5 -3.5 3 6 -6.5 4 1 5.5 -7",
-    ),
-    "q5_1": (
-        "003880c2a5627b0c90b818268101caff5536e4307fa901a7",
-        "4.75 0.75 8.75 -0.25 -2.75 5.25 1.75 12.25 -0.75 7.75 -1.25 -3.25 4.25 9.25 5.25 0.25"
-        " 9.25 10.25 -2.75 5.75 8.75 4.75 10.75 4.25 -0.75 -1.75 11.75 6.25 0.25 1.75 -3.25 1.75",
-    ),
-    "q8_0": (
-        "003810c04edc083cbdb5404808b9586fbf8a6343304464f943287f2d2133cee5d955",
-        "8 -32 39 -18 4 30 -33.5 -37.5 32 36 4 -35.5 44 55.5 -32.5 -59"
-        " 49.5 33.5 24 34 50 -3.5 33.5 20 63.5 22.5 16.5 25.5 -25 -13.5 -19.5 42.5",
-    ),
-}
+BY_REFERENCE = tomllib.loads((ROOT / "tests" / "data" / "quantized.toml").read_text(encoding="utf-8"))["ggml"]
 
 # Widest step between two numbers of a block, in parts of its range.
 STEPS = {"q4_0": 1 / 8, "q4_1": 1 / 15, "q5_0": 1 / 16, "q5_1": 1 / 31, "q8_0": 1 / 127}

@@ -91,34 +91,6 @@ def test_an_older_file_of_pytorch_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(lora.merged(TINY, old).tensors[name], expected.tensors[name])
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("peft_type", None),
-        ("bias", "lora_only"),
-        ("use_qalora", True),
-        ("lora_bias", True),
-        ("modules_to_save", ["proj_out"]),
-        ("target_parameters", ["fc1.weight"]),
-        ("trainable_token_indices", [1]),
-        ("layer_replication", [[0, 1]]),
-        ("init_lora_weights", "loftq"),
-        ("alpha_pattern", [1]),
-        *(("lora_alpha", value) for value in (None, 10**400, [1])),
-        *(("alpha_pattern", {"q_proj": value}) for value in (None, 10**400, [1])),
-    ],
-)
-def test_what_is_more_than_lora_is_refused(tmp_path: Path, key: str, value: object) -> None:
-    with pytest.raises(ModelError):
-        lora.merged(TINY, write_adapter(tmp_path, **{key: value}))
-
-
-@pytest.mark.parametrize("name", ["x", f"{FC1}.lora_magnitude_vector", "decoder.embed_tokens.lora_embedding_A"])
-def test_a_tensor_that_is_not_a_matrix_of_lora_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelError):
-        lora.merged(TINY, write_adapter(tmp_path, {**matrices(), name: np.zeros((4, 4), np.float32)}))
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_a_sum_that_is_not_finite_is_refused(tmp_path: Path, value: float) -> None:

@@ -1,6 +1,7 @@
 """MLX's directories, whole and quantized."""
 
 import json
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,60 +17,20 @@ from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import stored
-from tests.unit.whisper.support import TINY_CONFIG, random_checkpoint
+from tests.unit.whisper.support import ROOT, TINY_CONFIG, random_checkpoint
 from tests.unit.whisper.weights.mlx_writer import is_quantized, mlx_tensors, pack, quantize, rounded, write_mlx
 from tests.unit.whisper.weights.models import TINY, change_arrays
 
 POSITIONS, EMBEDDING = "encoder.embed_positions.weight", "decoder.embed_tokens.weight"
 HALF = Checkpoint(TINY.dims, {name: value.astype("float16") for name, value in TINY.tensors.items()})
 
-# A group of random bits with scale 0.5 and bias -3.25, and the weights that `mlx` 0.32.4 reads in it.
-BY_REFERENCE = {
-    2: (
-        "2187ea6bdea6c8de",
-        "-2.75 -3.25 -2.25 -3.25 -1.75 -2.75 -3.25 -2.25 -2.25 -2.25 -2.25 -1.75 -1.75 -2.25 -2.25 -2.75"
-        " -2.25 -1.75 -2.75 -1.75 -2.25 -2.75 -2.25 -2.25 -3.25 -2.25 -3.25 -1.75 -2.25 -1.75 -2.75 -1.75",
-    ),
-    3: (
-        "200407f644da6c49bea3461d",
-        "-3.25 -1.25 -3.25 -2.25 -3.25 -0.25 -2.75 -3.25 -0.25 -0.25 -1.75 -2.25 -1.25 -1.25 -0.25 -0.25"
-        " -1.25 -0.75 -0.75 -1.25 -1.25 -1.25 0.25 -0.75 -1.75 -1.25 -2.25 -1.75 -1.25 -2.25 0.25 -3.25",
-    ),
-    4: (
-        "cbea679af89ae2aa41790cc7852a83a4",
-        "2.25 2.75 1.75 3.75 0.25 -0.25 1.75 1.25 0.75 4.25 1.75 1.25 -2.25 3.75 1.75 1.75"
-        " -2.75 -1.25 1.25 0.25 2.75 -3.25 0.25 2.75 -0.75 0.75 1.75 -2.25 -1.75 0.75 -1.25 1.75",
-    ),
-    5: (
-        "bbaa50b76c1b4fea005a56ea08ca34ed18c242dc",
-        "10.25 7.25 1.75 -2.75 7.25 10.25 5.75 3.25 10.25 8.75 6.25 6.75 3.75 -3.25 0.75 2.25"
-        " 7.75 5.75 9.75 5.25 -3.25 -0.75 6.25 -0.25 3.25 0.25 -0.25 -1.25 2.75 -2.75 5.25 10.25",
-    ),
-    6: (
-        "176294b80a9f11ebac0958032a74ce069c6132cc247cef6f",
-        "8.25 0.75 -0.25 15.25 24.75 17.75 20.75 16.25 5.25 18.75 3.75 18.25 1.25 12.75 23.25 -3.25"
-        " 17.75 4.75 16.25 22.25 -0.25 20.75 9.25 8.75 21.75 20.75 2.75 1.25 26.75 27.25 27.75 10.25",
-    ),
-    8: (
-        "daef88bfb84f257cf084d8e60af2ad103b1d73ac77b570010030e825439ba3d4",
-        "105.75 116.25 64.75 92.25 88.75 36.25 15.25 58.75 116.75 62.75 104.75 111.75 1.75 117.75 83.25 4.75"
-        " 26.25 11.25 54.25 82.75 56.25 87.25 52.75 -2.75 -3.25 20.75 112.75 15.25 30.25 74.25 78.25 102.75",
-    ),
-}
+BY_REFERENCE = tomllib.loads((ROOT / "tests" / "data" / "quantized.toml").read_text(encoding="utf-8"))["mlx"]
+BITS = [int(bits) for bits in BY_REFERENCE]
 
 
 @pytest.mark.parametrize("checkpoint", [TINY, HALF], ids=["f32", "f16"])
-@pytest.mark.parametrize(
-    ("bits", "group_size", "file"),
-    [
-        (4, 64, "weights.npz"),
-        (8, 64, "weights.safetensors"),
-        (4, 32, "model.safetensors"),
-        (2, 32, "weights.npz"),
-        (3, 64, "weights.safetensors"),
-        (6, 32, "model.safetensors"),
-    ],
-)
+@pytest.mark.parametrize("file", ["weights.npz", "weights.safetensors", "model.safetensors"])
+@pytest.mark.parametrize(("bits", "group_size"), [(2, 32), (3, 64), (4, 64)])
 def test_quantized_matrices_come_back(
     tmp_path: Path, bits: int, group_size: int, checkpoint: Checkpoint, file: str
 ) -> None:
@@ -140,13 +101,6 @@ def test_a_config_of_hugging_face_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.tensors["encoder.conv1.weight"], tiny.tensors["encoder.conv1.weight"])
 
 
-@pytest.mark.parametrize("dtype", ["float64", "int8", "bool", "object"])
-def test_a_tensor_of_another_type_is_refused(tmp_path: Path, dtype: str) -> None:
-    change_arrays(write_mlx(tmp_path, TINY) / "weights.npz", {"decoder.ln.bias": np.zeros(64, dtype)})
-    with pytest.raises(ModelError):
-        mlx.load(tmp_path)
-
-
 def parts(
     path: Path, packed: bytes, shape: tuple[int, int], bits: int, scales: np.ndarray, biases: np.ndarray
 ) -> dict[str, Any]:
@@ -163,9 +117,9 @@ def parts(
     }
 
 
-@pytest.mark.parametrize("bits", list(BY_REFERENCE))
+@pytest.mark.parametrize("bits", BITS)
 def test_a_group_is_read_as_the_reference_reads_it(tmp_path: Path, bits: int) -> None:
-    packed, weights = BY_REFERENCE[bits]
+    packed, weights = BY_REFERENCE[str(bits)]
     scale, bias = np.array([[0.5]], np.float16), np.array([[-3.25]], np.float16)
     matrix = grouped(**parts(tmp_path / "x", bytes.fromhex(packed), (1, 32), bits, scale, bias))
     assert matrix.read().dtype == np.float32
@@ -174,7 +128,7 @@ def test_a_group_is_read_as_the_reference_reads_it(tmp_path: Path, bits: int) ->
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("group_size", [32, 64, 128])
-@pytest.mark.parametrize("bits", list(BY_REFERENCE))
+@pytest.mark.parametrize("bits", BITS)
 def test_what_is_quantized_is_half_a_step_off(tmp_path: Path, bits: int, group_size: int, dtype: str) -> None:
     values = np.random.default_rng(bits).standard_normal((70, 384)).astype(dtype)
     values[:2] = [[0], [-1.5]]
