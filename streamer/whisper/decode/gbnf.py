@@ -69,7 +69,7 @@ class _Writer:
     def add(self, name: str) -> str:
         """Write a rule, and return its name in Lark."""
         if name not in self._rules:
-            raise ValueError(f"there is no rule {name!r:.60}")
+            raise ValueError(f"rule {name!r:.60} is missing")
         self.recursive |= name in self._open
         if name not in self._names:
             self._names[name] = f"{self._letter}{len(self._names)}"
@@ -105,7 +105,7 @@ def _class(pattern: str) -> str:
         for first, last in _RANGE.findall(pattern[1 + negated : -1])
     ]
     if not ranges:
-        raise ValueError(f"the class {pattern} has no characters")
+        raise ValueError(f"the class {pattern} is empty")
     return f"/[{'^' if negated else ''}{''.join(ranges)}]/"
 
 
@@ -115,7 +115,7 @@ def _short_escape(escape: re.Match[str]) -> str:
         return escape[0]
     code = int(digits, 16)
     if code > sys.maxunicode or 0xD800 <= code < 0xE000:
-        raise ValueError(f"there is no character {escape[0]}")
+        raise ValueError(f"{escape[0]} is not a character")
     return chr(code) if code > 0x7F else f"\\x{code:02x}"
 
 

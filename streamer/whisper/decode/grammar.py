@@ -46,7 +46,7 @@ class Grammar:
             problem = str(error)
         if problem:
             raise ConfigError(
-                f"{where} cannot be followed ({one_line(problem):.150}): expected a small grammar in GBNF, such as"
+                f"{where} is not a valid grammar ({one_line(problem):.150}): expected a small one in GBNF, such as"
                 ' root ::= "yes" | "no"; correct or shorten it'
             )
 
@@ -100,7 +100,7 @@ class GrammarFilter:
             # A matcher's memory of earlier texts counts towards its limits: try again with a new one.
             self._matcher, self._taken = self._grammar.matcher(self._tokenizer), []
         raise ConfigError(
-            f"{self._grammar.where} leaves too many ways open: expected a small grammar; let what repeats repeat less"
+            f"{self._grammar.where} is too ambiguous: expected a small grammar; use fewer or smaller repeats"
         )
 
     def _follow(self, text: list[int]) -> bool:

@@ -32,8 +32,8 @@ def check_hotwords(phrases: Sequence[str]) -> tuple[str, ...]:
     for phrase in cleaned:
         if not phrase or len(phrase) > MAX_PHRASE_LENGTH or not phrase.isprintable():
             raise ConfigError(
-                f"the hot word {phrase!r:.60} cannot be used: expected 1 to {MAX_PHRASE_LENGTH} characters that can be"
-                " printed; correct it or leave it out"
+                f"the hot word {phrase!r:.60} cannot be used: expected 1 to {MAX_PHRASE_LENGTH} printable"
+                " characters; correct it or leave it out"
             )
     return cleaned
 

@@ -20,8 +20,8 @@ def parse_suppress_tokens(setting: str) -> tuple[int, ...]:
         if all(token >= MODEL_TOKENS for token in tokens):
             return tokens
     raise ConfigError(
-        f"suppress_tokens is {setting!r:.60}: expected numbers of tokens with commas between, -1 for the model's own"
-        " list, or nothing"
+        f"suppress_tokens is {setting!r:.60}: expected token numbers separated by commas, -1 for the model's own list,"
+        " or nothing"
     )
 
 
@@ -36,7 +36,7 @@ def suppressed_tokens(wanted: Sequence[int], of_model: Sequence[int], n_vocab: i
     tokens = {token for token in wanted if token != MODEL_TOKENS}
     if tokens and max(tokens) >= n_vocab:
         raise ConfigError(
-            f"suppress_tokens names the token {max(tokens)!s:.60}: this model's are numbered from 0 to {n_vocab - 1}"
+            f"suppress_tokens has token {max(tokens)!s:.60}: expected 0 to {n_vocab - 1}, this model's tokens"
         )
     if MODEL_TOKENS in wanted:
         tokens.update(of_model)

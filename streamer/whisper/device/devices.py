@@ -30,10 +30,10 @@ _NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": 
 _NPU_MESSAGES = {
     "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE": "its driver has no compiler: `streamer doctor` says what to install",
     "Unsupported configuration key: NPU_MAX_TILES": (
-        "its driver has no compiler, or one that is older than this OpenVINO: `streamer doctor` says what to install"
+        "its driver has no compiler, or an older one than this OpenVINO: `streamer doctor` says what to install"
     ),
     "Missing upper bound for one or more nodes": (
-        "its compiler is an old one, which takes fixed sizes only: bring driver and OpenVINO to their latest"
+        "its compiler is old and takes fixed sizes only: update driver and OpenVINO"
     ),
 }
 

@@ -48,7 +48,7 @@ def npu_obstacle() -> Obstacle | None:
     has_module = (ROOT / "sys/module/intel_vpu").is_dir()
     if not cards and not has_module:
         return None
-    npu = f"there is an Intel NPU ({', '.join(cards) or 'its kernel module is loaded'})"
+    npu = f"Intel NPU found ({', '.join(cards) or 'its kernel module is loaded'})"
     nodes = sorted((ROOT / "dev/accel").glob("accel*"))
     if not nodes and not has_module:
         return Obstacle(
@@ -58,7 +58,7 @@ def npu_obstacle() -> Obstacle | None:
         )
     if not nodes:
         return Obstacle(
-            f"{npu} and its kernel module, but no /dev/accel/accel0: most often its firmware is missing",
+            f"{npu}, but no /dev/accel/accel0: its firmware is probably missing",
             f"install intel-fw-npu from {_NPU_RELEASES}, or a newer linux-firmware, and restart; `sudo dmesg | grep"
             " intel_vpu` says more. In a container: start it with --device /dev/accel",
         )
@@ -67,12 +67,12 @@ def npu_obstacle() -> Obstacle | None:
     absent = {package: names[0] for package, names in _NPU_LIBRARIES.items() if not _loads(names)}
     if absent:
         return Obstacle(
-            f"{npu} that this user may use, but no {', '.join(absent.values())}",
+            f"{npu}, but not its driver's {', '.join(absent.values())}",
             f"install {', '.join(absent)}, see {_NPU_RELEASES}",
         )
     return Obstacle(
-        f"{npu} with driver and libraries, but OpenVINO does not find it",
-        f"bring driver ({_NPU_RELEASES}) and OpenVINO (pip install --upgrade openvino) to their latest, and restart",
+        f"{npu} with its driver, but OpenVINO does not detect it",
+        f"update its driver ({_NPU_RELEASES}) and OpenVINO (pip install --upgrade openvino), and restart",
     )
 
 
@@ -98,11 +98,11 @@ def gpu_obstacle() -> Obstacle | None:
     cards = _intel_cards(_DISPLAY)
     if not cards:
         return None
-    gpu = f"there is an Intel GPU ({', '.join(cards)})"
+    gpu = f"Intel GPU found ({', '.join(cards)})"
     nodes = sorted((ROOT / "dev/dri").glob("renderD*"))
     if not nodes:
         return Obstacle(
-            f"{gpu}, but no /dev/dri/renderD128: its kernel module (i915 or xe) does not run",
+            f"{gpu}, but /dev/dri/renderD128 is missing: its kernel module (i915 or xe) is not running",
             "use a newer kernel for a new GPU; `sudo dmesg | grep -E 'i915|xe'` says more. In a container: start it"
             " with --device /dev/dri",
         )
@@ -110,12 +110,12 @@ def gpu_obstacle() -> Obstacle | None:
         return _forbidden(gpu, nodes[0])
     if not any((ROOT / "etc/OpenCL/vendors").glob("*intel*.icd")):
         return Obstacle(
-            f"{gpu} that this user may use, but no OpenCL driver for it in /etc/OpenCL/vendors",
+            f"{gpu}, but no OpenCL driver for it in /etc/OpenCL/vendors",
             "install it: apt-get install intel-opencl-icd (Debian, Ubuntu), dnf install intel-compute-runtime (Fedora)",
         )
     return Obstacle(
-        f"{gpu} with an OpenCL driver, but OpenVINO does not find it",
-        "bring the GPU's driver and OpenVINO (pip install --upgrade openvino) to their latest; `clinfo` should list it",
+        f"{gpu} with an OpenCL driver, but OpenVINO does not detect it",
+        "update the GPU's driver and OpenVINO (pip install --upgrade openvino); `clinfo` should list it",
     )
 
 

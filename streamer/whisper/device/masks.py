@@ -97,8 +97,8 @@ def find_convention(decoder: MaskedDecoder, where: str, token: int) -> MaskConve
             return convention
         problems.append(f"with {convention.name!r}, {problem}")
     raise ModelError(
-        f"{where} follows no known mask convention ({'; '.join(problems)}): its text would be nonsense; export it"
-        " again, or use the original checkpoint"
+        f"{where} uses its attention mask in an unknown way ({'; '.join(problems)}): its text would be nonsense; export"
+        " it again, or use the original checkpoint"
     )
 
 

@@ -66,10 +66,10 @@ def open_file(path: Path, writer: str) -> Iterator[File]:
             yield file
     except UnfitError as error:
         raise ModelError(
-            f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
+            f"{path} cannot be loaded ({error}): expected tensors, numbers and texts only; save it again with {writer}"
         ) from None
     except BROKEN as error:
         reason = " ".join(str(error).split())
         raise ModelError(
-            f"{path} cannot be read ({reason:.120}): it is truncated or no file of {writer}; fetch it again"
+            f"{path} cannot be read ({reason:.120}): expected a complete file of {writer}; download it again"
         ) from None

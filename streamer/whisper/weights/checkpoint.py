@@ -27,8 +27,8 @@ class LazyTensors(Mapping[str, FloatArray]):
             total = np.sum(values, dtype=np.float64)  # takes no memory, and does not overflow
         if not np.isfinite(total):
             raise ModelError(
-                f"{self._where} has a number in {name} that is not finite: expected NaN and infinity nowhere; the"
-                " training or a conversion went wrong, fetch it again or use an earlier checkpoint"
+                f"{self._where} has NaN or infinity in {name}: expected finite numbers; its training or conversion"
+                " failed, download it again or use an earlier checkpoint"
             )
         return values
 
@@ -77,8 +77,8 @@ def as_checkpoint(
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(
-            f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that"
-            f" {described_by} describes; fetch it again, all of it from one place"
+            f"{where} lacks the tensor {missing[0]}{more}: expected all tensors of the model in {described_by};"
+            " download all files again from one place"
         )
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
@@ -87,8 +87,8 @@ def as_checkpoint(
             )
         if tensor.shape != shapes[name]:
             raise ModelError(
-                f"{where} has {name} of shape {list(tensor.shape)!s:.60}, {described_by} asks for"
-                f" {list(shapes[name])}: they are of different models; fetch it again, all of it from one place"
+                f"{where} has {name} of shape {list(tensor.shape)!s:.60}: expected {list(shapes[name])} as in"
+                f" {described_by}; the files are of different models, download all again from one place"
             )
     return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in tensors.items()}, where))
 

@@ -42,26 +42,26 @@ def find(path: Path) -> tuple[Format, Path]:
     """Return the format of a checkpoint and the path to load. Raises ModelError if a path holds none, and OSError."""
     if _is_onnx(path):
         raise ModelError(
-            f"{path} is a model for ONNX Runtime, whose files are not read: name the checkpoint that it was made from,"
-            " such as --model small.en or OWNER/REPOSITORY on the Hub"
+            f"{path} is an ONNX model: expected the checkpoint that it was exported from; use --model small.en or"
+            " OWNER/REPOSITORY on the Hub"
         )
     if path.is_file() and any(fnmatch(path.name, pattern) for pattern in _PARTS):
-        raise ModelError(f"{path} is one file of a model: expected all of them; name their directory, {path.parent}")
+        raise ModelError(f"{path} is one of a model's files: expected their directory; use {path.parent}")
     found = checkpoints(path)
     if len(found) > 1:
         raise ModelError(
-            f"{path} holds {len(found)} checkpoints ({found[0][1].name}, {found[1][1].name}, ...): name the one that"
-            " you mean"
+            f"{path} holds {len(found)} checkpoints ({found[0][1].name}, {found[1][1].name}, ...): expected one;"
+            " use the path of one of these files"
         )
     if found or path.is_dir():
         return found[0] if found else (huggingface, path)  # whose loader says what is missing
     if (n_bytes := path.stat().st_size) < MIN_WEIGHTS_BYTES:
         raise ModelError(
-            f"{path} has {n_bytes} bytes: expected a checkpoint, and this is an interrupted download or a pointer of"
-            " Git LFS; fetch it again, or run `git lfs pull` in its directory"
+            f"{path} has only {n_bytes} bytes, as an interrupted download or a Git LFS pointer has: expected a"
+            " checkpoint; download it again, or run `git lfs pull` in its directory"
         )
     raise ModelError(
-        f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
+        f"{path} is not a Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
         " in the layout of Hugging Face, CTranslate2 (faster-whisper), MLX or OpenVINO; see `streamer docs models`"
     )
 

@@ -91,11 +91,11 @@ def _read_header(file: File) -> tuple[ModelDimensions, int]:
 def _read_words(file: File, dims: ModelDimensions) -> Iterator[bytes]:
     (n_words,) = file.read_numbers("i", "its vocabulary")
     if not 1 <= n_words <= dims.n_vocab:
-        raise ValueError(f"a table of {n_words} tokens: expected 1 to {dims.n_vocab}")
+        raise ValueError(f"it has {n_words} tokens: expected 1 to {dims.n_vocab}")
     for i in range(n_words):
         (n_bytes,) = file.read_numbers("i", "its vocabulary")
         if not 0 <= n_bytes <= _MAX_TOKEN_BYTES:  # one of Whisper's tokens is empty
-            raise ValueError(f"{n_bytes} bytes for token {i}: expected 0 to {_MAX_TOKEN_BYTES}")
+            raise ValueError(f"token {i} has {n_bytes} bytes: expected 0 to {_MAX_TOKEN_BYTES}")
         yield file.read_all(n_bytes, "its vocabulary")
 
 
@@ -107,7 +107,7 @@ def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, 
         found, tensor = _read_tensor_header(file, version)
         name = names.get(found)
         if name is None or name in tensors:
-            raise ValueError(f"a tensor {found!r:.60}: expected each of the model that its header describes once")
+            raise ValueError(f"tensor {found!r:.60} is unknown or stored twice")
         tensors[name] = tensor
     return tensors
 

@@ -35,9 +35,9 @@ def load(directory: Path) -> Checkpoint:
     """Load a checkpoint. Raises ModelError if a file is missing, damaged, not Whisper's, or of another model."""
     config_path = directory / "config.json"
     if lora.is_alone(directory):
-        base = lora.base_of(directory) or "the model that it was made for"
+        base = lora.base_of(directory) or "the model that it was trained on"
         raise ModelError(
-            f"{directory} holds an adapter alone (LoRA): expected a whole model; use --model with {base},"
+            f"{directory} is a LoRA adapter without its model: expected a whole model; use --model with {base},"
             f" and --lora {directory}"
         )
     config = read_json(config_path)
@@ -95,8 +95,8 @@ def _read_shards(index: Path, read: Callable[[Path], Mapping[str, object]]) -> d
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
             raise ModelError(
-                f"{index} has {name!r:.60} in {shard!r:.60}: expected the plain name of a file beside it;"
-                " fetch it again"
+                f"{index} has {name!r:.60} in {shard!r:.60}: expected the name of a file in the same directory;"
+                " download it again"
             )
     found: dict[str, object] = {}
     for shard in dict.fromkeys(weight_map.values()):

@@ -106,7 +106,7 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
             )
         layers.setdefault(match["module"], {})[match["part"]] = tensor
     if not layers:
-        raise ModelError(f"{path} holds no matrices: expected those of an adapter; save it again")
+        raise ModelError(f"{path} is empty: expected the matrices of an adapter; save it again")
     changes = {}
     for layer, parts in layers.items():
         rank = max(1, *parts["A"].shape[:1]) if "A" in parts else 1
@@ -118,8 +118,8 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
             here = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
             wanted = f"A {list(expected['A'])} and B {list(expected['B'])}" if len(shape) > 1 else "no such layer"
             raise ModelError(
-                f"{path} has {here} for {layer!r:.80}, the model {wanted} of rank {rank}: expected an adapter of this"
-                f" model; it was made for {base_of(directory) or 'another'}"
+                f"{path} has {here} for {layer!r:.80}, this model has {wanted}: expected an adapter of this model; use"
+                f" it with the model that it was trained on, {base_of(directory) or 'which it does not name'}"
             )
         scale = alpha / (math.sqrt(rank) if config.use_rslora else rank)
         changes[f"{layer}.weight"] = parts["A"], parts["B"], scale

@@ -25,7 +25,7 @@ def read_header(path: Path) -> dict[str, Tensor]:
     with open_file(path, "numpy.savez") as file, zipfile.ZipFile(file) as archive:
         names = archive.namelist()
         if len(set(names)) < len(names):
-            raise ValueError("a member twice")
+            raise ValueError("two arrays have the same name")
         return {name.removesuffix(".npy"): _find_array(file, archive, name) for name in names}
 
 
@@ -39,7 +39,7 @@ def _find_array(file: File, archive: zipfile.ZipFile, name: str) -> Tensor:
             raise ValueError(f"{name!r:.60} is not a plain array") from None
         begin = member.tell()
     if not is_shape(shape) or (not dtype.hasobject and dtype.itemsize * math.prod(shape) != info.file_size - begin):
-        raise ValueError(f"a wrong number of bytes for {name!r:.60}")
+        raise ValueError(f"{name!r:.60} is not as long as its header says")
     shape, found = tuple(shape), _NAMES.get(dtype.str, dtype.str)
     if info.compress_type != zipfile.ZIP_STORED or found not in TYPES:
         return Tensor(shape, found, partial(_unpack, file.path, name, found))
@@ -52,7 +52,7 @@ def _find_array(file: File, archive: zipfile.ZipFile, name: str) -> Tensor:
 def _unpack(path: Path, name: str, dtype: str) -> NDArray[Any]:
     with open_file(path, "numpy.savez") as file, zipfile.ZipFile(file) as archive:
         if name not in archive.namelist():
-            raise ValueError(f"no {name!r:.60} in the archive")
+            raise ValueError(f"{name!r:.60} is missing from the archive")
         with archive.open(name) as member:
             values: NDArray[Any] = npy.read_array(member, allow_pickle=False)
             return values.view(TYPES[dtype]) if dtype == "BF16" else values

@@ -18,16 +18,16 @@ def read_header(path: Path) -> dict[str, Tensor]:
         (length,) = file.read_numbers("Q", "its header")
         table = json.loads(file.read_all(length, "its header"))
         if not isinstance(table, dict):
-            raise ValueError(f"a header that is a JSON {type(table).__name__}")
+            raise ValueError(f"its header is a JSON {type(table).__name__}, not an object")
         table.pop("__metadata__", None)
         entries = [_entry(name, value) for name, value in table.items()]
         position = 0
         for name, _, _, begin, end in sorted(entries, key=lambda entry: entry[3:]):
             if begin != position:
-                raise ValueError(f"a gap or an overlap before {name!r:.60}")
+                raise ValueError(f"a gap or an overlap before tensor {name!r:.60}")
             position = end
         if position != file.left_bytes():
-            raise ValueError(f"{file.left_bytes()} bytes of tensors, and {position} announced")
+            raise ValueError(f"it has {file.left_bytes()} bytes of tensors, and its header says {position}")
         return {name: stored(path, dtype, shape, file.tell() + begin) for name, dtype, shape, begin, _ in entries}
 
 
@@ -39,4 +39,4 @@ def _entry(name: str, value: object) -> tuple[str, str, tuple[int, ...], int, in
             n_bytes = TYPES[dtype].itemsize * math.prod(shape) if dtype in TYPES else None
             if is_shape([begin, end]) and begin <= end and n_bytes in (None, end - begin):
                 return name, dtype, tuple(shape), begin, end
-    raise ValueError(f"a wrong entry for {name!r:.60}")
+    raise ValueError(f"its header's entry for {name!r:.60} is invalid")

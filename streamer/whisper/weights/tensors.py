@@ -59,11 +59,11 @@ def stored(path: Path, dtype: str, shape: tuple[int, ...], start: int) -> Tensor
         try:
             return np.fromfile(path, TYPES[dtype], math.prod(shape), offset=start).reshape(shape)
         except OSError as error:
-            raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that stays") from None
-        except ValueError:
             raise ModelError(
-                f"{path} became shorter while it was read: expected a file that stays; try again"
+                f"{path} cannot be read ({error.strerror}): expected it not to change; try again"
             ) from None
+        except ValueError:
+            raise ModelError(f"{path} was truncated while it was read: expected it not to change; try again") from None
 
     return Tensor(shape, dtype, load)
 

@@ -46,7 +46,7 @@ def read(path: Path) -> dict[str, Any]:
             except (UnfitError, *BROKEN):
                 raise
             except Exception:  # noqa: BLE001 - what a broken pickle raises has no end
-                raise ValueError("the pickle is no program") from None
+                raise ValueError("its pickle is malformed") from None
         if not isinstance(saved, dict):
             raise UnfitError(f"it holds a {type(saved).__name__}, not a dictionary")
     return saved
@@ -82,7 +82,7 @@ class _Unpickler(pickle.Unpickler):
             ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
         }.get((module, name))
         if found is None:
-            raise UnfitError(f"it asks for {f'{module}.{name}'!r:.60}")
+            raise UnfitError(f"its pickle refers to {f'{module}.{name}'!r:.60}")
         return found
 
     def persistent_load(self, key: object) -> "_Storage":
@@ -90,11 +90,11 @@ class _Unpickler(pickle.Unpickler):
             case ("storage", str(dtype), str(name), str(), int(count)) if dtype in TYPES:
                 info = self._member(f"data/{name}")
             case _:
-                raise ValueError("the pickle names a storage in another way")
+                raise ValueError("its pickle refers to a storage in an unknown way")
         with self._archive.open(info):
             start = self._file.tell()  # behind the member's header
         if not 0 <= count * TYPES[dtype].itemsize <= min(info.file_size, self._file.n_bytes - start):
-            raise ValueError(f"data/{name:.60} is shorter than the pickle says")
+            raise ValueError(f"data/{name:.60} is shorter than its pickle says")
         return _Storage(self._file.path, dtype, count, start)
 
     def _member(self, name: str) -> zipfile.ZipInfo:
@@ -102,7 +102,7 @@ class _Unpickler(pickle.Unpickler):
         try:
             info = self._archive.getinfo(f"{self._folder}/{name}")
         except KeyError:
-            raise ValueError(f"no {f'{self._folder}/{name}'!r:.60} in the archive") from None
+            raise ValueError(f"{f'{self._folder}/{name}'!r:.60} is missing from the archive") from None
         if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
             raise UnfitError(f"{name!r:.60} is compressed or encrypted")
         return info
@@ -111,14 +111,14 @@ class _Unpickler(pickle.Unpickler):
 def _tensor(storage: object, offset: int, shape: object, strides: object, *more: object) -> Tensor:
     """Return a tensor from the arguments of `_rebuild_tensor_v2`."""
     if not isinstance(storage, _Storage):
-        raise ValueError("the pickle has a tensor without a storage")
+        raise ValueError("its pickle has a tensor without a storage")
     if len(more) > 2:
         raise UnfitError("a tensor's elements are to be changed")
     if not is_shape((offset,)) or not is_shape(shape) or not is_shape(strides) or len(shape) != len(strides):
-        raise ValueError("the pickle has a tensor without a shape")
+        raise ValueError("its pickle has a tensor without a valid shape")
     count = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
     if math.prod(shape) and offset + count > storage.n_elements:
-        raise ValueError("the pickle has a tensor that its storage does not hold")
+        raise ValueError("its pickle has a tensor beyond the end of its storage")
     n_bytes = TYPES[storage.dtype].itemsize
     steps = [stride * n_bytes for stride in strides]
     elements = stored(storage.path, storage.dtype, (count,), storage.start + offset * n_bytes)
