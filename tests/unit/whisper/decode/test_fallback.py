@@ -97,8 +97,9 @@ def test_if_all_fail_the_best_text_counts_or_the_last(
     for keep_failed, expected in (("best", said[best]), ("last", said[-1])):
         texts = iter(said)
         monkeypatch.setattr(fallback, "decode_window", lambda *_, texts=texts: next(texts))
-        settings: Untyped = DecodingSettings(keep_failed=keep_failed)
-        three = dataclasses.replace(fallback_options(settings), temperatures=(0.0, 0.2, 1.0))
+        settings: Untyped = {"keep_failed": keep_failed}
+        options = fallback_options(DecodingSettings(**settings))
+        three = dataclasses.replace(options, temperatures=(0.0, 0.2, 1.0))
         found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), three)
         assert found is expected
         assert found.failed

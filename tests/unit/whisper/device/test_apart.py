@@ -9,10 +9,12 @@ import pytest
 
 from streamer.errors import InferenceError
 from streamer.whisper.device import apart as module
+from streamer.whisper.device import compile as compile_module
 from streamer.whisper.device.apart import compile_apart, may_abort, written
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.graphs.compress import constant
 from streamer.whisper.ir import read_graph
+from tests.unit.whisper.device.conftest import Planned
 
 PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 1}
 
@@ -46,6 +48,19 @@ def test_what_the_other_process_compiled_is_only_loaded(tmp_path: Path) -> None:
     with written(graph()) as path:
         the_core().compile_model(read_graph(path), "CPU", properties)
     assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")} == blobs
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_graphs_that_may_abort_are_compiled_apart_first(
+    planned: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cached: bool
+) -> None:
+    apart: list[str] = []
+    monkeypatch.setattr(compile_module, "may_abort", lambda model, device: True)
+    monkeypatch.setattr(compile_module, "compile_apart", lambda path, device, properties: apart.append(device))
+    compilation = planned(cache_dir=tmp_path if cached else None)
+    compilation.compile()
+    assert apart == ["CPU"] * 3
+    assert all(compiled.inputs for compiled in compilation.compiled.values())
 
 
 @pytest.mark.parametrize("code", ["import os; os.abort()", "raise RuntimeError('Exception from x\\nno such type')"])

@@ -174,8 +174,8 @@ def test_what_feed_returned_stays(model: WhisperModel, mel: FloatArray) -> None:
 def test_other_dimensions_equal_transformers(encoder_heads: int, decoder_heads: int) -> None:
     dims = ModelDimensions(128, 1500, 48, encoder_heads, 1, 300, 64, 48, decoder_heads, 3)
     checkpoint = random_checkpoint(dims)
-    special = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
-    widths = {"encoder_ffn_dim": 192, "decoder_ffn_dim": 192}
+    special: Untyped = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
+    widths: Untyped = {"encoder_ffn_dim": 192, "decoder_ffn_dim": 192}
     config = transformers.WhisperConfig(**config_of(dims), **widths, **special)
     untyped: Untyped = transformers.WhisperForConditionalGeneration
     reference = untyped(config).eval()
@@ -201,7 +201,8 @@ def test_a_cache_that_is_damaged_or_cannot_be_written_does_not_matter(
 ) -> None:
     def logits(loaded: WhisperModel) -> FloatArray:
         loaded.runtime.decoder.use(loaded.runtime.encode(mel, 0))
-        return loaded.runtime.decoder.feed(start(loaded))[0][0]
+        (found,), _ = loaded.runtime.decoder.feed(start(loaded))
+        return np.asarray(found)
 
     load_on_cpu(NANO, tmp_path)
     blobs = [path for path in tmp_path.rglob("*") if path.is_file()]

@@ -165,7 +165,7 @@ def change_arrays(file: Path, changes: Mapping[str, Any]) -> None:
     else:
         with file.open("ab") as appended:
             for name, value in given.items():
-                appended.write(pack_tensor(name, value, "f32"))
+                appended.write(pack_tensor(name, np.asarray(value), "f32"))
 
 
 def zeros(text: str) -> np.ndarray | None:

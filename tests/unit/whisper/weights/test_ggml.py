@@ -80,7 +80,7 @@ def test_a_block_is_read_as_the_reference_reads_it(type_name: str) -> None:
 @pytest.mark.parametrize("type_name", QUANTIZED)
 def test_what_is_quantized_is_no_more_than_a_step_off(type_name: str) -> None:
     values = np.random.default_rng(0).standard_normal((50, 96), dtype=np.float32)
-    values[:3] = [[0], [1.5], [-1.5]]
+    values[:3] = np.array([[0], [1.5], [-1.5]])
     found = dequantize(np.frombuffer(pack_values(values, type_name), BLOCKS[type_name])).reshape(values.shape)
     # The outermost number at the other end may be a whole step off, others half; scales are rounded to half precision.
     blocks = values.reshape(-1, 32)
