@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from streamer.whisper.device.stage import Stage
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 
@@ -129,6 +130,45 @@ def config_of(dims: ModelDimensions) -> dict[str, Any]:
         "decoder_attention_heads": dims.n_text_head,
         "decoder_layers": dims.n_text_layer,
     }
+
+
+def nano_dims() -> ModelDimensions:
+    """Return the sizes of the embedded model."""
+    path = NANO / "config.json"
+    return ModelDimensions.from_huggingface(json.loads(path.read_text(encoding="utf-8")), path)
+
+
+def nano_table() -> list[bytes]:
+    """Return what each of the embedded model's tokens of text spells."""
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
+    return list(tokenizer.spelled[: tokenizer.special.end_of_text])
+
+
+def check_one_line(error: Exception) -> None:
+    """Check that an error is a line that can be shown, however long or strange what a file holds."""
+    assert str(error).isprintable()
+    assert len(str(error)) < 900
+
+
+def damage(path: Path, change: object) -> None:
+    """Change a file of a model as a row of the refusals `whisper_files` says."""
+    if change is False:
+        path.unlink()
+    elif change == {}:
+        path.unlink()
+        path.mkdir()
+    elif isinstance(change, str):
+        path.write_text(change, encoding="utf-8")
+    elif isinstance(change, list):
+        text, times = change
+        path.write_text(text * times, encoding="utf-8")
+    elif isinstance(change, dict):
+        data = json.loads(path.read_text(encoding="utf-8"))
+        for where, value in change.items():
+            *parents, key = where.split(".")
+            table = reduce(dict.__getitem__, parents, data)
+            table.pop(key, None) if value == "..." else table.update({key: value})
+        path.write_text(json.dumps(data), encoding="utf-8")
 
 
 # As small as a Whisper can be: its encoder positions are fixed.

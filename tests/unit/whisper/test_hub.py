@@ -2,29 +2,31 @@
 
 import errno
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import huggingface_hub
 import pytest
 from huggingface_hub import constants
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.whisper.hub import cache, download, fetch, files
 from streamer.whisper.hub.progress import Progress
 from tests.hub_server import COMMIT, Hub, take_for_the_real_one
+from tests.refusals import Refusal, refusals
 from tests.waiting import wait_until
 
 REPOSITORY = "openai/whisper-tiny"
 FASTER = "Systran/faster-whisper-large-v3"
-WEIGHTS = os.urandom(300_000)
+WEIGHTS = random.Random(0).randbytes(300_000)
 SMALL = {
     "config.json": b'{"model_type": "whisper"}',
     "generation_config.json": b"{}",
@@ -32,6 +34,7 @@ SMALL = {
     "tokenizer.json": b'{"version": "1.0"}',
 }
 MODEL = {**SMALL, "model.safetensors": WEIGHTS}
+N_BYTES = sum(map(len, MODEL.values()))
 
 
 @pytest.fixture
@@ -43,22 +46,63 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def refuse(kind: type[StreamerError], *parts: str, name: str = "tiny") -> str:
-    """Check that pulling fails with one line that holds all of these, and that nothing counts as here."""
-    with pytest.raises(StreamerError) as caught:
+def fail(kind: type[StreamerError], name: str = "tiny") -> None:
+    """Check that pulling fails, and that nothing counts as here."""
+    with pytest.raises(kind):
         fetch.pull(name)
-    assert type(caught.value) is kind, caught.value
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 700
-    for part in parts:
-        assert part in message
     assert cache.cached(name) is None
-    return message
 
 
 def content(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+def n_fetched(server: Hub) -> int:
+    """Return how many of the model's files were sent since the last call."""
+    n = sum(bool(server.fetched(name)) for name in MODEL)
+    server.requests.clear()
+    return n
+
+
+def fetch_as_another_program(server: Hub, *names: str, repository: str = REPOSITORY) -> None:
+    for name in names:
+        huggingface_hub.hf_hub_download(repository, name, cache_dir=constants.HF_HUB_CACHE, endpoint=server.url)
+    server.requests.clear()
+
+
+def damage(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@refusals("whisper_hub")
+def test_what_cannot_be_pulled_is_refused(
+    refusal: Refusal, server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = refusal.given
+    server.add("me/other", dict.fromkeys(given.get("files", ()), b"x"))
+    server.refused |= given.get("refused", {})
+    server.wrong |= {name: text.encode() for name, text in given.get("wrong", {}).items()}
+    server.cuts |= given.get("cuts", {})
+    server.hangs |= {*given.get("hangs", ())}
+    server.loops |= {*given.get("loops", ())}
+    server.listing = given.get("listing")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HF_TOKEN", given.get("token", ""))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", given.get("offline", False))
+    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / given.get("cache", "cache")))
+    usage = shutil.disk_usage(tmp_path)._replace(free=given.get("free", 1 << 40))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    name = given.get("name", "tiny")
+    with pytest.raises(StreamerError) as caught:
+        fetch.pull(name)
+    says = str(caught.value).replace(server.url, "HUB").replace(str(tmp_path), "DIR")
+    refusal.check(type(caught.value).__name__, caught.value.code, says)
+    assert cache.cached(name) is None
+    assert not given.get("token") or given["token"] not in says
+    assert not list(tmp_path.glob("cache/models--*/snapshots/*")) or "listing" not in given
 
 
 # Names
@@ -75,9 +119,10 @@ def content(directory: Path) -> dict[str, bytes]:
         ("me/my_fine-tune.2", "me/my_fine-tune.2"),
         ("ggerganov/whisper.cpp/ggml-base.bin", "ggerganov/whisper.cpp"),
         ("me/models/deep/down/x.pt", "me/models"),
+        ("a" * 40 + "/" + "b" * 55, "a" * 40 + "/" + "b" * 55),
     ],
 )
-def test_names_of_the_hub(name: str, expected: str) -> None:
+def test_a_name_means_a_repository_on_the_hub(name: str, expected: str) -> None:
     assert cache.repository(name) == expected
 
 
@@ -86,18 +131,13 @@ def test_names_of_the_hub(name: str, expected: str) -> None:
     [
         *("", "nano.en", "base.fr", "a/b/c", "a/b/c.json", "a/b/../c.bin", "../a", "./a/b", "/a/b", "a/b/", "a//b"),
         *("a/..", "a/.b", "a/-b", "a/b--c", "a/b..c", "a/b.git", "a/b.", "a\\b", "C:\\a/b", "C:/a", "a/b\n", "ä/b"),
-        *("a" * 60 + "/" + "b" * 60, "a/" + "b" * 5000, "a/b?x=1", "a/b#c", "a/b@main", "~/a", "a/b/%2e%2e/c.bin"),
+        *("a" * 41 + "/" + "b" * 55, "a/" + "b" * 5000, "a/b?x=1", "a/b#c", "a/b@main", "~/a", "a/b/%2e%2e/c.bin"),
     ],
 )
-def test_names_that_cannot_be_on_the_hub(server: Hub, name: str) -> None:
+def test_a_name_that_cannot_be_on_the_hub_is_not_asked_for(name: str, server: Hub) -> None:
     assert cache.repository(name) is None
-    assert cache.cached(name) is None
-    refuse(ModelError, "there is no model", "expected one of", "tiny.en", name=name)
+    fail(ModelError, name)
     assert server.requests == []
-
-
-def test_a_slip_in_a_short_name_is_told(server: Hub) -> None:
-    refuse(ModelError, "there is no model 'bsae.en' (did you mean base.en?)", name="bsae.en")
 
 
 # Files
@@ -106,17 +146,17 @@ def test_a_slip_in_a_short_name_is_told(server: Hub) -> None:
 INDEX, BIN_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
 SHARDS = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
 BIN_SHARDS = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
+TRIPLE = [
+    f"w_{stage}.{kind}" for stage in ("encoder", "encoder_decoder_cross_kv", "decoder") for kind in ("xml", "bin")
+]
 
 
 @pytest.mark.parametrize(
     ("weights", "others"),
     [
-        (
-            ["model.safetensors"],
-            ["model.bin", *SHARDS, INDEX, "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"],
-        ),
+        (["model.safetensors"], ["model.bin", *SHARDS, INDEX, "pytorch_model.bin", "adapter_model.safetensors"]),
         (["model.safetensors"], ["model.safetensors.index.fp32.json", "flax_model.msgpack", "tf_model.h5", "a.pt"]),
-        ([INDEX, *SHARDS], ["pytorch_model.bin", "weights.npz"]),
+        ([INDEX, *SHARDS], ["pytorch_model.bin", "weights.npz", "model.fp32-00001-of-00002.safetensors"]),
         (["weights.safetensors"], ["weights.npz", "ggml-model.bin"]),
         (["weights.npz"], ["ggml-model.bin", "model.bin"]),
         (["pytorch_model.bin"], ["a.pt", *BIN_SHARDS, *SHARDS[:2], INDEX, "training_args.bin"]),
@@ -125,53 +165,21 @@ BIN_SHARDS = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
         (["model.bin", "vocabulary.txt"], ["ggml-model.bin", "model.onnx"]),
         (["model.bin", "vocabulary.json"], ["shared_vocabulary.json", "training_args.bin"]),
         (["ggml-base.bin"], ["model.bin", "shared_vocabulary.json", "ggml-base-encoder.mlmodelc.zip"]),
-        (
-            [
-                f"w_{part}.{kind}"
-                for part in ("encoder", "encoder_decoder_cross_kv", "decoder")
-                for kind in ("xml", "bin")
-            ],
-            ["other.txt"],
-        ),
+        (TRIPLE, ["other.txt"]),
     ],
 )
 def test_one_set_of_weights_is_chosen(weights: list[str], others: list[str]) -> None:
-    companions = ["config.json", "tokenizer.json", "multilingual.tiktoken"]
-    names = [*companions, *weights, *others, "README.md", ".gitattributes", "sub/config.json"]
-    chosen = files.choose(names, "a/b")
-    assert len(chosen) == len(set(chosen))
-    assert set(chosen) == {*companions, *weights}
+    companions = ["adapter_config.json", "config.json", "tokenizer.json", "multilingual.tiktoken"]
+    chosen = files.choose([*companions, *weights, *others, "README.md", ".gitattributes", "sub/config.json"], "a/b")
+    assert sorted(chosen) == sorted([*companions[1:], *weights])
 
 
-def test_an_adapter_is_fetched_and_no_model_beside_it() -> None:
-    names = ["README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "training_args.bin"]
-    assert files.choose(names, "a/b") == ["adapter_config.json", "adapter_model.safetensors"]
-    assert "adapter_model.safetensors" not in files.choose([*names, "config.json", "model.safetensors"], "a/b")
-    names[2] = "adapter_model.bin"
-    assert files.choose(names, "a/b") == ["adapter_config.json", "adapter_model.bin"]
+@pytest.mark.parametrize("name", ["adapter_model.safetensors", "adapter_model.bin"])
+def test_an_adapter_is_chosen_without_a_model(name: str) -> None:
+    names = ["README.md", "adapter_config.json", name, "tokenizer.json", "training_args.bin"]
+    assert files.choose(names, "a/b") == ["adapter_config.json", name]
 
 
-def test_a_repository_without_a_model(server: Hub) -> None:
-    server.add("me/other", {"adapter_config.json": b"{}", "a.gguf": b"x"})
-    refuse(ModelError, "me/other has no weights", "expected model.safetensors", "'a.gguf'", name="me/other")
-    server.add("me/shards", {**SMALL, INDEX: b"{}", SHARDS[0]: b"x", SHARDS[2]: b"x"})
-    refuse(ModelError, "me/shards has no weights", SHARDS[2], name="me/shards")
-    assert len(server.requests) == 2
-
-
-def test_a_repository_of_several_models_asks_which(server: Hub) -> None:
-    server.add("me/cpp", {f"ggml-{size}.bin": size.encode() for size in ("tiny", "base")})
-    refuse(ModelError, "me/cpp holds 2 models", "such as me/cpp/ggml-base.bin", name="me/cpp")
-    path = fetch.pull("me/cpp/ggml-tiny.bin")
-    assert path.read_bytes() == b"tiny"
-    assert cache.cached("me/cpp/ggml-tiny.bin") == path
-    assert cache.cached("me/cpp/ggml-base.bin") is cache.cached("me/cpp") is None
-    assert fetch.pull("me/cpp/ggml-base.bin").read_bytes() == b"base"
-    assert [model.name for model in cache.downloaded()] == ["me/cpp/ggml-base.bin", "me/cpp/ggml-tiny.bin"]
-    refuse(ModelError, "me/cpp", "has no ggml-huge.bin", "'ggml-base.bin'", name="me/cpp/ggml-huge.bin")
-
-
-@settings(max_examples=100)
 @given(
     st.lists(st.text(max_size=12) | st.sampled_from([*MODEL, *SHARDS, INDEX, "a.pt", "../a.pt", "/x.xml", "C:x.pt"]))
 )
@@ -185,54 +193,55 @@ def test_no_name_leads_out_of_the_directory(names: list[str]) -> None:
         assert not name.startswith(".")
 
 
+def test_a_file_of_a_repository_of_several_models_is_fetched_alone(server: Hub) -> None:
+    server.add("me/cpp", {f"ggml-{size}.bin": size.encode() for size in ("tiny", "base")})
+    path = fetch.pull("me/cpp/ggml-tiny.bin")
+    assert path.read_bytes() == b"tiny"
+    assert cache.cached("me/cpp/ggml-tiny.bin") == path
+    assert cache.cached("me/cpp/ggml-base.bin") is cache.cached("me/cpp") is None
+    assert fetch.pull("me/cpp/ggml-base.bin").read_bytes() == b"base"
+    assert [model.name for model in cache.downloaded()] == ["me/cpp/ggml-base.bin", "me/cpp/ggml-tiny.bin"]
+
+
 # Fetching
 
 
-def test_a_model_is_fetched_once(server: Hub, tmp_path: Path) -> None:
-    told: list[Progress] = []
+def test_a_model_is_fetched_once(server: Hub) -> None:
+    reported: list[Progress] = []
     assert cache.cached("tiny") is None
-    directory = fetch.pull("tiny", on_progress=told.append)
+    directory = fetch.pull("tiny", on_progress=reported.append)
     assert content(directory) == MODEL
     assert {Path(request.path).name for request in server.requests} == {"main", *MODEL}
-    n_bytes = sum(map(len, MODEL.values()))
-    assert told[-1] == Progress("model.safetensors", n_bytes, n_bytes)
-    assert [progress.n_here for progress in told] == sorted(progress.n_here for progress in told)
-
+    assert reported[-1] == Progress("model.safetensors", N_BYTES, N_BYTES)
+    assert [progress.n_here for progress in reported] == sorted(progress.n_here for progress in reported)
     server.requests.clear()
     assert fetch.pull("tiny") == fetch.pull(REPOSITORY) == cache.cached("tiny") == directory
-    assert cache.downloaded() == [cache.Downloaded(REPOSITORY, directory, n_bytes, REPOSITORY)]
+    assert cache.downloaded() == [cache.Downloaded(REPOSITORY, directory, N_BYTES, REPOSITORY)]
     assert server.requests == []
 
 
-def test_other_programs_find_the_model_in_the_cache(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = fetch.pull("tiny")
+def test_other_programs_find_the_model_in_the_cache(server: Hub) -> None:
+    directory, hub_cache = fetch.pull("tiny"), constants.HF_HUB_CACHE
     for name in MODEL:
-        found = huggingface_hub.try_to_load_from_cache(REPOSITORY, name, cache_dir=constants.HF_HUB_CACHE)
-        assert found == str(directory / name)
-    scan = huggingface_hub.scan_cache_dir(constants.HF_HUB_CACHE)
+        assert huggingface_hub.try_to_load_from_cache(REPOSITORY, name, cache_dir=hub_cache) == str(directory / name)
+    scan = huggingface_hub.scan_cache_dir(hub_cache)
     assert not scan.warnings
-    assert [(repo.repo_id, repo.size_on_disk) for repo in scan.repos] == [(REPOSITORY, sum(map(len, MODEL.values())))]
-    server.requests.clear()
+    assert [(repo.repo_id, repo.size_on_disk) for repo in scan.repos] == [(REPOSITORY, N_BYTES)]
     huggingface_hub.snapshot_download(
-        REPOSITORY,
-        cache_dir=constants.HF_HUB_CACHE,
-        endpoint=server.url,
-        allow_patterns=list(MODEL),
-        local_files_only=True,
+        REPOSITORY, cache_dir=hub_cache, endpoint=server.url, allow_patterns=list(MODEL), local_files_only=True
     )
-    assert server.requests == []
 
 
-def test_what_other_programs_fetched_is_used_without_network(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in MODEL:
-        fetch_as_another_program(server, name)
+def test_what_another_program_fetched_is_checked_and_used_without_network(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetch_as_another_program(server, *MODEL)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    server.requests.clear()
     assert cache.cached("tiny") is None
-    told: list[str] = []
-    directory = fetch.pull("tiny", on_progress=lambda progress: told.append(progress.doing))
+    doing: list[str] = []
+    directory = fetch.pull("tiny", on_progress=lambda progress: doing.append(progress.doing))
     assert content(directory) == MODEL
-    assert told == [f"checking {name}" for name in MODEL]
+    assert doing == [f"checking {name}" for name in MODEL]
     assert cache.cached("tiny") == directory
     assert server.requests == []
 
@@ -241,19 +250,16 @@ def test_what_other_programs_fetched_is_used_without_network(server: Hub, monkey
 def test_a_model_of_another_program_that_is_not_whole_is_completed(
     server: Hub, lacking: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in MODEL:
-        if name != lacking:
-            fetch_as_another_program(server, name)
+    fetch_as_another_program(server, *MODEL.keys() - {lacking})
     if lacking == "damaged":
         snapshot = Path(constants.HF_HUB_CACHE) / "models--openai--whisper-tiny" / "snapshots" / COMMIT
         damage((snapshot / "model.safetensors").resolve())
-    server.requests.clear()
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
-        refuse(PeerError, "HF_HUB_OFFLINE is set")
+        fail(PeerError)
     assert server.requests == []
     assert content(fetch.pull("tiny")) == MODEL
-    assert sum(bool(server.fetched(name)) for name in MODEL) == 1
+    assert n_fetched(server) == 1
 
 
 @pytest.mark.parametrize("lacking", ["", "preprocessor_config.json", "tokenizer.json", "model.bin"])
@@ -264,34 +270,20 @@ def test_what_faster_whisper_fetched_is_used_without_network(
     model = {name: SMALL[name] for name in ("config.json", "preprocessor_config.json", "tokenizer.json")}
     model |= {"model.bin": WEIGHTS, "vocabulary.json": b"[]"}
     server.add(FASTER, {**model, "README.md": b"not needed"})
-    for name in model:
-        if name != lacking:
-            fetch_as_another_program(server, name, FASTER)
+    fetch_as_another_program(server, *model.keys() - {lacking}, repository=FASTER)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    server.requests.clear()
     if lacking in ("tokenizer.json", "model.bin"):
-        refuse(PeerError, "HF_HUB_OFFLINE is set", name=FASTER)
-    else:
-        directory = fetch.pull(FASTER)
-        assert content(directory) == {name: data for name, data in model.items() if name != lacking}
-        assert cache.cached(FASTER) == directory
-    assert server.requests == []
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    if lacking != "preprocessor_config.json":
+        fail(PeerError, FASTER)
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         assert content(fetch.pull(FASTER)) == model
+    else:
+        for name in (FASTER, "large-v3"):
+            assert content(fetch.pull(name)) == {name: data for name, data in model.items() if name != lacking}
+        assert cache.cached(FASTER) == cache.cached("large-v3")
+        assert server.requests == []
 
 
-def fetch_as_another_program(server: Hub, name: str, repository: str = REPOSITORY) -> None:
-    huggingface_hub.hf_hub_download(repository, name, cache_dir=constants.HF_HUB_CACHE, endpoint=server.url)
-
-
-def damage(path: Path) -> None:
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
-
-
-def test_the_hub_is_told_nothing_but_what_it_must_know(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_gets_the_token_and_nothing_else_of_this_machine(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     before = dict(os.environ)
     fetch.pull("tiny")
@@ -305,42 +297,39 @@ def test_the_hub_is_told_nothing_but_what_it_must_know(server: Hub, monkeypatch:
     assert any(request.cdn for request in server.requests)
 
 
-def test_only_the_tokenizer_is_fetched(server: Hub) -> None:
-    path = fetch.fetch_tokenizer(REPOSITORY)
-    assert path.read_bytes() == MODEL["tokenizer.json"]
+def test_a_tokenizer_can_be_fetched_alone(server: Hub) -> None:
+    assert fetch.fetch_tokenizer(REPOSITORY).read_bytes() == MODEL["tokenizer.json"]
     assert len(server.requests) == 2
     assert cache.cached("tiny") is None
     assert cache.downloaded() == []
 
 
-def test_a_newer_version_is_taken_when_the_old_one_has_gone(server: Hub) -> None:
+def test_a_newer_version_is_fetched_when_the_old_one_has_gone(server: Hub) -> None:
     old = fetch.pull("tiny")
     server.commit = "f" * 40
     server.add(REPOSITORY, {"config.json": b"newer"})
     assert fetch.pull("tiny") == old
     shutil.rmtree(old)
     server.requests.clear()
-    new = fetch.pull("tiny")
-    assert content(new) == {**MODEL, "config.json": b"newer"}
+    assert content(fetch.pull("tiny")) == {**MODEL, "config.json": b"newer"}
     assert {Path(request.path).name for request in server.requests} == {"main", "config.json"}  # the rest was here
 
 
 @pytest.mark.parametrize("lacking", [*MODEL, "shorter"])
-def test_a_snapshot_that_lost_a_file_or_a_part_of_one_is_not_taken_for_whole(server: Hub, lacking: str) -> None:
+def test_a_snapshot_that_lost_a_file_or_a_part_of_one_is_completed(server: Hub, lacking: str) -> None:
     directory = fetch.pull("tiny")
     if lacking == "shorter":
-        path = (directory / "model.safetensors").resolve()
-        path.write_bytes(path.read_bytes()[:-1])
+        (directory / "model.safetensors").resolve().write_bytes(WEIGHTS[:-1])
     else:
         (directory / lacking).resolve().unlink()
     assert cache.cached("tiny") is None
     assert cache.downloaded() == []
     server.requests.clear()
     assert content(fetch.pull("tiny")) == MODEL
-    assert sum(bool(server.fetched(name)) for name in MODEL) == 1
+    assert n_fetched(server) == 1
 
 
-def test_a_system_without_symbolic_links(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_symbolic_links_keeps_files(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def cannot(*args: object, **keywords: object) -> None:
         raise OSError(errno.EPERM, "A required privilege is not held by the client")
 
@@ -352,13 +341,13 @@ def test_a_system_without_symbolic_links(server: Hub, monkeypatch: pytest.Monkey
     (directory / "config.json").unlink()
     server.requests.clear()
     assert content(fetch.pull("tiny")) == MODEL
-    assert not server.fetched("model.safetensors")
+    assert n_fetched(server) == 1
 
 
 # Interruptions
 
 
-def test_a_cut_download_goes_on_where_it_stopped(server: Hub) -> None:
+def test_a_cut_download_resumes_where_it_stopped(server: Hub) -> None:
     server.cuts["model.safetensors"] = [100_000, 0, 50_000]
     assert content(fetch.pull("tiny")) == MODEL
     ranges = [request.headers.get("range") for request in server.requests if request.cdn]
@@ -366,77 +355,56 @@ def test_a_cut_download_goes_on_where_it_stopped(server: Hub) -> None:
     assert sum(request.n_sent for request in server.fetched("model.safetensors")) == len(WEIGHTS)
 
 
-def test_what_arrived_before_it_was_given_up_is_kept(server: Hub) -> None:
+def test_what_has_arrived_is_kept_when_it_is_given_up(server: Hub) -> None:
     server.cuts["model.safetensors"] = [100_000, *[0] * 20]
-    refuse(PeerError, "model.safetensors of openai/whisper-tiny", "the connection was cut", "what has arrived is kept")
-    n_asked = sum(request.cdn for request in server.requests)
-    assert n_asked == 1 + download._TRIES - 1
+    fail(PeerError)
+    assert sum(request.cdn for request in server.requests) == 1 + download._TRIES - 1
     server.cuts.clear()
     server.requests.clear()
-    told: list[Progress] = []
-    assert content(fetch.pull("tiny", on_progress=told.append)) == MODEL
+    reported: list[Progress] = []
+    assert content(fetch.pull("tiny", on_progress=reported.append)) == MODEL
     assert [request.n_sent for request in server.fetched("model.safetensors")] == [len(WEIGHTS) - 100_000]
-    assert not any(server.fetched(name) for name in SMALL)
-    assert told[-1].n_here == told[-1].n_all
+    assert n_fetched(server) == 1
+    assert reported[-1].n_here == reported[-1].n_all == N_BYTES
 
 
-def test_a_server_that_knows_no_ranges_sends_all_again(server: Hub) -> None:
+def test_a_server_without_ranges_sends_all_again(server: Hub) -> None:
     server.ranges = False
     server.cuts["model.safetensors"] = [100_000]
     assert content(fetch.pull("tiny")) == MODEL
     assert [request.n_sent for request in server.fetched("model.safetensors")] == [100_000, len(WEIGHTS)]
 
 
-def test_a_program_that_was_killed_goes_on_where_it_stopped(server: Hub, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_program_that_was_killed_resumes_where_it_stopped(server: Hub, tmp_path: Path) -> None:
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("HF_", "HUGGING"))}
     env = {**kept, "HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": server.url}
-    code = "from streamer.whisper.hub import fetch; print(fetch.pull('tiny'))"
+    command = [sys.executable, "-c", "from streamer.whisper.hub import fetch; print(fetch.pull('tiny'))"]
     blobs = tmp_path / "home/hub/models--openai--whisper-tiny/blobs"
     server.pause_s = 0.02
-    first = subprocess.Popen([sys.executable, "-c", code], env=env)
-    wait_until(lambda: any(size_of(path) > 50_000 for path in blobs.glob("*.incomplete")))
+    first = subprocess.Popen(command, env=env)
+    wait_until(lambda: any(download.size_of(path) > 50_000 for path in blobs.glob("*.incomplete")))
     first.kill()
     first.wait()
     (partial,) = blobs.glob("*.incomplete")
-    n_kept = size_of(partial)
-    assert 50_000 < n_kept < len(WEIGHTS)
-
+    n_kept = download.size_of(partial)
     server.requests.clear()
     server.pause_s = 0
-    again = subprocess.run([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, encoding="utf-8", check=True)
+    again = subprocess.run(command, env=env, stdout=subprocess.PIPE, encoding="utf-8", check=True)
     assert content(Path(again.stdout.strip())) == MODEL
     (fetched,) = server.fetched("model.safetensors")
     assert (fetched.headers["range"], fetched.n_sent) == (f"bytes={n_kept}-", len(WEIGHTS) - n_kept)
     assert not list(blobs.glob("*.incomplete"))
 
 
-def size_of(path: Path) -> int:
-    """Return a file's size: 0 if it was renamed since it was found."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0
-
-
 def test_two_programs_at_once_fetch_it_once(server: Hub) -> None:
     server.pause_s = 0.02
-    found: list[Path] = []
-    told: list[str] = []
-    pulls = [
-        threading.Thread(
-            target=lambda: found.append(fetch.pull("tiny", on_progress=lambda progress: told.append(progress.doing)))
-        )
-        for _ in range(2)
-    ]
-    for thread in pulls:
-        thread.start()
-    for thread in pulls:
-        thread.join()
-    assert len(set(found)) == 1
-    assert len(found) == 2
-    assert content(found[0]) == MODEL
+    doing: list[str] = []
+    with ThreadPoolExecutor(2) as pool:
+        found = {*pool.map(lambda _: fetch.pull("tiny", on_progress=lambda p: doing.append(p.doing)), range(2))}
+    assert [content(directory) for directory in found] == [MODEL]
     assert all(len(server.fetched(name)) == 1 for name in MODEL)
-    assert "waiting for another program that fetches it" in told
+    assert any(what.startswith("waiting") for what in doing)
 
 
 # Wrong content
@@ -444,7 +412,7 @@ def test_two_programs_at_once_fetch_it_once(server: Hub) -> None:
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors"])
 @pytest.mark.parametrize("kind", ["flipped", "shorter", "longer", "empty", "endless"])
-def test_content_that_is_not_what_was_promised(server: Hub, name: str, kind: str) -> None:
+def test_content_that_is_not_what_was_promised_is_deleted(server: Hub, name: str, kind: str) -> None:
     right = MODEL[name]
     server.wrong[name] = {
         "flipped": right[:-1] + b"\0",
@@ -453,154 +421,69 @@ def test_content_that_is_not_what_was_promised(server: Hub, name: str, kind: str
         "empty": b"",
         "endless": right * 200,
     }[kind]
-    refuse(ModelError, f"{name} of openai/whisper-tiny", "not what was promised", "deleted", "pull it again")
+    fail(ModelError)
     assert sum(request.n_sent for request in server.requests) < 30_000_000  # an endless one is not read to its end
-    cache = Path(constants.HF_HUB_CACHE)
-    assert not list(cache.rglob("*.incomplete"))
-    assert name not in [path.name for path in cache.rglob("*") if path.is_file()]
+    kept = [path.name for path in Path(constants.HF_HUB_CACHE).rglob("*") if path.is_file()]
+    assert not [file for file in kept if file == name or file.endswith(".incomplete")]
     server.wrong.clear()
     assert content(fetch.pull("tiny")) == MODEL
 
 
 def test_a_damaged_beginning_is_found_out(server: Hub) -> None:
     server.cuts["model.safetensors"] = [100_000, *[0] * 20]
-    refuse(PeerError)
+    fail(PeerError)
     (partial,) = Path(constants.HF_HUB_CACHE).rglob("*.incomplete")
     damage(partial)
     server.cuts.clear()
-    refuse(ModelError, "not what was promised")
+    fail(ModelError)
     assert content(fetch.pull("tiny")) == MODEL
 
 
-# Refusals
+# Without a hub, and without room
 
 
-def test_a_repository_that_is_not_there_leaves_nothing_behind(server: Hub) -> None:
-    refuse(ModelError, "there is no openai/whisper-base on http://127.0.0.1", "check the name", "HF_TOKEN", name="base")
-    assert not Path(constants.HF_HUB_CACHE).exists()
-
-
-def test_a_file_that_is_listed_but_not_there(server: Hub) -> None:
-    server.refused["tokenizer.json"] = (404, "EntryNotFound")
-    refuse(ModelError, "there is no tokenizer.json of openai/whisper-tiny on http://127.0.0.1", "it answered 404")
-
-
-@pytest.mark.parametrize("where", ["api", "config.json", "model.safetensors"])
-@pytest.mark.parametrize("status", [401, 403])
-def test_a_gated_repository(server: Hub, where: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    server.refused[where] = (status, "GatedRepo")
-    message = refuse(ModelError, "accept the licence", f"{server.url}/openai/whisper-tiny", "HF_TOKEN")
-    assert "hf_secret" not in message
-    assert len(server.requests) < 12
-
-
-@pytest.mark.parametrize("where", ["api", "config.json"])
-@pytest.mark.parametrize("trouble", [400, 429, 500, 503, "no answer in time", "TooManyRedirects"])
-def test_a_hub_in_trouble(server: Hub, where: str, trouble: int | str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 0.2)
-    if isinstance(trouble, int):
-        server.refused[where] = (trouble, "")
-        trouble = f"(it answered {trouble})"
-    else:
-        (server.hangs if "no answer" in trouble else server.loops).add(where)
-    refuse(PeerError, trouble, "HF_ENDPOINT", "try again", "elsewhere and pass --model DIR")
-
-
-def listing_of(**file: object) -> dict[str, object]:
-    return {"id": REPOSITORY, "sha": COMMIT, "siblings": [file]}
-
-
-@pytest.mark.parametrize(
-    "listing",
-    [
-        [1],
-        {"id": REPOSITORY},
-        {"id": REPOSITORY, "sha": "../../..", "siblings": []},
-        listing_of(rfilename="model.safetensors"),
-        listing_of(rfilename="model.safetensors", size=3, blobId="../x"),
-        listing_of(rfilename="weights.npz", size=-3, blobId="a" * 40),
-        listing_of(rfilename="weights.npz", size="3", blobId="a" * 40),
-        listing_of(rfilename="a.pt", size=3, blobId="a" * 40, lfs={"size": 3}),
-        listing_of(rfilename=["a.pt"], size=3, blobId="a" * 40),
-    ],
-)
-def test_a_list_of_files_that_is_not_one(server: Hub, listing: object) -> None:
-    server.listing = listing
-    refuse(PeerError, "openai/whisper-tiny cannot be fetched from http://127.0.0.1")
-    assert not Path(constants.HF_HUB_CACHE).exists()
-
-
-def test_no_network_says_what_is_here(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_network_what_is_here_is_used_and_named(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     fetch.pull("tiny")
-    with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
-        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        monkeypatch.setattr(constants, "ENDPOINT", url)
-        refuse(
-            PeerError,
-            f"openai/whisper-base cannot be fetched from {url} (",
-            "on this machine: openai/whisper-tiny",
-            name="base",
-        )
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # and does not listen
+        port = closed.getsockname()[1]
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://someone:password@127.0.0.1:{port}")
+        with pytest.raises(PeerError) as caught:
+            fetch.pull("base")
         assert content(fetch.pull("tiny")) == MODEL
-    monkeypatch.setattr(constants, "ENDPOINT", "http://someone:password@nowhere.invalid")
-    assert "password" not in refuse(PeerError, "cannot be fetched from http://nowhere.invalid (", name="base")
+    assert REPOSITORY in str(caught.value)
+    assert "password" not in str(caught.value)
 
 
-def test_offline_asks_nobody(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    refuse(PeerError, "openai/whisper-tiny is not here", "HF_HUB_OFFLINE is set", "elsewhere and pass --model DIR")
-    assert server.requests == []
-
-
-def test_a_token_that_cannot_be_sent_is_not_shown(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_TOKEN", "hf_sécret")
-    message = refuse(PeerError, "openai/whisper-tiny cannot be fetched")
-    assert "cret" not in message
-
-
-# The disk
-
-
-def test_a_full_disk_is_told_before_anything_is_fetched(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(Path.cwd())._replace(free=1000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    refuse(StreamerError, "openai/whisper-tiny needs 0 MB more", "0 MB are free", "HF_HOME")
-    assert len(server.requests) == 1
-
-
-def test_a_disk_that_becomes_full(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_becomes_full_is_an_error_until_there_is_room(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        refuse(StreamerError, "cannot be kept in", "No space left on device", "make room", "HF_HOME")
+        fail(StreamerError)
     assert content(fetch.pull("tiny")) == MODEL
-
-
-def test_a_cache_that_cannot_be_made(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_bytes(b"")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file" / "cache"))
-    refuse(StreamerError, f"cannot be kept in {tmp_path / 'file'}", "HF_HOME")
 
 
 @pytest.mark.parametrize(
     "record",
     [
         *(b"", b"\xff", b"[1]", b"[" * 100_000, b'{"commit":' + b"9" * 5000 + b"}"),
+        *(b'{"commit": %s, "files": {"config.json": 25}}' % commit for commit in (b"1", b"null", b'"../.."')),
         *(
-            f'{{"commit": {commit}, "files": {names}}}'.encode()
-            for commit in ("1", "null", '"../.."', f'"{COMMIT}"')
+            f'{{"commit": "{COMMIT}", "files": {names}}}'.encode()
             for names in ("{}", "[]", '{"../../../x": 1}', '{"config.json": "25"}', '{"config.json": 9e99}')
         ),
     ],
-    ids=range(25),
+    ids=range(13),
 )
-def test_a_damaged_record_counts_as_none(server: Hub, record: bytes) -> None:
-    folder = Path(constants.HF_HUB_CACHE) / "models--openai--whisper-tiny" / ".streamer"
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "model.json").write_bytes(record)
+def test_a_damaged_record_counts_as_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, record: bytes) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(cache, "models_folder", lambda: tmp_path / "models")
+    folder = tmp_path / "models--openai--whisper-tiny"
+    for part in (".streamer", f"snapshots/{COMMIT}"):
+        (folder / part).mkdir(parents=True)
+    (folder / "snapshots" / COMMIT / "config.json").write_bytes(bytes(25))
+    (folder / ".streamer" / "model.json").write_bytes(record)
     assert cache.cached("tiny") is None
     assert cache.downloaded() == []

@@ -2,8 +2,6 @@
 
 import copy
 import dataclasses
-import logging
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.check import check_options
-from streamer.errors import ConfigError, UsageError
+from streamer.errors import ConfigError
 from streamer.outputs.subtitles import SubtitleOptions, subtitle_options
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings, Settings
@@ -21,16 +19,12 @@ from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.grammar import GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import WindowOptions
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model, clip_seconds, resolve_decoding, temperatures
-from tests.unit.whisper.support import NANO
+from tests.refusals import Refusal, refusals
 
 GRAMMARS = Path(__file__).parents[2] / "data"
-
-
-@pytest.fixture(scope="module")
-def model() -> WhisperModel:
-    return load_model(str(NANO))
+DIGITS = str(GRAMMARS / "digits.gbnf")
 
 
 def settings(**options: object) -> Settings:
@@ -42,142 +36,78 @@ def settings(**options: object) -> Settings:
     return load_settings(None, {}, overrides)
 
 
-def refusal(streaming: bool = False, **options: object) -> str:
-    with pytest.raises(UsageError) as caught:
+@refusals("whisper_options")
+def test_contradictions_and_what_does_not_fit_the_model_are_refused(
+    refusal: Refusal, model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(GRAMMARS)
+    options = dict(refusal.given)
+    streaming = options.pop("streaming", False)
+    with refusal.expected():
         check_options(settings(**options), streaming=streaming)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 600
-    return message
-
-
-def test_the_defaults_are_fine() -> None:
-    check_options(Settings(), streaming=False)
-    check_options(Settings(), streaming=True)
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (
-            {"beam_size": 5, "best_of": 5, "temperature_increment_on_fallback": "none"},
-            "beam_size is 5 and best_of 5, and only temperature 0 is tried",
-        ),
-        ({"best_of": 5, "temperature_increment_on_fallback": "none"}, "best_of is 5, and only temperature 0 is tried"),
-        ({"beam_size": 5, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
-        ({"beam_size": 5, "best_of": 2, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
-        ({"language": "xx"}, "language is 'xx', which Whisper does not know: expected auto, or a language's"),
-        ({"language": "de", "model": "nano.en"}, "language is de, and nano.en knows English only"),
-        ({"language": "de", "model": "base.en"}, "language is de, and base.en knows English only"),
-        ({"task": "translate", "model": "nano.en"}, "task is translate, and nano.en knows English only"),
-        ({"task": "both", "model": "tiny.en"}, "task is both, and tiny.en knows English only"),
-        ({"prefix": "a " * 1000}, "prefix has 1000 words"),
-        ({"suppress_tokens": "1,two"}, "suppress_tokens is '1,two'"),
-        ({"suppress_tokens": "-2"}, "suppress_tokens is '-2'"),
-        ({"suppress_regex": "("}, "suppress_regex '(' cannot be used (unclosed group)"),
-        ({"grammar": "no such file"}, "'no such file' cannot be read"),
-        ({"grammar": str(GRAMMARS / "digits.gbnf"), "grammar_rule": "letters"}, "there is no rule 'letters'"),
-        ({"hotwords": "a" * 1000}, "the hot word"),
-        ({"clip_timestamps": "0,ten"}, "clip_timestamps is '0,ten'"),
-        ({"clip_timestamps": "-1"}, "clip_timestamps is '-1'"),
-        ({"clip_timestamps": "nan"}, "clip_timestamps is 'nan'"),
-        ({"clip_timestamps": "0,inf"}, "clip_timestamps is '0,inf'"),
-        ({"clip_timestamps": "5,1"}, "1 comes after 5"),
-        ({"clip_timestamps": "5,5"}, "5 comes after 5"),
-        ({"clip_timestamps": "0,10,5"}, "5 comes after 10"),
-        ({"hallucination_silence_threshold": 2.0}, "hallucination_silence_threshold is 2 without word_timestamps"),
-        (
-            {"output_max_words_per_line": 3, "output_max_line_width": 20, "output_max_line_count": 2},
-            "max_words_per_line is 3 beside",
-        ),
-    ],
-)
-def test_contradictions_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
-    assert words in refusal(**options)
+        check_options_of_model(settings(**options).decoding, model)
 
 
 @pytest.mark.parametrize(
     "options",
     [
+        {},
         # What openai-whisper's command line has by default.
         {"beam_size": 5, "best_of": 5},
         {"best_of": 5},
         {"best_of": 5, "temperature": 0.2, "temperature_increment_on_fallback": "none"},
-        {"patience": 2.0},
         {"beam_size": 5, "patience": 2.0, "temperature_increment_on_fallback": "none"},
         {"length_penalty": 0.6},
         {"language": "en"},
         {"language": "de", "task": "both", "model": "tiny"},
-        # Only its tokenizer knows what this one hears.
+        # Only its tokenizer knows what this one transcribes.
         {"language": "gsw", "task": "translate", "model": "somebody/swiss.en"},
         {"initial_prompt": "a " * 1000},
+        {"prefix": "a " * 223},
         {"suppress_tokens": ""},
         {"suppress_tokens": "-1, 5"},
         {"suppress_regex": " ?[0-9]+"},
-        {"grammar": str(GRAMMARS / "digits.gbnf")},
+        {"grammar": DIGITS},
         {"clip_timestamps": "0,10,10,20,30"},
         {"hallucination_silence_threshold": 2.0, "word_timestamps": True},
         {"output_max_words_per_line": 3, "output_max_line_width": 20},
         {"output_subtitle_style": "whisper", "output_max_line_width": 20},
     ],
 )
-def test_what_goes_together_is_let_through(options: dict[str, Any]) -> None:
+def test_what_goes_together_is_accepted(options: dict[str, Any]) -> None:
     check_options(settings(**options), streaming=False)
 
 
-def test_live_captions_are_translated_beside_and_have_no_fallback() -> None:
-    assert "tiny.en knows English only" in refusal(streaming=True, task="both", model="tiny.en")
-    check_options(settings(task="both", model="tiny"), streaming=True)
-    # For files, in the same configuration.
+def test_live_captions_have_no_fallback() -> None:
+    """Such options are for files, in the same configuration."""
     check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
 
 
 def test_a_short_name_that_is_a_model_here_says_nothing_of_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "base.en").mkdir()
     monkeypatch.chdir(tmp_path)
-    assert "base.en knows English only" in refusal(language="de", model="base.en")
+    with pytest.raises(ConfigError):
+        check_options(settings(language="de", model="base.en"), streaming=False)
     (tmp_path / "base.en" / "config.json").write_text('{"model_type": "whisper"}', encoding="utf-8")
     check_options(settings(language="de", model="base.en"), streaming=False)
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"language": "de"}, "does not know the language 'de'"),
-        ({"prefix": "electroencephalographically " * 50}, "prefix has"),
-        ({"prefix": "one two three four five", "sample_len": 222}, "expected at most 2"),
-        ({"prefix": "one", "sample_len": 224}, "leaves no room for prefix 'one'"),
-    ],
-)
-def test_what_does_not_fit_the_model_is_refused(model: WhisperModel, options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(words)):
-        check_options_of_model(settings(**options).decoding, model)
-
-
-def test_what_fits_the_model_is_let_through(model: WhisperModel) -> None:
+def test_what_fits_the_model_is_accepted(model: WhisperModel) -> None:
     check_options_of_model(DecodingSettings(), model)
-    fitting = settings(initial_prompt="a " * 100, prefix="one", sample_len=200, hotwords="NPU,OpenVINO")
-    check_options_of_model(fitting.decoding, model)
+    for fitting in (
+        settings(initial_prompt="a " * 100, prefix="one", sample_len=200, hotwords="NPU,OpenVINO"),
+        settings(prefix="a", sample_len=222),
+        settings(beam_size=1, sample_len=224),
+    ):
+        check_options_of_model(fitting.decoding, model)
 
 
-@pytest.mark.parametrize(
-    ("first", "increment", "expected"),
-    [
-        (0.0, 0.2, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
-        (0.4, 0.2, (0.4, 0.6, 0.8, 1.0)),
-        (0.0, 0.3, (0.0, 0.3, 0.6, 0.9)),
-        (1.0, 0.2, (1.0,)),
-        (0.0, None, (0.0,)),
-        (0.7, None, (0.7,)),
-    ],
-)
-def test_the_ladder_of_temperatures(first: float, increment: float | None, expected: tuple[float, ...]) -> None:
-    decoding = DecodingSettings(temperature=first, temperature_increment_on_fallback=increment)
-    assert temperatures(decoding) == expected
+def test_without_an_increment_there_is_one_temperature() -> None:
+    assert temperatures(DecodingSettings(temperature=0.7, temperature_increment_on_fallback=None)) == (0.7,)
 
 
 @given(first=st.integers(0, 100).map(lambda n: n / 100), increment=st.integers(1, 100).map(lambda n: n / 100))
-def test_the_ladder_is_that_of_the_references_command_line(first: float, increment: float) -> None:
+def test_the_temperatures_are_those_of_openai_whispers_command_line(first: float, increment: float) -> None:
     decoding = DecodingSettings(temperature=first, temperature_increment_on_fallback=increment)
     np.testing.assert_allclose(temperatures(decoding), np.arange(first, 1.0 + 1e-6, increment), atol=1e-6)
 
@@ -196,17 +126,16 @@ def test_any_text_is_clips_in_order_or_refused(text: str) -> None:
 def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = resolve_decoding(DecodingSettings(), model)
     assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    # Along as many beams as the model was loaded for, up to those of its command.
-    for loaded_for, n_beams in ((1, 1), (4, 4), (5, 5), (8, 5)):
-        monkeypatch.setattr(model, "n_beams", loaded_for)
-        window = resolve_decoding(DecodingSettings(), model).window
-        assert (window.n_beams, window.best_of) == (n_beams, 5)
-    greedy = resolve_decoding(DecodingSettings(beam_size=1, best_of=1), model).window
-    assert (greedy.n_beams, greedy.best_of) == (1, 1)
     assert resolved.clips == (0.0,)
-    # nano.en was not trained to go on from what came before, and was with silence behind short windows.
+    assert resolved.words
+    # As nano.en says of itself.
     assert resolved.condition_on_previous_text
     assert resolved.pad_with_silence
+    # Along as many beams as the model was loaded for, up to those of openai-whisper's command.
+    for loaded_for, n_beams in ((1, 1), (4, 4), (8, 5)):
+        monkeypatch.setattr(model, "n_beams", loaded_for)
+        window = resolve_decoding(DecodingSettings(), model).window
+        assert (window.n_beams, window.best_of, window.max_tokens) == (n_beams, 5, 224)
     assert subtitle_options(Settings()) == SubtitleOptions()
 
 
@@ -234,9 +163,12 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         suppress_tokens="-1,5",
         suppress_regex=" the",
         hotwords="NPU",
-        grammar=str(GRAMMARS / "digits.gbnf"),
+        grammar=DIGITS,
+        keep_failed="last",
+        vad_filter=False,
     ).decoding
-    resolved = resolve_decoding(decoding, model)
+    resolved = resolve_decoding(decoding, model, words=False)
+    tokenizer, generation = model.tokenizer, resolved.generation
     assert resolved.settings == decoding
     assert resolved.fallback == FallbackOptions(
         temperatures=(0.0, 0.5, 1.0),
@@ -244,11 +176,12 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         logprob_threshold=-2.0,
         no_speech_threshold=0.5,
         entropy_threshold=2.4,
+        keep_last=True,
     )
     assert resolved.window == WindowOptions(
         language="en",
         timestamps=False,
-        prefix=tuple(model.tokenizer.encode(" two")),
+        prefix=tuple(tokenizer.encode(" two")),
         max_tokens=50,
         best_of=4,
         n_beams=3,
@@ -259,31 +192,31 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         keep_attention=False,
     )
     assert [type(rule) for rule in resolved.window.filters] == [HotWords, GrammarFilter]
-    assert resolved.initial_prompt == tuple(model.tokenizer.encode(" NPU. One."))
+    assert resolved.initial_prompt == tuple(tokenizer.encode(" NPU. One."))
     assert not resolved.condition_on_previous_text
     assert resolved.clips == (1.0, 2.0)
-    assert {5, *model.tokenizer.encode(" the"), *model.generation.suppress_tokens} <= {
-        *resolved.generation.suppress_tokens
-    }
-    assert resolved.generation.begin_suppress_tokens == ()
-    assert resolved.generation.max_initial_timestamp_index == 100
+    assert (resolved.words, resolved.speech) == (False, None)
+    suppressed = {5, *tokenizer.encode(" the"), *model.generation.suppress_tokens, *tokenizer.special.controls}
+    assert {*generation.suppress_tokens} >= suppressed
+    assert (generation.begin_suppress_tokens, generation.max_initial_timestamp_index) == ((), 100)
 
 
-@pytest.mark.parametrize("hotwords", ["", "NPU,OpenVINO"])
-def test_of_a_long_prompt_the_model_sees_the_end(
-    model: WhisperModel, hotwords: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("n_words", "cut"), [(1, False), (500, True)])
+def test_a_prompt_that_is_too_long_is_logged(
+    model: WhisperModel, n_words: int, cut: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
-    decoding = settings(hotwords=hotwords, initial_prompt="electroencephalographically " * 500).decoding
+    caplog.set_level("INFO")
+    decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="electroencephalographically " * n_words).decoding
     check_options_of_model(decoding, model)
-    n_tokens = len(resolve_decoding(decoding, model).initial_prompt)
-    assert n_tokens > 223
-    assert f"the model sees the last 223 of its {n_tokens} tokens" in caplog.text
+    assert (len(resolve_decoding(decoding, model).initial_prompt) > 223) == cut
+    assert len(caplog.messages) == cut
 
 
-def test_hot_words_are_shown_to_a_model_that_heeds_a_prompt(model: WhisperModel) -> None:
+@pytest.mark.parametrize(("prompted", "expected"), [(True, " NPU, OpenVINO. A talk."), (False, " A talk.")])
+def test_hot_words_are_in_the_prompt_of_a_model_that_was_trained_with_prompts(
+    model: WhisperModel, prompted: bool, expected: str
+) -> None:
     decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
-    for prompted, expected in ((True, " NPU, OpenVINO. A talk."), (False, " A talk.")):
-        heeding = copy.copy(model)
-        heeding.generation = dataclasses.replace(model.generation, prompted=prompted)
-        assert model.tokenizer.decode(resolve_decoding(decoding, heeding).initial_prompt) == expected
+    other = copy.copy(model)
+    other.generation = dataclasses.replace(model.generation, prompted=prompted)
+    assert model.tokenizer.decode(resolve_decoding(decoding, other).initial_prompt) == expected

