@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
@@ -20,7 +20,7 @@ from streamer.settings.table import Settings
 from streamer.whisper import adapters
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel
-from streamer.whisper.source import load_checkpoint, read_model
+from streamer.whisper.source import read_model
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
@@ -30,7 +30,9 @@ SHORT_S = 5
 RANK = 2
 
 
-def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Path:
+def write_adapter(
+    directory: Path, of: Checkpoint, kinds: tuple[str, ...] = ("encoder", "decoder"), **description: object
+) -> Path:
     """Write an adapter of all queries of an encoder and all cross-attention values.
 
     description : replaces parts of what it is said to be for
@@ -43,6 +45,7 @@ def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Pat
     tensors = {
         f"base_model.model.model.{layer}.lora_{part}.weight": 0.5 * random.standard_normal(shape, dtype=np.float32)
         for layer in layers
+        if layer.startswith(kinds)
         for part, shape in (("A", (RANK, width)), ("B", (width, RANK)))
     }
     save_file(tensors, directory / "adapter_model.safetensors")
@@ -59,11 +62,6 @@ def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Pat
 
 
 @pytest.fixture(scope="module")
-def checkpoint() -> Checkpoint:
-    return load_checkpoint(NANO)[1]
-
-
-@pytest.fixture(scope="module")
 def adapter(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_adapter(tmp_path_factory.mktemp("adapter"), checkpoint)
 
@@ -74,8 +72,8 @@ def ship(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return lambda *paths: monkeypatch.setattr(adapters, "shipped_adapters", lambda: list(paths))
 
 
-def load(windows_s: tuple[int, ...] | None = (SHORT_S,), *, adapter: str = "none", lora: str = "") -> WhisperModel:
-    return load_on_cpu(NANO, windows_s=windows_s, adapter=adapter, lora=lora)
+def load(*, adapter: str = "none", lora: str = "") -> WhisperModel:
+    return load_on_cpu(NANO, windows_s=(SHORT_S,), adapter=adapter, lora=lora)
 
 
 def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
@@ -85,14 +83,13 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
     def encoded(model: WhisperModel, n_frames: int) -> tuple[FloatArray, FloatArray]:
         """Return the encoder's states and the last layer's values."""
         tensors = model.runtime.encode(mel[:, :n_frames], 0).tensors
+        n_layers = plain.dims.n_text_layer
         return model.runtime.last_hidden_state, np.array(tensors[f"key_values.{n_layers - 1}.encoder.value"].data)
 
-    n_layers = plain.dims.n_text_layer
     short, whole = SHORT_S * FRAMES_PER_SECOND, 3000
-    for ours, expected in zip(encoded(adapted, short), encoded(merged, short), strict=True):
-        np.testing.assert_allclose(ours, expected, atol=1e-4)
-    for ours, expected in zip(encoded(adapted, whole), encoded(plain, whole), strict=True):
-        np.testing.assert_allclose(ours, expected, atol=1e-4)
+    for n_frames, expected in ((short, merged), (whole, plain)):
+        for ours, theirs in zip(encoded(adapted, n_frames), encoded(expected, n_frames), strict=True):
+            np.testing.assert_allclose(ours, theirs, atol=1e-4)
     for changed, unchanged in zip(encoded(merged, short), encoded(plain, short), strict=True):
         assert np.abs(changed - unchanged).max() > 0.1
     assert adapted.adapter == adapter
@@ -100,11 +97,7 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
 
 def test_values_of_short_windows_are_changed_beside_the_states(checkpoint: Checkpoint, tmp_path: Path) -> None:
     """Not only because the states that they are computed from are others."""
-    values = write_adapter(tmp_path / "values", checkpoint)
-    weights = load_file(values / "adapter_model.safetensors")
-    save_file(
-        {name: array for name, array in weights.items() if "decoder" in name}, values / "adapter_model.safetensors"
-    )
+    values = write_adapter(tmp_path, checkpoint, kinds=("decoder",))
     adapted, plain = load(adapter=str(values)), load()
     mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)[:, : SHORT_S * FRAMES_PER_SECOND]
     ours, theirs = (
@@ -114,20 +107,11 @@ def test_values_of_short_windows_are_changed_beside_the_states(checkpoint: Check
     assert np.abs(ours - theirs).max() > 0.1
 
 
-def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(
-    checkpoint: Checkpoint, tmp_path: Path
-) -> None:
-    found = adapters.find(checkpoint, str(write_adapter(tmp_path, checkpoint)))
-    assert found is not None
-    assert found.windows_s == (SHORT_S, 8)
-    model = load(found.windows_s, adapter=str(tmp_path))
+def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(adapter: Path) -> None:
+    model = load_on_cpu(NANO, windows_s=(SHORT_S, 8), adapter=str(adapter))
     assert session_settings(Settings(), model).window_s == 8 - ADAPTED_SILENCE_S
     model.adapter = None
     assert session_settings(Settings(), model).window_s == 6
-
-
-def _as_f32(checkpoint: Checkpoint, name: str) -> FloatArray:
-    return checkpoint.tensors[name].astype(np.float32)
 
 
 def test_auto_takes_the_one_that_is_for_these_weights_in_any_type(
@@ -139,15 +123,16 @@ def test_auto_takes_the_one_that_is_for_these_weights_in_any_type(
     (damaged / "adapter_model.safetensors").write_bytes(b"no adapter")
     older = write_adapter(tmp_path / "older", checkpoint, windows_s=[500])
     ship(others, larger, damaged, older, adapter)
-    as_f32 = LazyTensors({name: partial(_as_f32, checkpoint, name) for name in checkpoint.tensors})
-    for weights in (checkpoint, replace(checkpoint, tensors=as_f32)):
+    tensors = {
+        name: partial(lambda name: checkpoint.tensors[name].astype(np.float32), name) for name in checkpoint.tensors
+    }
+    for weights in (checkpoint, replace(checkpoint, tensors=LazyTensors(tensors))):
         caplog.clear()
         found = adapters.find(weights, "auto")
         assert found is not None
-        assert found.path == adapter
+        assert (found.path, found.windows_s) == (adapter, (SHORT_S, 8))
         for path, record in zip((damaged, older), caplog.records, strict=True):
             assert str(path) in record.message
-            assert "\n" not in record.message
 
 
 def test_weights_that_were_changed_get_none(checkpoint: Checkpoint, adapter: Path, ship: Callable[..., None]) -> None:
@@ -155,19 +140,21 @@ def test_weights_that_were_changed_get_none(checkpoint: Checkpoint, adapter: Pat
     tuned = lora.merged(checkpoint, adapter)
     assert adapters.find(tuned, "auto") is None
     assert adapters.find(checkpoint, "none") is None
-    with pytest.raises(ModelError, match="for other weights than this model's: expected the one that was trained"):
+    with pytest.raises(ModelError):
         adapters.find(tuned, str(adapter))
 
 
-def test_a_named_one_that_is_none_is_refused(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"adapter_config\.json"):
-        adapters.find(checkpoint, str(tmp_path))
-    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}', encoding="utf-8")
-    with pytest.raises(ModelError, match="does not say which weights and windows it is for"):
+@pytest.mark.parametrize("description", [None, '{"peft_type": "LORA"}'])
+def test_a_directory_that_is_not_an_adapter_is_refused(
+    checkpoint: Checkpoint, tmp_path: Path, description: str | None
+) -> None:
+    if description:
+        (tmp_path / "adapter_config.json").write_text(description, encoding="utf-8")
+    with pytest.raises(ModelError):
         adapters.find(checkpoint, str(tmp_path))
 
 
-def test_a_model_of_graphs_has_none(
+def test_graphs_take_no_adapter(
     tmp_path: Path, checkpoint: Checkpoint, adapter: Path, ship: Callable[..., None]
 ) -> None:
     ship(adapter)
@@ -175,5 +162,5 @@ def test_a_model_of_graphs_has_none(
     shutil.copy(NANO / "tokenizer.json", triple)
     source = read_model(triple, "nano")
     assert source.with_adapter("auto").adapter is None
-    with pytest.raises(ConfigError, match=r"model\.adapter is .* consists of graphs, which take no adapter"):
+    with pytest.raises(ConfigError):
         source.with_adapter(str(adapter))

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
+from streamer.findings import Finding, Severity
 from streamer.whisper import doctor
-from streamer.whisper.doctor import check_cache, check_hub, check_model
-from tests.findings import OK, PROBLEM, WARNING, expect
+from streamer.whisper.doctor import LITTLE_SPACE_BYTES, check_cache, check_hub, check_model
+
+OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -19,72 +21,92 @@ Usage = namedtuple("Usage", "total used free")
 @pytest.fixture(autouse=True)
 def _much_space(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("STREAMER_CACHE_DIR", raising=False)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**12))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, LITTLE_SPACE_BYTES))
 
 
-def test_a_model_that_is_missing_empty_or_half_fetched(tmp_path: Path) -> None:
-    expect(check_model("nano.en"), WARNING, "`streamer models verify nano.en`", "synthetic voices, not people")
-    expect(check_model("nano.en"), WARNING, "nano.en", "`streamer models pull base`")
-    expect(check_model("./no/such/model"), PROBLEM, "there is no model './no/such/model'", "list")
-    expect(check_model("nobody/such-a-whisper"), WARNING, "is not here", "pull nobody/such-a-whisper")
+def expect(finding: Finding, severity: Severity, about: str) -> None:
+    """Check how grave a finding is, that it names what it is about, and that it has a remedy unless all is well."""
+    assert (finding.severity, bool(finding.remedy)) == (severity, severity != OK)
+    assert about in finding.found
+    assert "\n" not in finding.found + finding.remedy
+
+
+@pytest.mark.parametrize(
+    ("files", "severity", "about"),
+    [
+        ({}, PROBLEM, "model"),
+        ({"config.json": 2}, PROBLEM, "model"),
+        ({"model.safetensors": 43}, PROBLEM, "model.safetensors"),  # a pointer of Git LFS
+        ({"model.safetensors": 999, "weights.npz": 2_000_000}, PROBLEM, "model.safetensors"),
+        ({"model.safetensors": 1_998_000, "config.json": 2_000}, OK, "2 MB"),
+        ({"model.safetensors": 1000}, OK, "0 MB"),
+    ],
+)
+def test_the_weights_of_a_model_are_looked_for(
+    tmp_path: Path, files: dict[str, int], severity: Severity, about: str
+) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    (folder / "config.json").write_text("{}", encoding="utf-8")
-    expect(check_model(str(folder)), PROBLEM, "holds no weights", "fetch")
-    (folder / "model.safetensors").write_bytes(b"version https://git-lfs.github.com/spec/v1\n")
-    expect(check_model(str(folder)), PROBLEM, "model.safetensors has 43 bytes", "git lfs pull")
-    (folder / "model.safetensors").write_bytes(bytes(2_000_000))
-    expect(check_model(str(folder)), OK, "2 MB; ")
-    one_file = tmp_path / "ggml-tiny.bin"
-    one_file.write_bytes(bytes(3_000_000))
-    expect(check_model(str(one_file)), OK, "3 MB; ")
+    for name, n_bytes in files.items():
+        (folder / name).write_bytes(bytes(n_bytes))
+    expect(check_model(str(folder)), severity, about)
+
+
+def test_a_model_of_one_file_one_to_be_fetched_and_one_that_does_not_exist(tmp_path: Path) -> None:
+    (tmp_path / "ggml-tiny.bin").write_bytes(bytes(3_000_000))
+    expect(check_model(str(tmp_path / "ggml-tiny.bin")), OK, "3 MB")
+    expect(check_model("nano.en"), WARNING, "nano.en")  # which is not for people
+    expect(check_model("./no/such/model"), PROBLEM, "./no/such/model")
+    expect(check_model("nobody/such-a-whisper"), WARNING, "nobody/such-a-whisper")
 
 
 def test_the_cache_directory_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "cache"
-    expect(check_cache(str(path)), OK, f"{path}, not made yet, 1000.0 GB free")
+    expect(check_cache(str(path)), OK, "4.0 GB free")
     (path / "NPU-0123456789abcdef").mkdir(parents=True)
     (path / "NPU-0123456789abcdef" / "a.blob").write_bytes(bytes(2_000_000))
-    expect(check_cache(str(path)), OK, f"{path}, 2 MB, 1000.0 GB free")
+    expect(check_cache(str(path)), OK, f"{path}, 2 MB, ")
     assert not [path for path in path.iterdir() if path.is_file()]
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**9))
-    expect(check_cache(str(path)), WARNING, "1.0 GB free", "make room")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, LITTLE_SPACE_BYTES - 1))
+    expect(check_cache(str(path)), WARNING, str(path))
 
 
-def test_a_cache_directory_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, path = tmp_path / "file", tmp_path / "cache"
-    file.touch()
-    path.mkdir()
-    expect(check_cache(str(file)), PROBLEM, "is a file", "model.cache_dir")
-    expect(check_cache(str(file / "below")), PROBLEM, "cannot be made", "model.cache_dir")
-    expect(check_cache("~nobody-of-this-name/x"), PROBLEM, "model.cache_dir", "name a directory")
+def test_a_cache_directory_that_cannot_be_made_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in (tmp_path / "file", tmp_path / "file" / "below", Path("~nobody-of-this-name/x")):
+        expect(check_cache(str(path)), PROBLEM, str(path))
 
+
+def test_one_that_cannot_be_written_to_is_a_problem_unless_it_is_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    expect(check_cache(str(path)), PROBLEM, "cannot be written to (No space left on device)", "model.cache_dir")
-    # The default one: the daemon works without.
-    monkeypatch.setattr(doctor, "cache_base", lambda setting: path)
-    expect(check_cache(""), WARNING, "cannot be written to")
-    monkeypatch.setitem(os.environ, "STREAMER_CACHE_DIR", str(path))
-    expect(check_cache(""), PROBLEM, "cannot be written to")
+    expect(check_cache(str(tmp_path)), PROBLEM, "No space left on device")
+    monkeypatch.setattr(doctor, "cache_base", lambda setting: tmp_path)
+    expect(check_cache(""), WARNING, "No space left on device")
+    monkeypatch.setitem(os.environ, "STREAMER_CACHE_DIR", str(tmp_path))
+    expect(check_cache(""), PROBLEM, "No space left on device")
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="needs a user whom permissions stop")
-def test_a_cache_directory_that_cannot_be_entered(tmp_path: Path) -> None:
+def test_a_cache_directory_that_cannot_be_entered_is_a_problem(tmp_path: Path) -> None:
     tmp_path.chmod(0)
     try:
-        expect(check_cache(str(tmp_path / "cache")), PROBLEM, "cannot be made (Permission denied)", "model.cache_dir")
+        expect(check_cache(str(tmp_path / "cache")), PROBLEM, "Permission denied")
     finally:
         tmp_path.chmod(0o700)
 
 
-def test_the_directory_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    expect(check_hub(), OK, f"{tmp_path / 'hub'}, not made yet")
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    expect(check_hub(), OK, "offline, since HF_HUB_OFFLINE is set")
-    (tmp_path / "hub").touch()
-    expect(check_hub(), WARNING, "cannot be written to", "HF_HOME")
+def test_the_directory_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "hub"
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(path))
+    for offline in (False, True):
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+        found = check_hub()
+        expect(found, OK, str(path))
+        assert ("HF_HUB_OFFLINE" in found.found) == offline
+    path.touch()
+    expect(check_hub(), WARNING, str(path))

@@ -1,4 +1,4 @@
-"""A model that leaves memory while nobody needs it, and comes back for whoever does."""
+"""A model that leaves memory while it is not needed, and comes back when it is."""
 
 import dataclasses
 import gc
@@ -20,8 +20,8 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-from tests.daemon import WAIT_S
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+from tests.waiting import WAIT_S
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
 MEL = log_mel(read(SPEECH), 80).astype(np.float32)
@@ -43,6 +43,10 @@ def model(place: Path, cache_dir: Path) -> WhisperModel:
     return load_on_cpu(place, cache_dir)
 
 
+def n_loads(caplog: pytest.LogCaptureFixture) -> int:
+    return sum(record.name == "streamer.whisper.model" for record in caplog.records)
+
+
 def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     model: WhisperModel, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -59,15 +63,13 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     assert (model.state, model.runtime.windows_s, model.runtime.devices) == ("unloaded", lengths, devices)
     calls: list[str] = []
     fork.call_before(lambda: calls.append("fork"))
+    tokenizer = model.tokenizer
     with caplog.at_level(logging.INFO):
         assert (text(model), text(fork)) == expected
-    words = " Ünlike <|en|> streamers"
-    assert model.tokenizer.encode(words) == load_on_cpu(NANO).tokenizer.encode(words)
     assert calls, "what is called before each run is not forgotten"
-    assert model.state == "loaded"
-    assert caplog.text.count("is loaded again") == 1
+    assert (model.state, n_loads(caplog)) == ("loaded", 1)
     assert model._parts is not None
-    assert model._parts.source.tokenizer is model.tokenizer, "there are two"
+    assert model._parts.source.tokenizer is tokenizer, "there are two"
 
 
 def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) -> None:
@@ -83,7 +85,7 @@ def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) 
     assert model.state == "unloaded"
 
 
-def test_it_is_not_waited_for_a_load(model: WhisperModel) -> None:
+def test_unloading_does_not_wait_for_a_load(model: WhisperModel) -> None:
     with model._lock, ThreadPoolExecutor(1) as pool:
         assert not pool.submit(model.unload).result(WAIT_S)
     assert model.loaded
@@ -91,12 +93,13 @@ def test_it_is_not_waited_for_a_load(model: WhisperModel) -> None:
 
 def test_nothing_is_kept_of_a_load_that_fails(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(runtime: Runtime) -> None:
+        assert model.state == "loading"
         raise InferenceError("it is too warm", "decoder")
 
     model.unload()
     with monkeypatch.context() as patched:
         patched.setattr(Runtime, "warm_up", fail)
-        with pytest.raises(InferenceError, match="too warm"):
+        with pytest.raises(InferenceError):
             model.wake()
     assert (model.state, model._parts) == ("unloaded", None)
     assert model.wake().stages
@@ -108,11 +111,11 @@ def test_threads_that_need_it_at_once_load_it_once(model: WhisperModel, caplog: 
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
         runtimes = list(pool.map(lambda _: (together.wait(), model.wake())[1], range(4)))
     assert len(set(map(id, runtimes))) == 1
-    assert caplog.text.count("is loaded again") == 1
+    assert n_loads(caplog) == 1
 
 
-def test_a_file_that_is_gone_is_an_error_until_it_is_back(model: WhisperModel, place: Path) -> None:
-    expected = text(model)
+def test_a_model_that_is_gone_or_another_one_is_an_error_until_it_is_back(model: WhisperModel, place: Path) -> None:
+    expected, dims = text(model), model.dims
     model.unload()
     away = place.rename(place.with_name("away"))
     for _ in range(2):
@@ -120,15 +123,12 @@ def test_a_file_that_is_gone_is_an_error_until_it_is_back(model: WhisperModel, p
             text(model)
         assert model.state == "unloaded"
     away.rename(place)
-    assert text(model) == expected
-
-
-def test_another_model_in_its_place_is_refused(model: WhisperModel) -> None:
-    model.unload()
-    model.runtime.dims = dataclasses.replace(model.dims, n_audio_layer=99)
-    with pytest.raises(ModelError, match=r"is another model than .*: expected nano as it was; start the daemon again"):
+    model.runtime.dims = dataclasses.replace(dims, n_audio_layer=99)
+    with pytest.raises(ModelError):
         model.wake()
     assert model.state == "unloaded"
+    model.runtime.dims = dims
+    assert text(model) == expected
 
 
 def test_a_fork_frees_what_is_its_own_and_makes_it_again(model: WhisperModel) -> None:
