@@ -71,8 +71,8 @@ def test_what_was_not_used_for_long_is_deleted_and_nothing_else(tmp_path: Path) 
 def test_the_oldest_go_if_all_take_too_much_unless_they_were_used_within_a_day(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache, "MOST_BYTES", 20)
-    paths = [kept(tmp_path, "CPU", i, age_s=USED_NOW_S - i, n_bytes=10) for i in range(3)]
+    monkeypatch.setattr(cache, "MOST_BYTES", 2)
+    paths = [kept(tmp_path, "CPU", i, age_s=USED_NOW_S - i, n_bytes=1) for i in range(3)]
     answer = kept(tmp_path, SPEED, 0, age_s=USED_NOW_S + 1)
     prune(tmp_path, NOW_S)
     assert all(path.exists() for path in paths)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.errors import ModelError, PeerError, StreamerError
+from streamer.errors import ModelError, PeerError
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.locate import find_model, find_or_pull
 from tests.refusals import Refusal, refusals
@@ -107,21 +107,11 @@ def link(name: str) -> None:
         pytest.skip("no symbolic links")
 
 
-@pytest.mark.parametrize("error", [ModelError, PeerError])
-def test_an_error_of_the_hub_keeps_its_class(monkeypatch: pytest.MonkeyPatch, error: type[StreamerError]) -> None:
-    def pull(name: str, **_: object) -> Path:
-        raise error("no such model on the Hub")
-
-    monkeypatch.setattr(fetch, "pull", pull)
-    Path("models").mkdir()
-    with pytest.raises(error):
-        find("models/bse.en")
-
-
 @refusals("whisper_names")
 def test_a_name_of_no_model_is_refused(refusal: Refusal, monkeypatch: pytest.MonkeyPatch) -> None:
     def pull(name: str, **_: object) -> Path:
-        raise ModelError("there is no such model on the Hub")
+        error = PeerError if refusal.error == "PeerError" else ModelError
+        raise error("there is no such model on the Hub")
 
     monkeypatch.setattr(fetch, "pull", pull)
     for name in refusal.given.get("folders", ()):

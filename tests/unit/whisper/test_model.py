@@ -166,6 +166,15 @@ def test_graphs_keep_their_weights_whatever_size_they_are_of() -> None:
         model_module.choose_weights(source, "int8", plans)
 
 
+def test_a_device_that_fails_is_started_again_once(cache_dir: Path, warned: Callable[[], list[str]]) -> None:
+    model = load_on_cpu(NANO, cache_dir)
+    failed = model.runtime
+    for _ in range(2):  # two threads saw it fail
+        model.recover(failed, InferenceError("it fell off the bus", "decoder"))
+    assert model.runtime is not failed
+    assert (model.state, len(warned())) == ("loaded", 2)
+
+
 def test_progress_counts_the_graphs_that_are_compiled(cache_dir: Path) -> None:
     reported: list[tuple[int, int]] = []
     options = LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir))

@@ -2,6 +2,7 @@
 
 import copy
 import dataclasses
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from streamer.errors import ConfigError
 from streamer.outputs.subtitles import SubtitleOptions, subtitle_options
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings, Settings
-from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.grammar import GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords
-from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_options_of_model, clip_seconds, resolve_decoding, temperatures
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.refusals import Refusal, refusals
+from tests.unit.whisper.support import NANO
 
 GRAMMARS = Path(__file__).parents[2] / "data"
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
+NPU, THE = (tuple(TOKENIZER.encode(text)) for text in (" NPU", " the"))
 DIGITS = str(GRAMMARS / "digits.gbnf")
 
 
@@ -76,10 +79,7 @@ def test_contradictions_and_what_does_not_fit_the_model_are_refused(
 )
 def test_what_goes_together_is_accepted(options: dict[str, Any]) -> None:
     check_options(settings(**options), streaming=False)
-
-
-def test_live_captions_have_no_fallback() -> None:
-    """Such options are for files, in the same configuration."""
+    # Live captions have no fallback: such options are for files, in the same configuration.
     check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
 
 
@@ -139,66 +139,48 @@ def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel, monkeypat
     assert subtitle_options(Settings()) == SubtitleOptions()
 
 
-def test_every_option_arrives(model: WhisperModel) -> None:
-    decoding = settings(
-        language="en",
-        beam_size=3,
-        patience=2.0,
-        length_penalty=0.5,
-        sample_len=50,
-        without_timestamps=True,
-        max_initial_timestamp=2.0,
-        best_of=4,
-        compression_ratio_threshold=3.0,
-        logprob_threshold=-2.0,
-        no_speech_threshold=0.5,
-        entropy_threshold=2.4,
-        initial_prompt="One.",
-        prefix="two",
-        suppress_blank=False,
-        temperature=0.0,
-        temperature_increment_on_fallback=0.5,
-        condition_on_previous_text="never",
-        clip_timestamps="1,2",
-        suppress_tokens="-1,5",
-        suppress_regex=" the",
-        hotwords="NPU",
-        grammar=DIGITS,
-        keep_failed="last",
-        vad_filter=False,
-    ).decoding
-    resolved = resolve_decoding(decoding, model, words=False)
-    tokenizer, generation = model.tokenizer, resolved.generation
-    assert resolved.settings == decoding
-    assert resolved.fallback == FallbackOptions(
-        temperatures=(0.0, 0.5, 1.0),
-        compression_ratio_threshold=3.0,
-        logprob_threshold=-2.0,
-        no_speech_threshold=0.5,
-        entropy_threshold=2.4,
-        keep_last=True,
-    )
-    assert resolved.window == WindowOptions(
-        language="en",
-        timestamps=False,
-        prefix=tuple(tokenizer.encode(" two")),
-        max_tokens=50,
-        best_of=4,
-        n_beams=3,
-        patience=2.0,
-        length_penalty=0.5,
-        filters=resolved.window.filters,
-        text_only=False,
-        keep_attention=False,
-    )
+@pytest.mark.parametrize(
+    ("option", "value", "where", "expected"),
+    [
+        ("language", "de", "window.language", "de"),
+        ("beam_size", 3, "window.n_beams", 3),
+        ("patience", 2.0, "window.patience", 2.0),
+        ("length_penalty", 0.5, "window.length_penalty", 0.5),
+        ("sample_len", 50, "window.max_tokens", 50),
+        ("without_timestamps", True, "window.timestamps", False),
+        ("best_of", 4, "window.best_of", 4),
+        ("prefix", "NPU", "window.prefix", NPU),
+        ("temperature", 0.8, "fallback.temperatures", (0.8, 1.0)),
+        ("temperature_increment_on_fallback", 0.5, "fallback.temperatures", (0.0, 0.5, 1.0)),
+        ("temperature_increment_on_fallback", "none", "fallback.temperatures", (0.0,)),
+        ("compression_ratio_threshold", 3.0, "fallback.compression_ratio_threshold", 3.0),
+        ("logprob_threshold", -2.0, "fallback.logprob_threshold", -2.0),
+        ("no_speech_threshold", 0.5, "fallback.no_speech_threshold", 0.5),
+        ("entropy_threshold", 2.2, "fallback.entropy_threshold", 2.2),
+        ("keep_failed", "last", "fallback.keep_last", True),
+        ("initial_prompt", " NPU ", "initial_prompt", NPU),
+        ("condition_on_previous_text", "never", "condition_on_previous_text", False),
+        ("clip_timestamps", "1,2", "clips", (1.0, 2.0)),
+        ("vad_filter", False, "speech", None),
+        ("suppress_blank", False, "generation.begin_suppress_tokens", ()),
+        ("max_initial_timestamp", 2.0, "generation.max_initial_timestamp_index", 100),
+        ("suppress_tokens", "", "generation.suppress_tokens", ()),
+        ("suppress_tokens", "5", "generation.suppress_tokens", (5, 513, 515, 516, 517, 518, 519)),
+        ("suppress_tokens", "-1,5", "generation.suppress_tokens", (5, 513, 515, 516, 517, 518, 519)),
+        ("suppress_regex", "^ the$", "generation.suppress_tokens", (*THE, 513, 515, 516, 517, 518, 519)),
+    ],
+)
+def test_an_option_arrives(model: WhisperModel, option: str, value: object, where: str, expected: object) -> None:
+    given = settings(**{option: value}).decoding
+    resolved, default = resolve_decoding(given, model), resolve_decoding(DecodingSettings(), model)
+    assert resolved.settings == given
+    assert attrgetter(where)(resolved) == expected != attrgetter(where)(default)
+
+
+def test_hot_words_and_a_grammar_are_rules_on_the_next_token(model: WhisperModel) -> None:
+    resolved = resolve_decoding(settings(hotwords="NPU", grammar=DIGITS).decoding, model)
     assert [type(rule) for rule in resolved.window.filters] == [HotWords, GrammarFilter]
-    assert resolved.initial_prompt == tuple(tokenizer.encode(" NPU. One."))
-    assert not resolved.condition_on_previous_text
-    assert resolved.clips == (1.0, 2.0)
-    assert (resolved.words, resolved.speech) == (False, None)
-    suppressed = {5, *tokenizer.encode(" the"), *model.generation.suppress_tokens, *tokenizer.special.controls}
-    assert {*generation.suppress_tokens} >= suppressed
-    assert (generation.begin_suppress_tokens, generation.max_initial_timestamp_index) == ((), 100)
+    assert not resolve_decoding(DecodingSettings(), model).window.filters
 
 
 @pytest.mark.parametrize(("n_words", "cut"), [(1, False), (500, True)])

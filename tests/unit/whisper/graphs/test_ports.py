@@ -24,7 +24,8 @@ def test_each_stage_takes_what_the_one_before_gives(window_s: int) -> None:
         past = name.replace("present_", "past_")
         assert block.inputs[past] == beams.inputs[past] == shape
     assert block.inputs["past_key_values.1.decoder.key"] == (1, 2, DIMS.cache_size, 8)
-    assert beams.inputs["attention_mask"] == (3, beam_slots(DIMS, 3) + 3)
+    # Half a context for a prompt and for each of three beams, and the start of the transcript.
+    assert beams.inputs["attention_mask"] == (3, 4 * DIMS.n_text_ctx // 2 + 8 + 3)
     assert block.outputs["cross_attention"] == (1, 2, 16, 50 * window_s)
 
 
