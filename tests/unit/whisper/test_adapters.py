@@ -30,9 +30,7 @@ SHORT_S = 5
 RANK = 2
 
 
-def write_adapter(
-    directory: Path, of: Checkpoint, kinds: tuple[str, ...] = ("encoder", "decoder"), **description: object
-) -> Path:
+def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Path:
     """Write an adapter of all queries of an encoder and all cross-attention values.
 
     description : replaces parts of what it is said to be for
@@ -45,7 +43,6 @@ def write_adapter(
     tensors = {
         f"base_model.model.model.{layer}.lora_{part}.weight": 0.5 * random.standard_normal(shape, dtype=np.float32)
         for layer in layers
-        if layer.startswith(kinds)
         for part, shape in (("A", (RANK, width)), ("B", (width, RANK)))
     }
     save_file(tensors, directory / "adapter_model.safetensors")
@@ -93,18 +90,6 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
     for changed, unchanged in zip(encoded(merged, short), encoded(plain, short), strict=True):
         assert np.abs(changed - unchanged).max() > 0.1
     assert adapted.adapter == adapter
-
-
-def test_values_of_short_windows_are_changed_beside_the_states(checkpoint: Checkpoint, tmp_path: Path) -> None:
-    """Not only because the states that they are computed from are others."""
-    values = write_adapter(tmp_path, checkpoint, kinds=("decoder",))
-    adapted, plain = load(adapter=str(values)), load()
-    mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)[:, : SHORT_S * FRAMES_PER_SECOND]
-    ours, theirs = (
-        np.array(model.runtime.encode(mel, 0).tensors["key_values.0.encoder.value"].data) for model in (adapted, plain)
-    )
-    np.testing.assert_array_equal(adapted.runtime.last_hidden_state, plain.runtime.last_hidden_state)
-    assert np.abs(ours - theirs).max() > 0.1
 
 
 def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(adapter: Path) -> None:

@@ -245,18 +245,29 @@ def test_what_another_program_fetched_is_checked_and_used_without_network(
     assert server.requests == []
 
 
-@pytest.mark.parametrize("lacking", [*MODEL, "damaged"])
-def test_a_model_of_another_program_that_is_not_whole_is_completed(
-    server: Hub, lacking: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacking", [*MODEL, "damaged", "shorter"])
+@pytest.mark.parametrize("by_another", [False, True])
+def test_a_model_that_is_not_whole_is_completed(
+    server: Hub, lacking: str, by_another: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fetch_as_another_program(server, *MODEL.keys() - {lacking})
-    if lacking == "damaged":
-        snapshot = Path(constants.HF_HUB_CACHE) / "models--openai--whisper-tiny" / "snapshots" / COMMIT
+    if by_another:
+        fetch_as_another_program(server, *MODEL)
+    else:
+        fetch.pull("tiny")
+    snapshot = Path(constants.HF_HUB_CACHE) / "models--openai--whisper-tiny" / "snapshots" / COMMIT
+    if lacking in MODEL:
+        (snapshot / lacking).resolve().unlink()
+    elif lacking == "shorter":
+        (snapshot / "model.safetensors").resolve().write_bytes(WEIGHTS[:-1])
+    elif by_another:  # what we fetched is held against its digest once
         damage((snapshot / "model.safetensors").resolve())
+    else:
+        return
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         fail(PeerError)
-    assert server.requests == []
+    assert cache.downloaded() == []
+    server.requests.clear()
     assert content(fetch.pull("tiny")) == MODEL
     assert n_fetched(server) == 1
 
@@ -312,20 +323,6 @@ def test_a_newer_version_is_fetched_when_the_old_one_has_gone(server: Hub) -> No
     server.requests.clear()
     assert content(fetch.pull("tiny")) == {**MODEL, "config.json": b"newer"}
     assert {Path(request.path).name for request in server.requests} == {"main", "config.json"}  # the rest was here
-
-
-@pytest.mark.parametrize("lacking", [*MODEL, "shorter"])
-def test_a_snapshot_that_lost_a_file_or_a_part_of_one_is_completed(server: Hub, lacking: str) -> None:
-    directory = fetch.pull("tiny")
-    if lacking == "shorter":
-        (directory / "model.safetensors").resolve().write_bytes(WEIGHTS[:-1])
-    else:
-        (directory / lacking).resolve().unlink()
-    assert cache.cached("tiny") is None
-    assert cache.downloaded() == []
-    server.requests.clear()
-    assert content(fetch.pull("tiny")) == MODEL
-    assert n_fetched(server) == 1
 
 
 def test_a_system_without_symbolic_links_keeps_files(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

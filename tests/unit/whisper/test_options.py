@@ -183,17 +183,6 @@ def test_hot_words_and_a_grammar_are_rules_on_the_next_token(model: WhisperModel
     assert not resolve_decoding(DecodingSettings(), model).window.filters
 
 
-@pytest.mark.parametrize(("n_words", "cut"), [(1, False), (500, True)])
-def test_a_prompt_that_is_too_long_is_logged(
-    model: WhisperModel, n_words: int, cut: bool, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO")
-    decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="electroencephalographically " * n_words).decoding
-    check_options_of_model(decoding, model)
-    assert (len(resolve_decoding(decoding, model).initial_prompt) > 223) == cut
-    assert len(caplog.messages) == cut
-
-
 @pytest.mark.parametrize(("prompted", "expected"), [(True, " NPU, OpenVINO. A talk."), (False, " A talk.")])
 def test_hot_words_are_in_the_prompt_of_a_model_that_was_trained_with_prompts(
     model: WhisperModel, prompted: bool, expected: str

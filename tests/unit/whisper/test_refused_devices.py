@@ -7,11 +7,9 @@ from pathlib import Path
 import openvino as ov
 import pytest
 
-from streamer.errors import InferenceError
 from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
 from streamer.whisper.device import stage as stage_module
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.device.verdicts import kept_verdicts
 from streamer.whisper.model import LoadOptions, WhisperModel, load_model, verify_model
@@ -110,9 +108,3 @@ def test_a_device_that_hangs_is_refused_with_all_its_stages(
         patched.setattr(Stage, "failure", fail)
         check(1, **ON_CPU)
     check(1, **ON_CPU)  # it is not tried again
-
-
-def test_a_device_that_was_asked_for_is_not_replaced(cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    npu_computes(monkeypatch, "decoder", add_noise)
-    with pytest.raises(InferenceError):
-        load_model(str(NANO), LoadOptions(DeviceSettings("NPU"), cache_dir=str(cache_dir)))
