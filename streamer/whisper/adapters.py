@@ -78,8 +78,8 @@ def find(checkpoint: Checkpoint, wanted: str) -> WindowAdapter | None:
             logger.warning("%s: going on without this adapter", error)
     if wanted != AUTO:
         raise ModelError(
-            f"{wanted} is an adapter for other weights than this model's: expected the one that was trained for them,"
-            " before they were fine-tuned or quantised; use --adapter auto or none"
+            f"{wanted} was trained for other weights than this model's: expected an adapter of these weights, as they"
+            " were before fine-tuning or quantisation; use --adapter auto or none"
         )
     return None
 

@@ -59,7 +59,7 @@ def open_cache(setting: str) -> Path | None:
     except (OSError, ValueError, RuntimeError) as error:
         problem = f"the cache directory {str(path)!r:.200} cannot be made ({getattr(error, 'strerror', error)})"
         if setting or CACHE_VARIABLE in os.environ:
-            raise ConfigError(f"{problem}: choose one that can be written to") from None
+            raise ConfigError(f"{problem}: choose a directory that you may write to") from None
         logger.warning("%s: compiled graphs are not kept", problem)
         return None
     prune(path)

@@ -55,17 +55,17 @@ def read_text(path: Path, max_bytes: int, expected: str) -> str:
     with readable(path):
         try:
             if path.exists() and not path.is_file():  # reading a pipe would wait
-                raise ModelError(f"{shown} is no file: {expected}")
+                raise ModelError(f"{shown} is not a regular file: {expected}")
             with path.open("rb") as file:
                 data = file.read(max_bytes + 1)
         except (FileNotFoundError, ValueError):  # a name with a zero byte is a ValueError
             raise ModelError(f"{shown} is missing: {expected}") from None
     if len(data) > max_bytes:
-        raise ModelError(f"{shown} has more than {max_bytes >> 20} MiB, and is not what its name says: fetch it again")
+        raise ModelError(f"{shown} has more than {max_bytes >> 20} MiB: expected a smaller file; fetch it again")
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ModelError(f"{shown} is no text ({error}): expected UTF-8; fetch it again") from None
+        raise ModelError(f"{shown} is not text ({error}): expected UTF-8; fetch it again") from None
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, expected: str = _EXPECTED) -> dict[str, Any]:
@@ -78,7 +78,8 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON ({error!s:.120}): expected a JSON object; fetch it again") from None
+        reason = "nested too deeply" if isinstance(error, RecursionError) else f"{error!s:.120}"
+        raise ModelError(f"{path} is not valid JSON ({reason}): expected a JSON object; fetch it again") from None
     if not isinstance(data, dict):
         raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
     return data
@@ -97,7 +98,7 @@ def converted(data: Mapping[str, Any], kind: type[T], path: Path, remedy: str = 
     try:
         return msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
-        what, _, place = str(error).partition(" - at `$.")
+        what, _, place = str(error).replace("`", "").partition(" - at $.")
         key = re.split(r"\W", place)[0]
         found = f" has {key} {data.get(key)!r:.60}" if key else ""
         raise ModelError(f"{path}{found}: {what[0].lower()}{what[1:]}; {remedy}") from None

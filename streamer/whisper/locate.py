@@ -47,7 +47,9 @@ def find_or_pull(name: str, on_progress: OnProgress) -> Path:
     if found := find_model(name):
         return found
     if os.path.lexists(name) and not is_published(name):
-        raise ModelError(f"{name} is neither a file nor a folder: expected a model; a link to one may be broken")
+        raise ModelError(
+            f"{name} is neither a file nor a folder: expected a model; if it is a link, its target is missing"
+        )
     beside = _nearest(name, _beside(name))
     if cache.repository(name) is not None:
         try:

@@ -193,8 +193,8 @@ def clip_seconds(text: str) -> tuple[float, ...]:
         # A clip has a length; the next may begin where it ends.
         if time < before or (time == before and i % 2 == 0):
             raise ConfigError(
-                f"clip_timestamps is {text!r:.60}, and {time:g} comes after {before:g}: expected times in order, each"
-                " clip's end behind its start"
+                f"clip_timestamps is {text!r:.60}, and {time:g} comes after {before:g}: expected rising times, each"
+                " clip's end after its start"
             )
     return times
 
@@ -267,11 +267,11 @@ def check_decoding(settings: Settings, *, streaming: bool) -> None:
     threshold = f"hallucination_silence_threshold is {decoding.hallucination_silence_threshold:g}"
     if not decoding.word_timestamps:
         raise ConfigError(
-            f"{threshold} without word_timestamps: the silence is found between words; set word_timestamps as well"
+            f"{threshold} without word_timestamps: silence is measured between words; set word_timestamps as well"
         )
     if decoding.batch_size > 1:
         raise ConfigError(
-            f"{threshold} and batch_size {decoding.batch_size}, which decodes no silence: leave out one of the two"
+            f"{threshold} and batch_size {decoding.batch_size}, but batches hold no silence: leave out one of the two"
         )
 
 
@@ -301,7 +301,7 @@ def check_decode_options(options: DecodingSettings, model: WhisperModel) -> Deco
     if not 1 <= n_beams <= model.n_beams:
         raise ConfigError(
             f"beam_size is {n_beams}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
-            " the model was loaded for; to have more, start the program with a larger --beam-size"
+            " the model was loaded for; for more, start the program with a larger --beam-size"
         )
     return msgspec.structs.replace(options, hotwords=check_hotwords(options.hotwords), beam_size=n_beams)
 
@@ -313,8 +313,8 @@ def _check_language(settings: Settings) -> None:
         return
     if language not in ("auto", *LANGUAGE_NAMES):
         raise ConfigError(
-            f"language is {language!r}, which Whisper does not know: expected auto, or a language's name or code such"
-            f" as german or de{nearest(language)}"
+            f"language is {language!r}: expected auto, or the name or code of a language that Whisper supports, such as"
+            f" german or de{nearest(language)}"
         )
     if name.endswith(".en"):
         if language not in ("auto", "en"):
@@ -328,22 +328,22 @@ def _check_search(decoding: DecodingSettings) -> None:
     if temperatures(decoding) == (0.0,) and best_of is not None:
         if beam_size is not None:
             raise ConfigError(
-                f"beam_size is {beam_size} and best_of {best_of}, and only temperature 0 is tried: best_of needs one"
-                " above; leave out one of the two, or set temperature_increment_on_fallback"
+                f"beam_size is {beam_size} and best_of {best_of}, but only temperature 0 is used: best_of needs a"
+                " higher one; leave out one of the two, or set temperature_increment_on_fallback"
             )
         raise ConfigError(
-            f"best_of is {best_of}, and only temperature 0 is tried, which always gives the same text: set temperature"
+            f"best_of is {best_of}, but only temperature 0 is used, which always gives the same text: set temperature"
             " or temperature_increment_on_fallback"
         )
     if beam_size is not None and decoding.temperature > 0:
         raise ConfigError(
-            f"beam_size is {beam_size} and temperature {decoding.temperature:g}: beams are for temperature 0; leave out"
-            " one of the two"
+            f"beam_size is {beam_size} and temperature {decoding.temperature:g}: beam search needs temperature 0; leave"
+            " out one of the two"
         )
 
 
 def _check_length(name: str, length: int, most: int, unit: str) -> None:
     if length > most:
         raise ConfigError(
-            f"{name} has {length} {unit}: expected at most {most}, what the context has room for; shorten it"
+            f"{name} has {length} {unit}: expected at most {most}, which is the room in the model's context; shorten it"
         )

@@ -103,7 +103,7 @@ def check_ports(path: Path, model: ov.Model, expected: Ports, remedy: str) -> No
     Raises ModelError, which ends with the remedy.
     """
     if model.get_sinks():
-        raise ModelError(f"{path} keeps state from call to call: expected caches that are inputs and outputs; {remedy}")
+        raise ModelError(f"{path} keeps state from call to call: expected caches as inputs and outputs; {remedy}")
     for kind, ports, shapes in (("input", model.inputs, expected.inputs), ("output", model.outputs, expected.outputs)):
         found = {name: port for port in ports for name in port.names}
         for name, shape in shapes.items():

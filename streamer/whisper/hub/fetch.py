@@ -86,7 +86,7 @@ def fetch_tokenizer(repository: str) -> Path:
 def _pull(wanted: Wanted, on_progress: OnProgress, *, hasty: bool = False) -> Path:
     if constants.HF_HUB_OFFLINE:
         raise PeerError(
-            f"{wanted.name} is not here, and HF_HUB_OFFLINE is set, so that {_endpoint()} was not asked; unset it, or"
+            f"{wanted.name} is not on this machine, and HF_HUB_OFFLINE forbids asking {_endpoint()}; unset it, or"
             f" {_what_is_here()}"
         )
     commit, files = _list_files(wanted, hasty=hasty)
@@ -98,8 +98,8 @@ def _pull(wanted: Wanted, on_progress: OnProgress, *, hasty: bool = False) -> Pa
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StreamerError(
-            f"{wanted.name} cannot be kept in {constants.HF_HUB_CACHE} ({reason}): make room there and see that you may"
-            " write there, or choose another place with HF_HOME"
+            f"{wanted.name} cannot be stored in {constants.HF_HUB_CACHE} ({reason}): check the free space and your"
+            " permissions there, or choose another directory with HF_HOME"
         ) from None
 
 
@@ -124,7 +124,7 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
         else:
             missing.append(file)
     n_missing = sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing)
-    check_room(wanted.name, wanted.folder, n_missing, "make room there, or choose another place with HF_HOME")
+    check_room(wanted.name, wanted.folder, n_missing, "make room there, or choose another directory with HF_HOME")
     logger.info("fetching %s (%.0f MB) from %s", wanted.name, n_all / 1e6, _endpoint())
 
     headers = build_hf_headers(library_name="streamer", library_version=__version__)
@@ -142,8 +142,8 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
                 raise _refusal(wanted, file.name, error.status, error.reason) from None
             except DamagedError:
                 raise ModelError(
-                    f"{file.name} of {wanted.repository} from {_endpoint()} is not what was promised (its digest is"
-                    f" not {file.digest:.12}...): it was damaged on the way and has been deleted; pull it again"
+                    f"{file.name} of {wanted.repository} from {_endpoint()} is not what was promised (its SHA"
+                    f" is not {file.digest:.12}...): it was damaged on the way and has been deleted; pull it again"
                 ) from None
             link(blobs / file.digest, snapshot / file.name)
             n_here += file.n_bytes
@@ -178,7 +178,7 @@ def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]
         raise _refusal(wanted, None, None, reason_of(error)) from None
 
     if not COMMIT.fullmatch(commit):
-        raise _refusal(wanted, None, None, f"it names the version {commit!r:.60}, which is no commit")
+        raise _refusal(wanted, None, None, f"its version {commit!r:.60} is not a commit")
     if wanted.file and wanted.file not in siblings:
         raise ModelError(
             f"{wanted.repository} on {_endpoint()} has no {wanted.file}: it has {some_of(siblings)}; check the name"
@@ -188,7 +188,7 @@ def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]
         sibling = siblings[name]
         digest, n_bytes = (sibling.lfs.sha256, sibling.lfs.size) if sibling.lfs else (sibling.blob_id, sibling.size)
         if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or not isinstance(n_bytes, int) or n_bytes < 0:
-            raise _refusal(wanted, None, None, f"it promises no size and digest of {name}, by which to check it")
+            raise _refusal(wanted, None, None, f"it gives no size and digest of {name} to check it by")
         files.append(RemoteFile(name, n_bytes, digest))
     return commit, files
 
@@ -215,14 +215,14 @@ def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) 
     """Return the error of a hub that gave no list of files, or not the one file."""
     if status == 403 or (status == 401 and file):
         return ModelError(
-            f"{wanted.name} on {_endpoint()} is a gated repository (it answered {status}): accept the licence on"
-            f" {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
+            f"{wanted.name} on {_endpoint()} is a gated repository (it answered {status}): accept its licence on"
+            f" {_endpoint()}/{wanted.repository}, and set HF_TOKEN to your token"
         )
     if status in (401, 404):
         what = f"{file} of {wanted.repository}" if file else wanted.repository
         return ModelError(
-            f"there is no {what} on {_endpoint()} (it answered {status}): check the name; a private model wants"
-            " HF_TOKEN, and one that is set may be wrong"
+            f"there is no {what} on {_endpoint()} (it answered {status}): check the name; a private model needs"
+            " a valid HF_TOKEN"
         )
     part = f"{file} of {wanted.repository}" if file else wanted.name
     kept = "; what has arrived is kept" if file else ""

@@ -41,9 +41,9 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     if any(name.endswith("_encoder_decoder_cross_kv.xml") for name in there):  # a pre-exported OpenVINO triple
         return [*companions, *(name for name in there if name.endswith((".xml", ".bin")))]
     raise ModelError(
-        f"{repository} has no weights that are read here: expected"
+        f"{repository} has no weights in a supported format: expected"
         f" {', '.join(dict.fromkeys(patterns[0] for patterns in sets))}, it has {some_of(there)}; choose the repository"
-        " that it was made from, such as openai/whisper-base"
+        " that it was converted from, such as openai/whisper-base"
     )
 
 
@@ -55,8 +55,7 @@ def _matching(there: Sequence[str], pattern: str, repository: str) -> list[str]:
         return found if all(count and int(count[1]) == len(found) for count in counts) else []
     if len(found) > 1:
         raise ModelError(
-            f"{repository} holds {len(found)} models ({some_of(found)}): name the one that you mean, such as"
-            f" {repository}/{found[0]}"
+            f"{repository} holds {len(found)} models ({some_of(found)}): name one, such as {repository}/{found[0]}"
         )
     return found
 

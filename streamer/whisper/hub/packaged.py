@@ -50,7 +50,7 @@ def fetch(name: str, on_progress: OnProgress, why: str = "") -> Path:
             shutil.rmtree(partial, ignore_errors=True)
     except OSError as error:
         raise StreamerError(
-            f"{name} cannot be kept in {cache.models_folder()} ({error.strerror or type(error).__name__}): make room"
-            " there and check that you may write there"
+            f"{name} cannot be stored in {cache.models_folder()} ({error.strerror or type(error).__name__}): check the"
+            " free space and your permissions there"
         ) from None
     return folder

@@ -100,14 +100,14 @@ class Tokenizer:
         if not self.multilingual:
             if task == "translate":
                 raise ConfigError(
-                    "this model knows English only: expected task transcribe; choose a multilingual model"
+                    "this model knows English only: expected task transcribe; choose a multilingual model to translate"
                 )
             if language != "en":
                 raise ConfigError(f"this model knows English only, not {language!r}: choose a multilingual model")
             return [self.special.start_of_transcript]
         if language not in self.languages:
             raise ConfigError(
-                f"the model does not know the language {language!r}: expected auto or one of its"
+                f"this model does not know the language {language!r}: expected auto or one of its"
                 f" {len(self.languages)}, such as {next(iter(self.languages))}{nearest(language, self.languages)}"
             )
         task_token = self.special.translate if task == "translate" else self.special.transcribe

@@ -107,9 +107,9 @@ def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
         try:
             tokens = json.loads(text)
         except (ValueError, RecursionError):
-            raise _no_tokenizer(str(path), "it is not JSON") from None
+            raise _no_tokenizer(str(path), "it is not valid JSON") from None
     if not isinstance(tokens, list):
-        raise _no_tokenizer(str(path), "it is no list of tokens")
+        raise _no_tokenizer(str(path), "it is not a list of tokens")
     return _build(((token, number) for number, token in enumerate(tokens)), (), n_vocab, str(path))
 
 
@@ -126,7 +126,7 @@ def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
                 raise ValueError
             table.append(b"" if spelled == "=" else base64.b64decode(spelled, validate=True))
         except ValueError:
-            reason = f"line {i} is {line!r:.40}, not token {len(table)} in base64 and its number"
+            reason = f"line {i} is {line!r:.40}: expected token {len(table)} in base64 and its number"
             raise _no_tokenizer(where, reason) from None
     return from_table(table, n_vocab, where)
 
@@ -146,11 +146,11 @@ def _added_beside(vocabulary_path: Path) -> list[tuple[object, object]]:
     if path.is_file():
         listed = read_json(path, MAX_BYTES).get("added_tokens_decoder") or {}
         if not isinstance(listed, dict):
-            raise _no_tokenizer(str(path), "its added_tokens_decoder is no object")
+            raise _no_tokenizer(str(path), "its added_tokens_decoder is not an object")
         for number, token in listed.items():
             # No token has a number of more than nine digits.
             if not isinstance(token, dict) or not (number.isascii() and number.isdecimal() and len(number) < 10):
-                raise _no_tokenizer(str(path), f"it adds the token {number!r:.40}")
+                raise _no_tokenizer(str(path), f"an added token has the number {number!r:.40}")
             added.append((token.get("content"), int(number)))
     return added
 
@@ -158,16 +158,16 @@ def _added_beside(vocabulary_path: Path) -> list[tuple[object, object]]:
 def _from_tokenizer_json(data: dict[str, Any], n_vocab: int, where: str) -> tokenizers.Tokenizer:
     model = data.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
-        raise _no_tokenizer(where, "its model is no BPE")
+        raise _no_tokenizer(where, "its model is not BPE")
     for part in ("pre_tokenizer", "decoder"):
         if not isinstance(data.get(part), dict) or data[part].get("type") != "ByteLevel":
             raise _no_tokenizer(where, f"its {part} is not ByteLevel")
     vocabulary = model.get("vocab")
     if not isinstance(vocabulary, dict):
-        raise _no_tokenizer(where, "its model lacks vocab")
+        raise _no_tokenizer(where, "its model has no vocab")
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise _no_tokenizer(where, "its added_tokens are no list of tokens")
+        raise _no_tokenizer(where, "its added_tokens is not a list of tokens")
     numbers = [(token.get("content"), token.get("id")) for token in added]
     return _build(vocabulary.items(), numbers, n_vocab, where)
 
@@ -190,7 +190,7 @@ def _build(
     texts: dict[int, str] = {}
     for text, number in (*vocabulary, *added):
         if not isinstance(text, str):
-            raise _no_tokenizer(where, f"it adds the token {text!r:.40}")
+            raise _no_tokenizer(where, f"a token has the text {text!r:.40}")
         text = RENAMED.get(text, text)
         if type(number) is not int or number < 0:
             raise _no_tokenizer(where, f"the token {text!r:.40} has the number {number!r:.40}")
@@ -210,7 +210,7 @@ def _build(
     found_in_text = {*range(special.end_of_text, special.timestamp_end), *(number for _, number in added)}
     merged = {text: number for text, number in whole.items() if number not in found_in_text}
     if not whole.keys() >= {*_ALPHABET}:
-        raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
+        raise _no_tokenizer(where, "tokens are missing for some of the 256 bytes")
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=_merges(merged)))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
@@ -249,4 +249,4 @@ def _check_size(n_tokens: int, n_vocab: int, where: str, *, whole: bool = False)
 def _no_tokenizer(where: str, reason: str) -> ModelError:
     """Return the error of a file that holds something else; the reason may quote it."""
     reason = " ".join(reason.split())
-    return ModelError(f"{where} is no tokenizer ({reason:.160}): expected Whisper's; fetch it again")
+    return ModelError(f"{where} is not a Whisper tokenizer ({reason:.160}): fetch it again")
