@@ -36,7 +36,7 @@ def test_the_cache_is_where_the_settings_or_the_environment_say(
 
 
 def test_each_set_of_facts_has_an_entry_of_its_own(tmp_path: Path) -> None:
-    facts = [[], ["a"], ["a", 1], [("a", 1)]]
+    facts: list[list[object]] = [[], ["a"], ["a", 1], [("a", 1)]]
     found = [entry(tmp_path, kind, fact) for kind in ("NPU", "GPU.1", SPEED) for fact in facts]
     assert len(set(found)) == len(found)
     assert entry(tmp_path, "NPU", ["a", 1]) == found[2]
