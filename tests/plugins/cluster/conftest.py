@@ -1,19 +1,18 @@
-"""NATS servers for the cluster's tests."""
+"""NATS servers and a stage for the cluster's tests."""
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.plugins.cluster.support import NatsCluster, NatsServer
+from tests.plugins.cluster.stage import SPEECH, Stage, on_stage
+from tests.plugins.cluster.support import NatsCluster, NatsServer, running
 
 
 @pytest.fixture(scope="module")
 def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
     """A server that the tests of a module share: sessions of theirs have names of their own."""
-    server = NatsServer(tmp_path_factory.mktemp("nats"))
-    server.start()
-    yield server
-    server.kill()
+    with running(NatsServer(tmp_path_factory.mktemp("nats"))) as server:
+        yield server
 
 
 @pytest.fixture
@@ -25,7 +24,12 @@ def nats(nats_server: NatsServer) -> str:
 @pytest.fixture
 def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsCluster]:
     """Three servers, of which a test may kill some."""
-    cluster = NatsCluster(tmp_path_factory.mktemp("nats"))
-    cluster.start()
-    yield cluster
-    cluster.kill()
+    with running(NatsCluster(tmp_path_factory.mktemp("nats"))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def stage(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
+    """A cluster in this process, on which SPEECH or the test's parameter is said."""
+    async with on_stage(monkeypatch, getattr(request, "param", SPEECH)) as stage:
+        yield stage

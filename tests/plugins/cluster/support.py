@@ -3,19 +3,18 @@
 import asyncio
 import contextlib
 import json
-import signal
 import socket
 import subprocess
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import Record, SessionCheckpoint
+from streamer.plugins.cluster.messages import VERSION, Record, SessionCheckpoint, WorkerAlive
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.native import StreamStart
@@ -24,6 +23,8 @@ from streamer.settings.table import Settings
 from streamer.whisper.model import WhisperModel
 from tests.daemon import free_port
 from tests.waiting import WAIT_S
+
+Servers = TypeVar("Servers", "NatsServer", "NatsCluster")
 
 
 class NatsServer:
@@ -65,15 +66,10 @@ class NatsServer:
             self._process.wait()
             self._process = None
 
-    def send(self, number: signal.Signals) -> None:
-        """Send it a signal, such as SIGSTOP."""
-        assert self._process is not None
-        self._process.send_signal(number)
-
 
 @contextlib.contextmanager
-def running(server: NatsServer) -> Iterator[NatsServer]:
-    """Run a server until the block is left."""
+def running(server: Servers) -> Iterator[Servers]:
+    """Run one or several servers until the block is left."""
     try:
         server.start()
         yield server
@@ -209,8 +205,14 @@ class Line:
         raise ConnectionError
 
 
-def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
-    """Return that of a worker without sessions."""
+def alive(worker: str = "w1", load: float = 0.1, **more: Any) -> WorkerAlive:  # noqa: ANN401 - any field
+    """Return a worker's sign of life."""
+    fields = {"version": VERSION, "model": "nano.en", "capacity": 9, "sessions": 2, "room": load < 0.8, **more}
+    return WorkerAlive(worker=worker, load=load, **fields)
+
+
+def job_context(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
+    """Return that of a worker which has no sessions, for `serve_jobs`."""
     engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
     log = SessionLog(bus, settings.of(ClusterSettings))
     return WorkerContext(

@@ -1,9 +1,9 @@
 """What a gateway keeps of a session until no other worker could need it."""
 
-import random
-
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
@@ -11,172 +11,113 @@ from streamer.plugins.cluster.messages import MAX_BLOCK_SAMPLES, AudioBlock, Ses
 from streamer.plugins.cluster.replay import MAX_COMMANDS, WAITING_SAMPLES, ReplayBuffer, first_frame
 from streamer.protocols.native import StreamStart
 
+FLUSH = SessionCommand(session="s", epoch=0, position=0, command=0, what="flush")
+
 
 def samples(n: int, first: int = 0) -> Float32Array:
     """Return samples from which it shows where they stood, exact as 16-bit integers."""
     return (np.arange(first, first + n) % 30_000).astype(np.float32) / np.float32(32_768)
 
 
-def do(what: str = "flush") -> SessionCommand:
-    return SessionCommand(session="s", epoch=0, position=0, command=0, what=what)
+class Replay(RuleBasedStateMachine):
+    """A client that speaks, messages that get lost, and workers that take over: each gets all of it, in order."""
+
+    @initialize(wide=st.booleans(), position=st.integers(0, 5000), command=st.integers(0, 9))
+    def begin(self, wide: bool, position: int, command: int) -> None:
+        self.kept = ReplayBuffer("s", wide=wide, position=position, command=command)
+        self.rooms: list[int] = []
+        self.kept.on_room = lambda: self.rooms.append(self.kept.free)
+        # What the worker has, and what a checkpoint has; what was processed.
+        self.head, self.command = self.needed, self.done = position, command
+        self.processed = position
+
+    @rule(n=st.integers(1, 2 * MAX_BLOCK_SAMPLES + 7))
+    def write(self, n: int) -> None:
+        self.kept.write(samples(n, self.kept.head))
+
+    @rule()
+    def put(self) -> None:
+        self.kept.put(FLUSH)
+
+    @rule(lost=st.lists(st.booleans(), max_size=6), epoch=st.integers(1, 9))
+    def deliver(self, lost: list[bool], epoch: int = 1) -> None:
+        """Let the worker take what follows what it has."""
+        while (item := self.kept.take(epoch)) is not None:
+            assert (item.epoch, item.session) == (epoch, "s")
+            if (lost and lost.pop()) or item.position > self.head:
+                continue
+            if isinstance(item, SessionCommand):
+                assert item.position == self.head or item.command <= self.command
+                self.command = max(self.command, item.command) if item.command <= self.command + 1 else self.command
+            elif item.command <= self.command:
+                said = unpack_samples(item.data, wide=item.wide)
+                assert len(said) <= MAX_BLOCK_SAMPLES
+                assert np.array_equal(said, samples(len(said), item.position))
+                self.head = max(self.head, item.position + len(said))
+        assert self.kept.sent == (self.kept.head, self.kept.command)
+
+    @rule(back=st.integers(0, 100_000))
+    def release(self, back: int) -> None:
+        self.needed, self.done = max(self.needed, self.head - back), self.command
+        self.processed = max(self.processed, self.head)
+        self.kept.release(self.needed, self.head, self.command)
+        assert self.rooms[-1] == self.kept.free
+        assert self.kept.first == self.needed
+
+    @rule()
+    def send_again(self) -> None:
+        self.kept.rewind(self.head, self.command)
+
+    @rule()
+    def take_over(self) -> None:
+        """Another worker continues from the checkpoint."""
+        self.head, self.command = self.needed, self.done
+        self.kept.rewind(self.head, self.command)
+
+    @invariant()
+    def is_held_back(self) -> None:
+        if hasattr(self, "kept"):
+            assert self.kept.free == max(0, WAITING_SAMPLES - (self.kept.head - self.processed))
+
+    def teardown(self) -> None:
+        if hasattr(self, "kept"):
+            self.send_again()
+            self.deliver(lost=[], epoch=1)
+            assert (self.head, self.command) == (self.kept.head, self.kept.command)
 
 
-def taken(kept: ReplayBuffer, epoch: int = 1) -> list[AudioBlock | SessionCommand]:
-    found = []
-    while (item := kept.take(epoch)) is not None:
-        found.append(item)
-    return found
-
-
-def placed(items: list[AudioBlock | SessionCommand]) -> list[tuple[str, int, int]]:
-    return [("audio" if isinstance(item, AudioBlock) else item.what, item.position, item.command) for item in items]
-
-
-def audio_of(items: list[AudioBlock | SessionCommand]) -> Float32Array:
-    return np.concatenate([unpack_samples(item.data, wide=item.wide) for item in items if isinstance(item, AudioBlock)])
-
-
-@pytest.mark.parametrize("wide", [False, True])
-def test_what_was_put_in_is_sent_in_order_with_its_place(wide: bool) -> None:
-    kept = ReplayBuffer("s", wide=wide)
-    kept.write(samples(100))
-    kept.put(do())
-    kept.put(do("pause"))
-    kept.write(samples(50, 100))
-    items = taken(kept, epoch=3)
-    assert placed(items) == [("audio", 0, 0), ("flush", 100, 1), ("pause", 100, 2), ("audio", 100, 2)]
-    assert np.array_equal(audio_of(items), samples(150))
-    assert {item.epoch for item in items} == {3}
-    assert kept.sent == (150, 2)
-
-
-def test_a_piece_of_audio_is_no_longer_than_a_message_may_be() -> None:
-    kept = ReplayBuffer("s", wide=True)
-    kept.write(samples(2 * MAX_BLOCK_SAMPLES + 7))
-    assert [len(item.data) for item in taken(kept) if isinstance(item, AudioBlock)] == [
-        4 * MAX_BLOCK_SAMPLES,
-        4 * MAX_BLOCK_SAMPLES,
-        28,
-    ]
-
-
-def test_a_new_owner_gets_what_the_checkpoint_does_not_have() -> None:
-    kept = ReplayBuffer("s", wide=False)
-    kept.write(samples(1000))
-    kept.put(do("set"))
-    kept.write(samples(1000, 1000))
-    kept.put(do())
-    taken(kept)
-    kept.release(needed_from=600, processed=1500, command=1)
-    kept.rewind(600, 1)
-    items = taken(kept, epoch=2)
-    assert placed(items) == [("audio", 600, 1), ("flush", 2000, 2)]
-    assert np.array_equal(audio_of(items), samples(1400, 600))
-
-
-def test_a_worker_that_misses_some_gets_it_again_from_its_head() -> None:
-    kept = ReplayBuffer("s", wide=False)
-    kept.write(samples(300))
-    kept.put(do())
-    kept.write(samples(300, 300))
-    taken(kept)
-    kept.rewind(120, 0)
-    assert placed(taken(kept)) == [("audio", 120, 0), ("flush", 300, 1), ("audio", 300, 1)]
-    kept.rewind(300, 1)
-    assert placed(taken(kept)) == [("audio", 300, 1)]
-
-
-def test_what_is_forgotten_is_not_asked_for_again() -> None:
-    kept = ReplayBuffer("s", wide=False)
-    kept.write(samples(300))
-    kept.put(do())
-    kept.release(needed_from=200, processed=250, command=1)
-    assert placed(taken(kept)) == [("audio", 200, 1)]
-    kept.rewind(0, 0)
-    assert placed(taken(kept)) == [("audio", 200, 1)]
+test_whatever_happens_a_worker_ends_up_with_all_of_it_in_order = Replay.TestCase
 
 
 def test_a_worker_may_want_to_go_on_behind_what_has_come() -> None:
     kept = ReplayBuffer("s", wide=False)
     kept.write(samples(100))
     kept.rewind(160, 0)
-    assert taken(kept) == []
-    kept.put(do())
+    assert kept.take(1) is None
+    kept.put(FLUSH)
     kept.write(samples(100, 100))
-    items = taken(kept)
-    assert placed(items) == [("flush", 100, 1), ("audio", 160, 1)]
-    assert np.array_equal(audio_of(items), samples(40, 160))
+    command, audio = kept.take(1), kept.take(1)
+    assert (command.position, audio.position) == (100, 160)  # type: ignore[union-attr]
+    assert isinstance(audio, AudioBlock)
+    assert np.array_equal(unpack_samples(audio.data, wide=False), samples(40, 160))
 
 
-def test_the_client_is_held_back_while_30_s_wait_and_no_longer() -> None:
-    kept = ReplayBuffer("s", wide=False)
-    calls: list[int] = []
-    kept.on_room = lambda: calls.append(kept.free)
-    kept.write(samples(WAITING_SAMPLES))
-    assert kept.free == 0
-    kept.release(needed_from=0, processed=1600, command=0)
-    assert calls == [1600]
-    assert kept.first == 0
-
-
-def test_a_flood_of_commands_is_held_back_too() -> None:
+def test_a_flood_of_commands_is_held_back() -> None:
     kept = ReplayBuffer("s", wide=False)
     for _ in range(MAX_COMMANDS):
-        kept.put(do())
+        assert kept.free > 0
+        kept.put(FLUSH)
     assert kept.free < 0
     kept.release(0, 0, command=1)
     assert kept.free > 0
 
 
-def test_a_session_that_another_gateway_had_goes_on_with_its_numbers() -> None:
-    kept = ReplayBuffer("s", wide=False, position=4800, command=7)
-    kept.write(samples(10))
-    kept.put(do())
-    assert placed(taken(kept)) == [("audio", 4800, 7), ("flush", 4810, 8)]
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_whatever_happens_a_worker_ends_up_with_all_of_it_in_order(seed: int) -> None:
-    chance = random.Random(seed)
-    kept, head, command = ReplayBuffer("s", wide=False), 0, 0
-    received = np.empty(0, np.float32)
-
-    def deliver(loss: float) -> None:
-        """Let the worker take what follows what it has; some is lost on the way."""
-        nonlocal head, command, received
-        for item in taken(kept):
-            if chance.random() < loss:
-                continue
-            if isinstance(item, SessionCommand):
-                if item.position <= head and item.command == command + 1:
-                    command = item.command
-            elif item.position <= head and item.command <= command:
-                new = unpack_samples(item.data, wide=item.wide)[head - item.position :]
-                received, head = np.concatenate([received, new]), head + len(new)
-
-    for _ in range(30):
-        if chance.random() < 0.7:
-            kept.write(samples(chance.randrange(1, 400), kept.head))
-        else:
-            kept.put(do())
-        deliver(loss=0.3)
-        if chance.random() < 0.4:
-            kept.release(head - min(head, chance.randrange(500)), head, command)
-        kept.rewind(head, command)
-    deliver(loss=0.0)
-    assert np.array_equal(received, samples(kept.head))
-    assert command == kept.command
-
-
-def test_at_16_khz_audio_comes_again_from_where_it_is_needed() -> None:
+def test_audio_comes_again_from_where_it_is_needed_or_from_the_beginning() -> None:
     assert first_frame(12_345, StreamStart(channels=2)) == (12_345, 12_345)
-
-
-def test_at_its_beginning_audio_comes_again_from_there() -> None:
     assert first_frame(3000, StreamStart(sample_rate=48_000)) == (0, 0)
 
 
-@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 44_100, 48_000, 96_000, 44_101])
+@pytest.mark.parametrize("rate", [8000, 11_025, 44_100, 48_000, 44_101])
 def test_a_resampler_that_begins_on_the_grid_yields_the_same(rate: int) -> None:
     noise = np.random.default_rng(2).normal(0, 0.2, 12 * rate).astype("<f4")
     whole = PcmDecoder("f32le", rate, 1)

@@ -1,60 +1,51 @@
-"""What a worker takes, refuses and gives away; and a session that moves between two with the real model and NATS."""
+"""What a worker takes, refuses, stores and gives away; and a session that moves with the real model and NATS."""
 
 import asyncio
 import contextlib
-import dataclasses
-import signal
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, cast
+from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import msgspec
 import pytest
 import soundfile
 
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.decoder import make_engine
-from streamer.engine.engine import Engine
+from streamer.daemon.clients import ClientStreams
 from streamer.engine.load import Load
-from streamer.errors import ConfigError
-from streamer.events import End
-from streamer.plugins.cluster.log import SessionLog
+from streamer.events import Partial, from_json
+from streamer.events import Speech as SpeechEvent
+from streamer.plugins.cluster import worker as worker_module
+from streamer.plugins.cluster import worker_session
+from streamer.plugins.cluster.gateway import ClusterBackend
 from streamer.plugins.cluster.messages import (
     ALIVE_GATEWAYS,
     ALIVE_WORKERS,
-    VERSION,
     WORKERS,
+    AudioBlock,
     GatewayAlive,
+    Leave,
+    Opened,
+    SessionUpdate,
     WorkerAlive,
-    decoded,
 )
 from streamer.plugins.cluster.settings import ClusterSettings
-from streamer.plugins.cluster.worker import identity_of, run_worker
+from streamer.plugins.cluster.worker import run_worker
+from streamer.plugins.cluster.worker_session import without_old_partials
 from streamer.protocols.native import StreamStart
-from streamer.settings.table import ServerSettings, Settings, SpeakersSettings
+from streamer.session.state import SessionState
+from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, load_model
-from tests.daemon import SAMPLE, Outcome, sample_text
-from tests.fakes import FakeEncoded
-from tests.plugins.cluster.stand_ins import (
-    Gateway,
-    LocalBus,
-    LocalLog,
-    Speech,
-    Workers,
-    engine_for,
-    identity,
-    workplace,
-)
-from tests.plugins.cluster.support import bus_on
-from tests.promises import check_promises
-from tests.waiting import until
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from tests.builders import final
+from tests.builders import partial as partial_of
+from tests.daemon import SAMPLE, pcm16, sample_text
+from tests.plugins.cluster.stage import IDENTITY, Stage
+from tests.plugins.cluster.support import checkpoint, log_on
+from tests.promises import check_promises, transcript
+from tests.refusals import Refusal, refusals
+from tests.waiting import WAIT_S, until
 from tests.wer import wer
-from tests.wire.support import within
-
-if TYPE_CHECKING:
-    from streamer.whisper.model import WhisperModel
-
-SPEECH = Speech(10.0)
 
 # Of the sample, for the real model.
 AUDIO_S = 6
@@ -63,333 +54,270 @@ AUDIO_S = 6
 MAX_WER = 0.5
 
 
-class Scene:
-    """A worker that runs, on a bus in this process."""
-
-    def __init__(self, engine: Engine[FakeEncoded]) -> None:
-        self.bus, self.log, self.engine = LocalBus(), LocalLog(), engine
-        self.gateways: list[Gateway] = []
-
-    @contextlib.asynccontextmanager
-    async def workers(self, *names: str, **server: int | float) -> AsyncIterator[Workers]:
-        settings = Settings(server=ServerSettings(**server))  # type: ignore[arg-type]
-        places = [workplace(self.bus, self.log, self.engine, worker=name, settings=settings) for name in names]
-        async with Workers(*places) as workers:
-            yield workers
-        self.bus.close()
-
-    async def gateway(self, session: str) -> Gateway:
-        gateway = Gateway(self.bus, self.log, identity(), session)
-        await gateway.listen()
-        self.gateways.append(gateway)
-        return gateway
-
-    def published(self, subject: str) -> list[object]:
-        return [message for where, message in self.bus.published if where == subject]
+async def test_only_as_many_are_taken_as_are_kept_in_real_time(stage: Stage) -> None:
+    worker = await stage.worker(settings=Settings(server=ServerSettings(max_streams=3)))
+    await stage.ask("w1", "s1")
+    worker.engine.hand_load = Load(0.85, 1, room=False)
+    assert not worker.alive.room
+    assert await stage.refused("w1", "s2") == "busy"
+    assert isinstance(await stage.ask("w1", "s2", must=True), Opened)
+    worker.engine.hand_load = Load(0.3, 5, room=True)
+    await stage.ask("w1", "s3")
+    assert await stage.refused("w1", "s4") == "busy"  # server.max_streams
+    assert worker.alive.sessions == 3
 
 
-@pytest.fixture
-def scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
-    with engine_for(SPEECH, monkeypatch) as engine:
-        yield Scene(engine)
+async def test_sessions_whose_audio_is_still_to_come_count(stage: Stage) -> None:
+    worker = await stage.worker()
+    worker.engine.hand_load = Load(0.5, 4, room=True)
+    state = SessionState.behind_loss(0, 10 * SAMPLE_RATE, 1, mark=0)
+    needed = msgspec.structs.replace(state, needed_from=0)
+    await stage.ask("w1", "s1", checkpoint=checkpoint(3, state=needed, model=IDENTITY))
+    assert not worker.alive.room  # 0.5 and two sessions of 0.225 each
+    await stage.ask("w1", "s1")
+    assert worker.alive.room is False
 
 
-async def test_only_as_many_are_taken_as_are_kept_in_real_time(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene.workers("w1", max_streams=3) as workers:
-        first, second, third, fourth = [await scene.gateway(f"s{i}") for i in range(4)]
-        await first.opened("w1")
-        load = Load(0.85, 1, room=False)
-        monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: load))
-        assert (await second.refused("w1")).code == "busy"
-        assert not workers.workers[0].alive.room
-        await second.opened("w1", must=True)
-        load = Load(0.3, 5, room=True)
-        await third.opened("w1")
-        assert (await fourth.refused("w1")).code == "busy"  # server.max_streams
-        assert workers.workers[0].alive.sessions == 3
+STATES: dict[str, SessionState] = {
+    "needs what is to come": msgspec.structs.replace(SessionState(), needed_from=1),
+    "needs what never was": msgspec.structs.replace(SessionState(), needed_from=-1),
+    "needs more than fits": msgspec.structs.replace(
+        SessionState.behind_loss(0, 200 * SAMPLE_RATE, 1, mark=0), needed_from=0
+    ),
+}
 
 
-async def test_sessions_whose_audio_is_still_to_come_count(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with scene.workers("w1", "w2") as workers:
-        monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: Load(0.5, 4, room=True)))
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w2")
-        await gateway.write(SPEECH.audio)
-        await gateway.processed(9 * SAMPLE_RATE)
-        await gateway.release()
-        audio, gateway.audio = gateway.audio, gateway.audio[:0]  # the gateway has none
-        await gateway.opened("w1")
-        assert not workers.workers[0].alive.room  # 0.5 and two sessions of 0.225 each
-        gateway.audio = audio
-        await gateway.send_from(gateway.checkpoint.state.needed_from, 0)
-        await until(lambda: workers.workers[0].alive.room)
+@refusals("cluster_worker")
+async def test_a_worker_refuses(stage: Stage, refusal: Refusal) -> None:
+    worker = await stage.worker()
+    given: dict[str, Any] = dict(refusal.given)
+    known = msgspec.structs.replace(
+        checkpoint(model=given.pop("model", IDENTITY)),
+        start=StreamStart(**given.pop("start", {})),
+        state=STATES.get(given.pop("state", ""), SessionState()),
+    )
+    if given.pop("after", "") == "it was opened":
+        await stage.ask("w1")
+    elif worker_is := given.pop("worker", ""):
+        worker.draining, worker.engine.hand_stalled_s = worker_is == "drains", 31.0 if worker_is == "fails" else None
+    answer = await stage.ask("w1", checkpoint=known, **given)
+    assert not isinstance(answer, Opened)
+    refusal.check("Refused", answer.code, answer.message)
+    assert worker.engine.n_sessions == worker.alive.sessions == len(stage.wire.records["s1"][:1])
 
 
-async def test_impossible_requests_are_refused_with_a_reason(scene: Scene) -> None:
-    async with scene.workers("w1") as workers:
-        gateway = await scene.gateway("s1")
-        good, codes = gateway.checkpoint, []
-        for changes in (
-            {"model": "other \x1b[31m"},
-            {"start": StreamStart(beam_size=16)},
-        ):
-            gateway.checkpoint = msgspec.structs.replace(good, **changes)
-            refused = await gateway.refused("w1")
-            assert refused.message.isprintable()
-            codes.append(refused.code)
-        gateway.checkpoint, gateway.name = good, "g.>"
-        refused = await gateway.refused("w1")
-        assert codes == ["session_state", "config"]
-        assert scene.engine.n_sessions == workers.workers[0].alive.sessions == 0
+async def test_a_state_with_tokens_of_another_model_is_refused(stage: Stage) -> None:
+    await stage.worker("w1")
+    client = await stage.client()
+    while not client.checkpoint.state.text.stable.words:
+        await client.speak(client.said / SAMPLE_RATE + 1.0)
+        await client.processed()
+    known = client.checkpoint
+    text = known.state.text
+    foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
+    text = msgspec.structs.replace(text, stable=msgspec.structs.replace(text.stable, words=foreign))
+    known = msgspec.structs.replace(known, state=msgspec.structs.replace(known.state, text=text))
+    assert await stage.refused("w1", "s2", checkpoint=known) == "session_state"
 
 
-async def test_malformed_messages_are_logged_and_change_nothing(scene: Scene) -> None:
-    async with scene.workers("w1"):
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
-            for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "update"})):
-                await scene.bus.send_raw(subject, data)
-        await until(lambda: len(scene.bus.troubles) == 15)
-        scene.bus.troubles.clear()
-        await gateway.write(SPEECH.audio)
-        await gateway.do("end")
-        await within(gateway.ended())
-        assert gateway.words == SPEECH.texts
+async def test_malformed_messages_are_logged_and_change_nothing(stage: Stage) -> None:
+    await stage.worker()
+    client = await stage.client()
+    for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
+        for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "update"})):
+            stage.wire.deliver(subject, data)
+    await client.finish()
+    assert len(stage.wire.troubles) == 5 * (1 + 2 + 2)  # gateway and worker read the signs of life
+    stage.wire.troubles.clear()
 
 
-async def test_a_request_whose_answer_was_lost_may_be_made_again(scene: Scene) -> None:
-    async with scene.workers("w1") as workers:
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
-        assert [(await gateway.opened("w1")).epoch for _ in range(2)] == [2, 3]
-        assert workers.workers[0].alive.sessions == 1
-        await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
-        await gateway.do("end")
-        await within(gateway.ended())
-        assert gateway.words == SPEECH.texts
-        check_promises(gateway.events)
+async def test_a_request_may_be_repeated_and_an_older_one_takes_nothing(stage: Stage) -> None:
+    for name in ("w1", "w2"):
+        await stage.worker(name)
+    epochs = [await stage.ask("w1", epoch=epoch) for epoch in range(3)]
+    assert [answer.epoch for answer in epochs if isinstance(answer, Opened)] == [1, 2, 3]
+    for name in ("w1", "w2"):  # as one that was stopped when it was asked, and goes on now
+        assert await stage.refused(name, epoch=1) == "cluster"
+    assert [worker.alive.sessions for worker in stage.workers.values()] == [1, 0]
 
 
-async def test_a_request_that_is_older_than_what_the_log_has_takes_nothing(scene: Scene) -> None:
-    async with scene.workers("w1", "w2") as workers:
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        for worker in ("w1", "w2"):  # as one that was stopped when it was asked, and goes on now
-            epoch, gateway.epoch = gateway.epoch, 0
-            assert "opened elsewhere since" in (await gateway.refused(worker)).message
-            gateway.epoch = epoch
-        assert [worker.alive.sessions for worker in workers.workers] == [1, 0]
-
-
-async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(scene: Scene) -> None:
-    async with scene.workers("w1", "w2") as workers:
-        gateways = [await scene.gateway(f"s{i}") for i in range(3)]
-        for gateway in gateways:
-            await gateway.opened("w1")
-            await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
-        workers.stops[0].set()
-        for gateway in gateways:
-            await gateway.asked_to_move()
-            assert gateway.moves[0].move == "drain"
-            await gateway.release()
-            assert (await gateway.refused("w1", must=True)).code == "stopping"
-            await gateway.opened("w2")
-        await within(workers.tasks[0])
-        last = [alive for alive in scene.published(f"{ALIVE_WORKERS}.w1") if isinstance(alive, WorkerAlive)][-1]
-        assert (last.draining, last.room, last.sessions, last.counters["moved_away"]) == (True, False, 0, 3)
-        assert workers.workers[1].alive.counters["taken_over"] == 3
-        for gateway in gateways:
-            await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
-            await gateway.do("end")
-            await within(gateway.ended())
-            assert gateway.words == SPEECH.texts
-            check_promises(gateway.events)
-
-
-async def test_a_worker_that_stops_gives_another_gateway_the_session_that_it_still_has(scene: Scene) -> None:
-    async with scene.workers("w1", "w2") as workers:
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
-        workers.stops[0].set()
-        await gateway.asked_to_move()
-        assert (await gateway.opened("w1", must=True)).epoch == 2
-        gateway.moves.clear()
-        await gateway.asked_to_move()
-        await gateway.release()
-        await gateway.opened("w2")
-        await within(workers.tasks[0])
-        await gateway.write(SPEECH.audio[5 * SAMPLE_RATE :])
-        await gateway.do("end")
-        await within(gateway.ended())
-        assert gateway.words == SPEECH.texts
-        check_promises(gateway.events)
+async def test_a_stopping_worker_gives_another_gateway_the_session_that_it_still_has_and_takes_no_new_one(
+    stage: Stage,
+) -> None:
+    worker = await stage.worker("w1")
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
+    clients = [await stage.client(g1) for _ in range(2)]
+    for client in clients:
+        await client.speak(5.0)
+        await client.processed()
+    worker.stopping.set()
+    await until(lambda: worker.draining)
+    again = await stage.back(clients[0], g2)
+    assert await stage.refused("w1", "new", must=True) == "stopping"
+    await stage.worker("w2")
+    await asyncio.wait_for(worker.task, WAIT_S)
+    for each in (again, clients[1]):
+        await each.finish()
+    last = [each for each in stage.wire.sent(WorkerAlive) if each.worker == "w1"][-1]
+    assert (last.draining, last.room, last.sessions, last.counters["moved_away"]) == (True, False, 0, 2)
 
 
 async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_has_stopped(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.worker.DRAIN_S", 0.1)
-    async with scene.workers("w1") as workers:
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        await gateway.write(SPEECH.audio)
-        await gateway.processed(9 * SAMPLE_RATE)
-        workers.stops[0].set()
-        await within(workers.tasks[0])
-        assert scene.engine.n_sessions == 0
-        assert scene.log.records["s1"][-1].record.checkpoint.state.received >= 9 * SAMPLE_RATE
+    monkeypatch.setattr(worker_module, "DRAIN_S", 0.1)
+    worker = await stage.worker()
+    client = await stage.client()
+    await client.speak()
+    await client.processed()
+    worker.stopping.set()
+    await asyncio.wait_for(worker.task, WAIT_S)
+    assert worker.engine.n_sessions == 0
+    assert stage.wire.records[client.name][-1].record.checkpoint.state.received >= 11 * SAMPLE_RATE
 
 
-@pytest.mark.parametrize(("why", "room"), [("load", True), ("failing", True), ("failing", False)])
-async def test_one_session_at_a_time_is_given_away(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, why: str, room: bool
+async def test_a_session_whose_gateway_is_lost_ends_if_no_other_asks_for_it(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.worker.BEAT_S", 0.01)
-    async with scene.workers("w1") as workers:
-        gateways = [await scene.gateway(f"s{i}") for i in range(3)]
-        for gateway, seconds in zip(gateways, (9, 3, 9), strict=True):
-            await gateway.opened("w1")
-            await gateway.write(SPEECH.audio[: seconds * SAMPLE_RATE])
+    monkeypatch.setattr(worker_module, "BEAT_S", 0.02)
+    monkeypatch.setattr(worker_module, "LOST_S", 0.5)
+    worker = await stage.worker(settings=Settings(server=ServerSettings(resume_s=0.0)))
+    port = stage.port("g9")
+    await stage.ask("w1")
+    for _ in range(8):
+        await port.publish(f"{ALIVE_GATEWAYS}.g9", GatewayAlive(gateway="g9"))
         await asyncio.sleep(0.1)
-        other = WorkerAlive(worker="w2", version=VERSION, model=identity(), load=0.1, capacity=5, sessions=0, room=room)
-        await scene.bus.publish(f"{ALIVE_WORKERS}.w2", other)
-        await asyncio.sleep(0.1)
-        assert not any(gateway.moves for gateway in gateways)
-        if why == "load":
-            monkeypatch.setattr(type(scene.engine), "load", property(lambda engine: Load(1.2, 2, room=False)))
-        else:
-            monkeypatch.setattr(type(scene.engine), "stalled_s", property(lambda engine: 31.0))
-            assert "no progress" in workers.workers[0].alive.failing
-        if not room:
-            await asyncio.sleep(0.1)
-            assert not any(gateway.moves for gateway in gateways)
-            return
-        await until(lambda: any(gateway.moves for gateway in gateways))
-        await asyncio.sleep(0.1)
-        ((gateway, move),) = [(gateway, move) for gateway in gateways for move in gateway.moves]
-        assert move.move == why
-        await gateway.release()
-        await until(lambda: sum(len(gateway.moves) for gateway in gateways) == 2)
+    assert worker.alive.sessions == 1
+    worker.port.connected = False  # without NATS, silence says nothing
+    await asyncio.sleep(0.8)
+    assert worker.alive.sessions == 1
+    worker.port.connected = True
+    await until(lambda: worker.alive.sessions == 0)
+    assert stage.wire.events("s1")[-1].type == "end"
 
 
-async def test_a_session_whose_gateway_is_lost_ends_when_no_other_asks_for_it(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
+async def test_a_session_ends_when_its_client_leaves_and_not_for_an_older_word(stage: Stage) -> None:
+    worker = await stage.worker()
+    for epoch in range(2):
+        await stage.ask("w1", epoch=epoch)
+    port = stage.port("g9")
+    await port.publish(f"{WORKERS}.w1", Leave(session="s1", epoch=1))
+    await stage.refused("w1", epoch=1)  # it is answered behind that
+    assert worker.alive.sessions == 1
+    await port.publish(f"{WORKERS}.w1", Leave(session="s1", epoch=2))
+    await until(lambda: worker.alive.sessions == 0)
+    assert stage.wire.events("s1")[-1].type == "end"
+    assert await stage.refused("w1", epoch=2) == "unknown_session"
+
+
+async def test_events_are_stored_before_they_are_published(stage: Stage) -> None:
+    await stage.worker()
+    client = await stage.client()
+    await client.speak(4.0)
+    await client.processed()
+    stage.wire.storing.clear()
+    n_events = len(stage.wire.events(client.name))
+    await client.speak()
+    await asyncio.sleep(0.3)
+    assert len([event for event in client.events if not isinstance(event, Partial)]) <= n_events
+    stage.wire.storing.set()
+    await client.finish()
+    records = {each.sequence: each.record for each in stage.wire.records[client.name]}
+    for update in stage.wire.sent(SessionUpdate, client.name):
+        lasting = tuple(event for event in update.events if not isinstance(from_json(event), Partial))
+        stored = update.previous < update.sequence
+        assert lasting == (records[update.sequence].events if stored else ())
+        assert not stored or update.checkpoint == records[update.sequence].checkpoint
+
+
+async def test_audio_waits_if_the_buffer_has_no_room(stage: Stage) -> None:
+    slow = await stage.worker(settings=Settings(input=InputSettings(buffer_s=60.0)), runs=False)
+    await stage.ask("w1")
+    silence = AudioBlock(session="s1", epoch=1, position=0, command=0, data=bytes(2 * 5 * SAMPLE_RATE), wide=False)
+    for second in range(0, 80, 5):
+        block = msgspec.structs.replace(silence, position=second * SAMPLE_RATE)
+        await stage.port("g9").publish(f"{WORKERS}.w1", block)
+    updates = partial(stage.wire.sent, SessionUpdate)
+    await until(lambda: bool(updates()) and updates()[-1].head == 80 * SAMPLE_RATE)
+    slow.engine.start()
+    await until(lambda: updates()[-1].checkpoint.state.received > 79 * SAMPLE_RATE)
+    slow.engine.stop()
+
+
+async def test_what_a_client_chooses_and_what_is_reported_moves_with_it(stage: Stage) -> None:
+    for name in ("w1", "w2"):
+        await stage.worker(name)
+    gateway = await stage.gateway()
+    client = await stage.client(gateway)
+    first = stage.owner(client)
+    await client.speak(4.0)
+    for changes in ({"pace_s": 0.7, "words": False}, {"beam_size": 5}):  # the model was not loaded for the latter
+        await client.stream.change(msgspec.structs.replace(client.stream.options, **changes))
+    await client.stream.command("pause")
+    await client.stream.command("resume")
+    first.stopping.set()
+    await stage.moved(client, off=first)
+    await client.finish(wordless=True)
+    start = client.checkpoint.start
+    assert (start.pace_s, start.words, start.beam_size) == (0.7, False, None)
+    assert not any(event.words for event in client.of_type("final")[1:])
+    assert [event.code for event in client.of_type("error")] == ["config"]
+
+
+async def test_progress_is_reported_during_silence_and_the_log_is_renewed(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.plugins.cluster.worker.BEAT_S", 0.02)
-    async with scene.workers("w1", resume_s=0.0) as workers:
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-
-        async def beat() -> None:
-            while True:
-                await scene.bus.publish(f"{ALIVE_GATEWAYS}.g1", GatewayAlive(gateway="g1"))
-                await asyncio.sleep(0.02)
-
-        beating = asyncio.create_task(beat())
-        monkeypatch.setattr("streamer.plugins.cluster.worker.LOST_S", 0.5)
-        await asyncio.sleep(0.8)
-        assert workers.workers[0].alive.sessions == 1
-        scene.bus.connected = False  # without NATS, silence says nothing
-        beating.cancel()
-        await asyncio.sleep(0.8)
-        assert workers.workers[0].alive.sessions == 1
-        scene.bus.connected = True
-        await until(lambda: workers.workers[0].alive.sessions == 0)
-        assert isinstance(scene.log.events("s1")[-1], End)
+    monkeypatch.setattr(worker_session, "PROGRESS_S", 0.01)
+    await stage.worker()
+    client = await stage.client()
+    await client.stream.write(bytes(2 * 25 * SAMPLE_RATE))
+    await until(lambda: client.checkpoint.state.needed_from > 23 * SAMPLE_RATE)
+    assert len(stage.wire.records[client.name]) == 2  # the owner, and `ready`
+    monkeypatch.setattr(worker_session, "RENEW_S", 0.05)
+    await until(lambda: len(stage.wire.records[client.name]) > 3)
+    last = stage.wire.records[client.name][-1].record
+    assert (last.events, last.checkpoint.state.needed_from > 23 * SAMPLE_RATE) == ((), True)
 
 
-async def test_labels_of_speakers_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"speakers\.enabled is true, and labels .* do not move"):
-        await run_worker(Settings(speakers=SpeakersSettings(enabled=True)), lambda: cast("WhisperModel", None))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        ((), "cluster.nats names no server: give some with --nats URL"),
-        (("--nats", "nats://127.0.0.1:1"), "NATS at 127.0.0.1:1 cannot be used"),
-    ],
-)
-def test_a_worker_that_cannot_start_says_why(
-    run_here: Callable[..., Outcome], arguments: tuple[str, ...], said: str
-) -> None:
-    done = run_here("worker", *arguments)
-    assert done.exit_code in (1, 2)
-    assert said in done.error()
-
-
-async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model: "WhisperModel", nats: str) -> None:
-    audio, _ = soundfile.read(SAMPLE, dtype="float32", stop=AUDIO_S * SAMPLE_RATE)
-    settings = Settings(plugins=(ClusterSettings(nats=(nats,), name="w2"),))
-    engine = make_engine(model, settings.decoding)
-    engine.start()
-    # Of its own: a twin has the one buffer that recordings need, and live windows take two.
-    second = asyncio.create_task(
-        run_worker(settings, lambda: load_model(model.name, LoadOptions(DeviceSettings("CPU"))))
-    )
-    try:
-        async with bus_on(nats, name="g1") as bus, bus_on(nats, name="w1") as bus_of_first:
-            log = SessionLog(bus, settings.of(ClusterSettings))
-            await log.prepare()
-            place = dataclasses.replace(
-                workplace(LocalBus(), LocalLog(), engine),
-                bus=bus_of_first,
-                log=log,
-                model=model,
-                identity=identity_of(model),
-            )
-            alive: dict[str, WorkerAlive] = {}
-
-            async def note(data: bytes, _reply: object) -> None:
-                message = decoded(data, WorkerAlive)
-                alive[message.worker] = message
-
-            await bus.subscribe(f"{ALIVE_WORKERS}.*", note)
-            gateway = Gateway(bus, log, identity_of(model))
-            await gateway.listen()
-            async with Workers(place):
-                await until(lambda: set(alive) == {"w1", "w2"} or second.done())
-                await gateway.opened("w1")
-                half = len(audio) // 2
-                await gateway.write(audio[:half])
-                await gateway.processed(half - SAMPLE_RATE)
-                await gateway.release()
-                await gateway.opened("w2")
-                await gateway.write(audio[half:])
-                await gateway.do("end")
-                await within(gateway.ended())
-                await until(lambda: alive["w2"].sessions == 0)
-                stop = signal.getsignal(signal.SIGTERM)
-                assert callable(stop)
-                stop(signal.SIGTERM, None)
-                assert await within(second) == 0
-    finally:
-        second.cancel()
-        await asyncio.to_thread(engine.stop)
-    check_promises(gateway.events)
-    assert wer(sample_text(0.0, AUDIO_S), " ".join(gateway.words)) <= MAX_WER
-
-
-async def test_a_worker_says_which_sessions_it_takes_and_why_it_has_them_no_longer(
-    scene: Scene, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", "streamer.plugins.cluster.worker")
-    async with scene.workers("w1", "w2"):
-        gateway = await scene.gateway("s1")
-        await gateway.opened("w1")
-        await gateway.release()
-        await gateway.opened("w2")
-        await gateway.do("end")
-        await until(lambda: "it has ended" in caplog.text)
-    logged = [record for record in caplog.records if record.levelname == "INFO"]
-    # The second takes it while the first may still be letting go of it.
-    assert sorted(record.getMessage() for record in logged) == [
-        "goes on with the session, for gateway g1",
-        "no longer has the session: it has ended",
-        "no longer has the session: it was given away",
-        "takes the session, for gateway g1",
+def test_partials_that_wait_leave_for_newer_text() -> None:
+    speech = SpeechEvent(state="start", time=0.0)
+    events = (speech, partial_of("a"), partial_of("a b"), final("a b c"), partial_of("d"), partial_of("d e"))
+    assert [(event.type, getattr(event, "text", "")) for event in without_old_partials(events)] == [
+        ("speech", ""),
+        ("final", "a b c"),
+        ("partial", "d e"),
     ]
-    assert {record.__dict__["session"] for record in logged} == {"s1"}
+
+
+@pytest.mark.slow
+async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model: WhisperModel, nats: str) -> None:
+    audio, _ = soundfile.read(SAMPLE, dtype="float32", stop=AUDIO_S * SAMPLE_RATE)
+    half = len(audio) // 2
+
+    def work(name: str) -> "asyncio.Task[int]":
+        settings = Settings(plugins=(ClusterSettings(nats=(nats,), name=name),))
+        # Models of their own: a fork has the one buffer that recordings need, and live windows take two.
+        return asyncio.create_task(
+            run_worker(settings, lambda: load_model(model.name, LoadOptions(DeviceSettings("CPU"))))
+        )
+
+    async with contextlib.AsyncExitStack() as stack:
+        bus, log = await stack.enter_async_context(log_on(nats, name="g1"))
+        backend = ClusterBackend(Settings(), bus, log, "g1")
+        await backend.start()
+        stack.push_async_callback(backend.close)
+        streams = ClientStreams(ServerSettings(), backend)
+        tasks = {name: work(name) for name in ("w1", "w2")}
+        stack.callback(lambda: [task.cancel() for task in tasks.values()])
+        await until(lambda: len(backend.neighbours.workers()) == 2)
+        stream = await streams.open(StreamStart())
+        events = [*stream.feed.subscribe((said := []).append, after=0).backlog]
+        await stream.write(pcm16(audio[:half]))
+        stored = await log.last(stream.feed.session)
+        tasks[stored.record.worker].cancel()
+        await stream.write(pcm16(audio[half:]))
+        await asyncio.wait_for(stream.finish(), WAIT_S)
+        events += said
+    check_promises(events)
+    assert backend.alive.counters == {"moves_lost": 1.0}
+    assert wer(sample_text(0.0, AUDIO_S), transcript(events)) <= MAX_WER

@@ -1,0 +1,382 @@
+"""Sessions that move between machines: nothing is lost, doubled or taken back, whatever fails."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable
+
+import numpy as np
+import pytest
+
+from streamer.audio.pcm import PcmDecoder
+from streamer.constants import SAMPLE_RATE
+from streamer.engine.load import Load
+from streamer.errors import BusyError, UnknownSessionError
+from streamer.plugins.cluster import gateway_session, progress, worker_session
+from streamer.plugins.cluster.messages import AudioBlock, Message, SessionCommand, SessionUpdate, unpack_samples
+from streamer.plugins.cluster.replay import WAITING_SAMPLES
+from tests.plugins.cluster.stage import SPEECH, Client, Speech, Stage, Worker
+from tests.waiting import until
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait less than a real network needs."""
+    monkeypatch.setattr(progress, "STUCK_S", 0.5)
+    monkeypatch.setattr(progress, "SILENT_S", 0.8)
+    monkeypatch.setattr(worker_session, "PROGRESS_S", 0.1)
+    monkeypatch.setattr(worker_session, "RENEW_S", 1.0)
+    monkeypatch.setattr(gateway_session, "OTHER_MODEL_S", 0.3)
+
+
+async def end(worker: Worker) -> None:
+    worker.port.end()
+
+
+async def stop(worker: Worker) -> None:
+    worker.port.running.clear()
+
+
+async def cut(worker: Worker) -> None:
+    worker.port.connected = False
+
+
+async def drain(worker: Worker) -> None:
+    worker.stopping.set()
+
+
+async def fail(worker: Worker) -> None:
+    worker.engine.hand_stalled_s = 31.0
+
+
+async def be_mute(worker: Worker) -> None:
+    worker.port.becomes = lambda message: () if isinstance(message, SessionUpdate) else (message,)
+
+
+async def go_on(worker: Worker) -> None:
+    """Let a machine that was lost come back: its sessions belong to another now."""
+    worker.port.becomes = lambda message: (message,)
+    worker.port.running.set()
+    if not worker.port.connected:
+        worker.port.mend()
+    await until(lambda: worker.alive.sessions == 0)
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [(end, "lost"), (stop, "lost"), (cut, "lost"), (drain, "drain"), (fail, "failing"), (be_mute, "silent")],
+)
+async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
+    stage: Stage, fault: Callable[[Worker], Awaitable[None]], why: str
+) -> None:
+    await stage.worker("w1")
+    await stage.worker("w2")
+    gateway = await stage.gateway()
+    client = await stage.client(gateway)
+    first = stage.owner(client)
+    await client.speak(5.0)
+    await client.stream.command("flush")
+    await client.processed()
+    await fault(first)
+    await client.speak(7.0)
+    second = await stage.moved(client, off=first)
+    await client.speak()
+    if fault not in (end, drain):
+        await go_on(first)
+    await client.finish()
+    assert len(client.of_type("flushed")) == 1
+    assert stage.stalls == {why: 1}
+    assert gateway.backend.alive.counters == {f"moves_{why}": 1.0}
+    assert second.alive.counters["taken_over"] == 1
+    assert first.alive.counters["fenced"] == (fault is cut)  # nothing told it to let go
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [Speech(40.0)], ids=[""], indirect=True)
+@pytest.mark.parametrize("seed", range(4))
+async def test_a_session_moves_again_and_again(stage: Stage, seed: int) -> None:
+    """Workers and gateways end, in any order, while the client speaks."""
+    chance = random.Random(seed)
+    gateway, partials = await stage.gateway("g0", *[(await stage.worker(f"w{i}")).name for i in range(2)]), True
+    client = await stage.client(gateway)
+    for i in range(1, 8):
+        await client.speak(min(40.0, client.said / SAMPLE_RATE + chance.uniform(1.0, 8.0)))
+        if chance.random() < 0.5:
+            await client.processed(client.said / SAMPLE_RATE - 3.0)
+        owner = stage.owner(client)
+        match chance.choice(["worker", "drain", "gateway", "both"]):
+            case "worker" | "drain" as what:
+                await (end if what == "worker" else drain)(owner)
+                await stage.worker(f"w{i + 1}")
+                await stage.moved(client, off=owner)
+            case what:
+                await gateway.backend.close()
+                if what == "both":  # no machine knows the partials then
+                    await end(owner)
+                    await stage.worker(f"w{i + 1}")
+                    partials = False
+                gateway = await stage.gateway(f"g{i}", *[each.name for each in stage.workers.values() if works(each)])
+                client = await stage.back(client, gateway)
+    await client.finish(partials=partials)
+
+
+def works(worker: Worker) -> bool:
+    return worker.port.running.is_set() and not worker.stopping.is_set()
+
+
+@pytest.mark.parametrize("kind", [AudioBlock | SessionCommand, SessionUpdate], ids=["to the worker", "from it"])
+async def test_messages_that_get_lost_come_twice_or_out_of_order_make_no_difference(
+    stage: Stage, kind: type[Message]
+) -> None:
+    worker, gateway = await stage.worker(), await stage.gateway()
+    client, chance, late = await stage.client(gateway), random.Random(1), list[Message]()
+
+    def becomes(message: Message) -> Iterable[Message]:
+        if not isinstance(message, kind):
+            return (message,)
+        if chance.random() < 0.2:
+            late.append(message)
+            return ()
+        return (*[late.pop() for _ in range(len(late)) if chance.random() < 0.5], *[message] * chance.randrange(1, 3))
+
+    port = worker.port if kind is SessionUpdate else gateway.port
+    port.becomes = becomes
+    for second in range(1, 12):
+        await client.speak(float(second))
+        await client.stream.change(client.stream.options)
+    port.becomes = lambda message: (message,)
+    await client.finish()
+    assert all(seq > 0 for seq in gateway.port.reads)  # of the log only what is missing
+    assert gateway.backend.alive.counters == {}
+
+
+async def test_a_worker_that_drains_alone_keeps_its_session_until_there_is_another(stage: Stage) -> None:
+    first, gateway = await stage.worker("w1"), await stage.gateway()
+    client = await stage.client(gateway)
+    await drain(first)
+    await client.speak(8.0)
+    await client.processed()
+    assert stage.owner(client) is first
+    await stage.worker("w2")
+    await stage.moved(client, off=first)
+    await client.finish()
+
+
+async def test_an_overloaded_worker_gives_one_session_at_a_time(stage: Stage) -> None:
+    first = await stage.worker("w1")
+    gateway = await stage.gateway()
+    clients = [await stage.client(gateway) for _ in range(3)]
+    for client, until_s in zip(clients, (9.0, 3.0, 9.0), strict=True):
+        await client.speak(until_s)
+    second = await stage.worker("w2")
+    second.engine.hand_load = Load(0.1, 5, room=True)
+    await gateway.knows("w1", "w2")
+    first.engine.hand_load = Load(1.2, 2, room=False)
+    await until(lambda: second.alive.sessions == 1)
+    first.engine.hand_load = Load(0.5, 2, room=False)
+    for client in clients:
+        await client.finish()
+    assert first.alive.counters["moved_away"] == 1
+
+
+async def test_a_full_worker_takes_over_what_no_other_has_room_for(stage: Stage) -> None:
+    first, gateway = await stage.worker("w1"), await stage.gateway()
+    client = await stage.client(gateway)
+    second = await stage.worker("w2")
+    second.engine.hand_load = Load(0.95, 1, room=False)
+    await end(first)
+    assert await stage.moved(client, off=first) is second
+    await client.finish()
+
+
+async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_waits(stage: Stage) -> None:
+    slow = await stage.worker("w1", runs=False)
+    gateway = await stage.gateway()
+    client = await stage.client(gateway)
+    await client.speak()
+    writing = asyncio.create_task(client.stream.write(bytes(2 * WAITING_SAMPLES)))
+    await until(lambda: client.stream.session.free < SAMPLE_RATE // 2)
+    assert not writing.done()
+    await stage.worker("w2")
+    await stage.moved(client, off=slow)
+    await writing
+    await client.finish()
+    assert stage.stalls == {"slow": 1}
+
+
+async def test_another_model_continues_behind_a_gap(stage: Stage) -> None:
+    first, gateway = await stage.worker("w1"), await stage.gateway()
+    client = await stage.client(gateway)
+    await client.speak(6.0)
+    await client.processed()
+    second = await stage.worker("w2", identity="other 2")
+    await end(first)
+    assert await stage.moved(client, off=first) is second
+    await client.speak()
+    await client.stream.finish()
+    ((gap,), finals) = client.of_type("gap"), client.of_type("final")
+    assert gap.end == pytest.approx(6.0, abs=0.2)
+    assert finals[-1].text.split()[-1] == SPEECH.texts[-1]
+    assert all(final.start >= gap.end or final.end <= gap.start for final in finals)
+
+
+async def test_no_session_moves_while_the_gateway_is_cut_off_and_all_go_on_when_nats_is_back(stage: Stage) -> None:
+    for name in ("w1", "w2"):
+        await stage.worker(name)
+    gateway = await stage.gateway()
+    client = await stage.client(gateway)
+    await client.speak(4.0)
+    gateway.port.connected = False
+    assert gateway.backend.health()["status"] == "failing"
+    await client.speak(8.0)
+    await gateway.knows()  # all workers seem lost
+    gateway.port.mend()
+    await client.finish()
+    assert gateway.backend.alive.counters == {}
+
+
+async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its_gateway(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.plugins.cluster.worker.OPEN_S", 0.2)
+    first, gateway = await stage.worker("w1"), await stage.gateway()
+    client = await stage.client(gateway)
+    await client.speak(4.0)
+    second = await stage.worker("w2")
+    second.port.loses_answers = True
+    await end(first)
+    await until(lambda: stage.owner(client) is second)  # as the log has it; the gateway was refused
+    second.port.loses_answers = False
+    await client.finish()
+
+
+async def test_a_client_is_warned_once_if_no_worker_serves_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "WAIT_S", 1.5)
+    first, gateway = await stage.worker("w1"), await stage.gateway()
+    client = await stage.client(gateway)
+    await client.speak(4.0)
+    await end(first)
+    await client.speak(8.0)
+    await until(lambda: bool(client.of_type("error")))
+    await stage.worker("w2")
+    await client.finish()
+    (warning,) = client.of_type("error")
+    assert (warning.code, warning.fatal, warning.seq, warning.session) == ("waiting", False, 0, client.name)
+
+
+@pytest.mark.parametrize("lost", ["gateway", "gateway and worker"])
+async def test_a_client_continues_at_another_gateway_and_what_took_effect_is_not_repeated(
+    stage: Stage, lost: str
+) -> None:
+    for name in ("w1", "w2"):
+        await stage.worker(name)
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
+    client = await stage.client(g1, tenant="anna", language="de")
+    await client.speak(5.0)
+    await client.stream.command("flush")
+    await client.speak(8.0)
+    await client.processed()
+    await g1.backend.close()
+    if lost != "gateway":
+        await end(stage.owner(client))
+    again = await stage.back(client, g2, tenant="anna")
+    assert again.stream.options == client.stream.options
+    assert again.said == again.checkpoint.state.needed_from
+    await again.stream.command("flush")  # the client repeats what it does not know to have arrived
+    await again.finish(partials=lost == "gateway")
+    assert len(again.of_type("flushed")) == 1
+    assert g2.backend.alive.counters["moves_resumed"] == 1
+
+
+async def test_a_client_that_comes_back_without_audio_comes_to_an_end(stage: Stage) -> None:
+    await stage.worker()
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
+    client = await stage.client(g1)
+    await client.speak(8.0)
+    await client.processed()
+    await g1.backend.close()
+    again = await stage.back(client, g2)
+    assert again.said < client.said
+    await again.stream.finish()
+    last = stage.wire.sent(SessionCommand, client.name)[-1]
+    assert (last.what, last.position) == ("end", again.stream.session.ring.head)  # type: ignore[attr-defined]
+
+
+async def test_a_session_that_went_elsewhere_is_lost_here_and_its_last_words_can_be_fetched(stage: Stage) -> None:
+    await stage.worker()
+    g1, g2, g3 = [await stage.gateway(name) for name in ("g1", "g2", "g3")]
+    client = await stage.client(g1)
+    await client.speak(5.0)
+    await client.processed()
+    again = await stage.back(client, g2)
+    await until(lambda: client.events[-1].type == "end")
+    (error,) = client.of_type("error")
+    assert (error.code, error.fatal) == ("unknown_session", True)
+    assert g1.backend.alive.sessions == 0
+    await again.finish()
+    fetched = Client(stage, await g3.resume(client.name, after=0))
+    assert fetched.stream.complete
+    assert [event for event in fetched.events if event.type == "final"] == again.of_type("final")
+
+
+async def test_a_session_is_resumed_with_the_token_that_began_it_and_no_other(stage: Stage) -> None:
+    await stage.worker()
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
+    client = await stage.client(g1, tenant="anna")
+    for gateway in (g1, g2):
+        for name, tenant in (
+            (client.name, "berta"),
+            (client.name, ""),
+            ("unknown", "anna"),
+            ("a.b", "anna"),
+            (">", "anna"),
+        ):
+            with pytest.raises(UnknownSessionError):
+                await gateway.resume(name, tenant=tenant)
+    assert await g1.resume(client.name, tenant="anna") is client.stream
+
+
+async def test_a_refused_client_finds_its_session_when_it_tries_again_and_else_it_ends(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.plugins.cluster.gateway.RESUME_S", 0.3)
+    worker = await stage.worker()
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2", resume_s=2.0)
+    client = await stage.client(g1)
+    await client.speak(5.0)
+    await client.processed()
+    await g1.backend.close()
+    stage.wire.storing.clear()
+    with pytest.raises(BusyError):
+        await stage.back(client, g2)
+    stage.wire.storing.set()
+    await until(lambda: stage.owner(client).alive.sessions == 1)
+    await until(lambda: worker.alive.sessions == 0)  # no client has come
+    assert stage.wire.events(client.name)[-1].type == "end"
+
+
+@pytest.mark.parametrize(
+    ("rate", "channels", "format"), [(16_000, 2, "s16le"), (44_100, 2, "s16le"), (8000, 1, "f32le")]
+)
+async def test_other_rates_sound_the_same_at_another_gateway(
+    stage: Stage, rate: int, channels: int, format: str
+) -> None:
+    await stage.worker()
+    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
+    noise = np.random.default_rng(7).normal(0, 0.1, 6 * rate * channels)
+    noise[: 2 * rate * channels] = 0.0  # silence, which no worker needs again
+    data = noise.astype("<f4").tobytes() if format == "f32le" else (noise * 32_768).astype("<i2").tobytes()
+    decoder = PcmDecoder(format, rate, channels)
+    expected = np.concatenate([decoder.decode(data), decoder.finish()])
+    client = await stage.client(g1, format=format, sample_rate=rate, channels=channels)
+    await client.stream.write(data[: len(data) // 2])
+    await client.processed(2.5)
+    await g1.backend.close()
+    n_before = len(stage.wire.published)
+    again = await stage.back(client, g2)
+    await again.stream.write(data[again.said * len(data) // (6 * rate) :])
+    await again.processed(5.5)
+    blocks = [each for each in stage.wire.published[n_before:] if isinstance(each, AudioBlock)]
+    assert SAMPLE_RATE < blocks[0].position == again.stream.session.ring.first
+    for block in blocks:
+        found = unpack_samples(block.data, wide=block.wide)
+        assert np.allclose(found, expected[block.position :][: len(found)], atol=1e-4)
