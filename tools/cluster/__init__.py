@@ -1,1 +1,1 @@
-"""A cluster on one machine: what faults do to it, what it costs, and which transport carries audio best."""
+"""A cluster on one machine, and what faults do to it: `python -m tools.cluster faults`."""

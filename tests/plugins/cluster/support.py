@@ -80,15 +80,17 @@ def running(server: Servers) -> Iterator[Servers]:
 class NatsCluster:
     """NATS servers that know each other."""
 
-    def __init__(self, folder: Path, n_servers: int = 3, more: str = "") -> None:
+    def __init__(self, folder: Path, n_servers: int = 3, *, advertise: bool = True) -> None:
+        """Prepare them; with `advertise` they tell clients each other's addresses."""
+        hidden = "" if advertise else ", no_advertise: true"
         ports = [free_port() for _ in range(n_servers)]
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
         self.servers = [
             NatsServer(
                 folder,
                 f"n{i}",
-                f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}] }}'
-                f'\nping_interval: "2s"\nping_max: 2\nwrite_deadline: "2s"\n{more}',
+                f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}]{hidden} }}'
+                '\nping_interval: "2s"\nping_max: 2\nwrite_deadline: "2s"\n',
             )
             for i, port in enumerate(ports, 1)
         ]
@@ -153,9 +155,11 @@ class Line:
         self._server_port = int(url.rpartition(":")[2])
         self._writers: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
 
-        # Whether what the server says is thrown away; whether nothing comes through, in either direction.
+        # Whether what the server says is thrown away.
         self.deaf = False
-        self.dead = False
+        # Set while the line is whole; else nothing comes through, and what was sent comes late.
+        self._whole = asyncio.Event()
+        self._whole.set()
 
         # Replaced in what the server says: what, and by what.
         self.replaced = (b"", b"")
@@ -172,6 +176,14 @@ class Line:
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
         self.cut()
+
+    @property
+    def dead(self) -> bool:
+        return not self._whole.is_set()
+
+    @dead.setter
+    def dead(self, dead: bool) -> None:
+        (self._whole.clear if dead else self._whole.set)()
 
     def cut(self) -> None:
         """End all connections."""
@@ -200,7 +212,8 @@ class Line:
                 data = data.replace(*self.replaced) if self.replaced[0] else data
             else:
                 self.sent += data
-            if not self.dead and not (back and self.deaf):
+            await self._whole.wait()
+            if not (back and self.deaf):
                 writer.write(data)
         raise ConnectionError
 
