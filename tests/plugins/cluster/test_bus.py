@@ -178,17 +178,6 @@ async def test_servers_that_will_not_do_are_refused_and_get_no_password(nats: st
         assert line.sent == b""
 
 
-async def test_an_older_server_among_others_is_not_used(nats: str) -> None:
-    async with Line(nats) as old, Line(nats) as new:
-        old.replaced = (b'"version":"2.15.1"', b'"version":"2.9.10"')
-        async with bus_on(old.url, new.url) as bus:
-            for _ in range(3):
-                n_before = new.n_connections
-                new.cut()
-                await until(lambda n=n_before: new.n_connections > n and bus.connected)  # type: ignore[misc]
-        assert old.sent == b""
-
-
 async def test_servers_that_were_not_given_are_used(nats_cluster: NatsCluster) -> None:
     async with bus_on(nats_cluster.urls[0]) as bus:
         back: list[bool] = []

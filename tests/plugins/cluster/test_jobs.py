@@ -23,7 +23,7 @@ from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final
-from tests.plugins.cluster.support import NatsServer, alive, bus_on, job_context, settings_for
+from tests.plugins.cluster.support import NatsServer, alive, bus_on, job_context
 from tests.waiting import WAIT_S, until
 
 Read = Callable[[], Iterator[Float32Array]]
@@ -85,12 +85,10 @@ def transcriber(monkeypatch: pytest.MonkeyPatch) -> Iterator[Transcriber]:
 class Machine:
     """A worker, and how it ends."""
 
-    def __init__(self, bus: Bus, model: WhisperModel, sign: WorkerAlive, url: str) -> None:
+    def __init__(self, bus: Bus, model: WhisperModel, sign: WorkerAlive) -> None:
         self.alive, self.counts, self._bus = sign, JobCounts(), bus
-        settings = Settings(plugins=(settings_for(url, max_recordings=sign.max_recordings),))
-        self.task = asyncio.create_task(
-            serve_jobs(job_context(bus, settings, model, sign.worker, sign.model), self.counts)
-        )
+        context = job_context(bus, Settings(), model, sign.worker, sign.model)
+        self.task = asyncio.create_task(serve_jobs(context, self.counts))
 
     async def stop(self) -> None:
         self.task.cancel()
@@ -111,10 +109,10 @@ class Place:
         self.bus: Bus
         self._url, self._model, self._stack = url, model, stack
 
-    async def worker(self, model: str = "nano.en 1", *, slots: int = 1) -> Machine:
+    async def worker(self, model: str = "nano.en 1") -> Machine:
         name = f"w{len(self.machines)}"
         bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
-        machine = Machine(bus, self._model, alive(name, model=model, max_recordings=slots), self._url)
+        machine = Machine(bus, self._model, alive(name, model=model, max_recordings=1))
         self.machines.append(machine)
         self._stack.push_async_callback(machine.stop)
         return machine
@@ -219,19 +217,6 @@ async def test_a_recording_at_which_three_workers_fail_is_given_up_and_others_ar
         with pytest.raises(ClusterError):
             await texts(submitted)
     assert await texts(place.submit(silence(1))) == ["second 0"]
-
-
-async def test_the_second_of_two_results_is_left_out(
-    place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(job_module, "LOST_RUN_S", 1.0)
-    monkeypatch.setattr(work, "RENEW_S", 60.0)  # the first seems dead, and is not
-    transcriber.hold(1)
-    first, second = await place.worker(), await place.worker()
-    assert await texts(place.submit(silence(2))) == ["second 0", "second 1"]
-    transcriber.go.set()
-    await until(lambda: first.counts.running + second.counts.running == 0)
-    assert len(transcriber.received) >= 2
 
 
 def broken() -> Iterator[Float32Array]:
