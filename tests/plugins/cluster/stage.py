@@ -289,8 +289,8 @@ class Client:
         # Position up to which it has spoken.
         self.said = stream.go_on() if before is not None else 0
 
-    async def speak(self, until_s: float | None = None) -> None:
-        """Send audio up to a moment, by default all of it."""
+    async def speak(self, until_s: float | None = None, *, wait: bool = False) -> None:
+        """Send audio up to a moment, by default all of it; with `wait`, until it is known to be processed."""
         audio = self._stage.speech.audio
         end = len(audio) if until_s is None else round(until_s * SAMPLE_RATE)
         step = round(BLOCK_S * SAMPLE_RATE)
@@ -298,6 +298,8 @@ class Client:
             await self.stream.write(pcm16(audio[first : min(end, first + step)]))
             await asyncio.sleep(0)
         self.said = end
+        if wait:
+            await self.processed()
 
     async def processed(self, up_to_s: float | None = None) -> None:
         """Wait until audio up to a moment, by default all that was sent, is known to be processed."""
@@ -368,6 +370,13 @@ class Stage:
         """Open a stream, by default at a gateway of its own."""
         gateway = gateway or await self.gateway()
         return Client(self, await gateway.open(StreamStart(**start), tenant=tenant))
+
+    async def session(self, *workers: str, **start: Any) -> tuple[Gateway, Client]:  # noqa: ANN401 - passed on
+        """Start workers and a gateway, and open a stream."""
+        for name in workers or ("w1",):
+            await self.worker(name)
+        gateway = await self.gateway()
+        return gateway, await self.client(gateway, **start)
 
     async def back(self, client: Client, gateway: Gateway, *, tenant: str = "") -> Client:
         """Let a client come back, at another gateway."""

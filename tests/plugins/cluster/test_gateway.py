@@ -12,7 +12,6 @@ from pathlib import Path
 import msgspec
 import pytest
 from prometheus_client import CollectorRegistry
-from websockets.asyncio.client import connect
 
 from streamer.client.stream import stream as stream_of
 from streamer.constants import SAMPLE_RATE
@@ -24,7 +23,7 @@ from streamer.protocols.native import StreamStart
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.settings.table import ServerSettings
-from tests.daemon import free_port, pcm16
+from tests.daemon import free_port
 from tests.plugins.cluster.stage import SPEECH, Gateway, Stage
 from tests.plugins.cluster.support import checkpoint
 from tests.waiting import WAIT_S, until, wait_until
@@ -36,8 +35,8 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_session_is_transcribed_by_a_worker(stage: Stage) -> None:
-    worker = await stage.worker()
-    client = await stage.client()
+    _, client = await stage.session()
+    worker = stage.owner(client)
     await client.speak(4.0)
     await client.stream.command("flush")
     await client.stream.change(msgspec.structs.replace(client.stream.options, language="de"))
@@ -89,8 +88,8 @@ async def test_if_one_worker_refuses_the_next_is_asked_and_the_last_refusal_rais
 
 
 async def test_a_session_whose_client_has_left_ends(stage: Stage) -> None:
-    worker, gateway = await stage.worker(), await stage.gateway()
-    client = await stage.client(gateway)
+    gateway, client = await stage.session()
+    worker = stage.owner(client)
     gateway.abandon(client.stream)
     await until(lambda: worker.alive.sessions == 0)
     assert gateway.backend.alive.sessions == 0
@@ -159,20 +158,6 @@ async def test_a_client_goes_on_where_its_gateway_is_no_more(stage: Stage) -> No
     assert said.split() == SPEECH.texts
     assert [event.type for event in events].count("ready") == 1
     assert worker.alive.counters["taken_over"] == 1
-
-
-async def test_other_protocols_are_served_unchanged(stage: Stage) -> None:
-    await stage.worker()
-    async with (
-        front(await stage.gateway(), port := free_port()),
-        connect(f"ws://127.0.0.1:{port}/v1/listen?encoding=linear16&sample_rate=16000") as client,
-    ):
-        data = pcm16(SPEECH.audio)
-        for first in range(0, len(data), 3200):
-            await client.send(data[first : first + 3200])
-        await client.send('{"type":"CloseStream"}')
-        said = "".join([str(message) async for message in client])
-    assert all(text in said for text in SPEECH.texts)
 
 
 @pytest.mark.slow

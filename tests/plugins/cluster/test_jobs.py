@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.errors import AudioFileError, ClusterError, ConfigError, InferenceError, StreamerError, UnknownModelError
+from streamer.errors import (
+    AudioFileError,
+    BusyError,
+    ClusterError,
+    ConfigError,
+    InferenceError,
+    StoppingError,
+    StreamerError,
+    UnknownModelError,
+)
 from streamer.plugins.cluster import job as job_module
 from streamer.plugins.cluster import jobs, work
 from streamer.plugins.cluster.bus import Bus, Reply
@@ -18,11 +27,13 @@ from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobAnswer, 
 from streamer.plugins.cluster.job import JobSettings as How
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import Message, Refused, WorkerAlive
+from streamer.plugins.cluster.recordings import ClusterRecordings
 from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final
+from tests.daemon import SAMPLE
 from tests.plugins.cluster.support import NatsServer, alive, bus_on, job_context
 from tests.waiting import WAIT_S, until
 
@@ -351,6 +362,21 @@ async def test_a_recording_goes_to_a_worker_with_its_model(place: Place, monkeyp
     place.machines.remove(workers[2])
     with pytest.raises(ClusterError):
         await texts(submitted)
+
+
+async def test_uploads_are_of_a_model_that_there_is_and_end_when_the_gateway_stops(place: Place) -> None:
+    uploads = ClusterRecordings(place.jobs)
+    with pytest.raises(BusyError):
+        await uploads.open(SAMPLE, RecordingOptions())
+    await (await place.worker()).stop()
+    assert [info.name for info in uploads.models()] == [uploads.find("whisper-1").name] == ["nano.en"]
+    with pytest.raises(UnknownModelError):
+        await uploads.open(SAMPLE, RecordingOptions(), "base.en")
+    waiting = await uploads.open(SAMPLE, RecordingOptions())
+    uploads.stop()
+    for refused in (texts(waiting), uploads.open(SAMPLE, RecordingOptions())):
+        with pytest.raises(StoppingError):
+            await refused
 
 
 async def test_a_malformed_job_is_left_out(place: Place, caplog: pytest.LogCaptureFixture) -> None:

@@ -68,10 +68,7 @@ async def go_on(worker: Worker) -> None:
 async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
     stage: Stage, fault: Callable[[Worker], Awaitable[None]], why: str
 ) -> None:
-    await stage.worker("w1")
-    await stage.worker("w2")
-    gateway = await stage.gateway()
-    client = await stage.client(gateway)
+    gateway, client = await stage.session("w1", "w2")
     first = stage.owner(client)
     await client.speak(5.0)
     await client.stream.command("flush")
@@ -150,11 +147,10 @@ async def test_messages_that_get_lost_come_twice_or_out_of_order_make_no_differe
 
 
 async def test_a_worker_that_drains_alone_keeps_its_session_until_there_is_another(stage: Stage) -> None:
-    first, gateway = await stage.worker("w1"), await stage.gateway()
-    client = await stage.client(gateway)
+    _gateway, client = await stage.session()
+    first = stage.owner(client)
     await drain(first)
-    await client.speak(8.0)
-    await client.processed()
+    await client.speak(8.0, wait=True)
     assert stage.owner(client) is first
     await stage.worker("w2")
     await stage.moved(client, off=first)
@@ -179,8 +175,8 @@ async def test_an_overloaded_worker_gives_one_session_at_a_time(stage: Stage) ->
 
 
 async def test_a_full_worker_takes_over_what_no_other_has_room_for(stage: Stage) -> None:
-    first, gateway = await stage.worker("w1"), await stage.gateway()
-    client = await stage.client(gateway)
+    _gateway, client = await stage.session()
+    first = stage.owner(client)
     second = await stage.worker("w2")
     second.engine.hand_load = Load(0.95, 1, room=False)
     await end(first)
@@ -204,10 +200,9 @@ async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_wa
 
 
 async def test_another_model_continues_behind_a_gap(stage: Stage) -> None:
-    first, gateway = await stage.worker("w1"), await stage.gateway()
-    client = await stage.client(gateway)
-    await client.speak(6.0)
-    await client.processed()
+    _gateway, client = await stage.session()
+    first = stage.owner(client)
+    await client.speak(6.0, wait=True)
     second = await stage.worker("w2", identity="other 2")
     await end(first)
     assert await stage.moved(client, off=first) is second
@@ -220,10 +215,7 @@ async def test_another_model_continues_behind_a_gap(stage: Stage) -> None:
 
 
 async def test_no_session_moves_while_the_gateway_is_cut_off_and_all_go_on_when_nats_is_back(stage: Stage) -> None:
-    for name in ("w1", "w2"):
-        await stage.worker(name)
-    gateway = await stage.gateway()
-    client = await stage.client(gateway)
+    gateway, client = await stage.session("w1", "w2")
     await client.speak(4.0)
     gateway.port.connected = False
     assert gateway.backend.health()["status"] == "failing"
@@ -238,8 +230,8 @@ async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("streamer.plugins.cluster.worker.OPEN_S", 0.2)
-    first, gateway = await stage.worker("w1"), await stage.gateway()
-    client = await stage.client(gateway)
+    _gateway, client = await stage.session()
+    first = stage.owner(client)
     await client.speak(4.0)
     second = await stage.worker("w2")
     second.port.loses_answers = True
@@ -251,8 +243,8 @@ async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its
 
 async def test_a_client_is_warned_once_if_no_worker_serves_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "WAIT_S", 1.5)
-    first, gateway = await stage.worker("w1"), await stage.gateway()
-    client = await stage.client(gateway)
+    _gateway, client = await stage.session()
+    first = stage.owner(client)
     await client.speak(4.0)
     await end(first)
     await client.speak(8.0)
@@ -273,8 +265,7 @@ async def test_a_client_continues_at_another_gateway_and_what_took_effect_is_not
     client = await stage.client(g1, tenant="anna", language="de")
     await client.speak(5.0)
     await client.stream.command("flush")
-    await client.speak(8.0)
-    await client.processed()
+    await client.speak(8.0, wait=True)
     await g1.backend.close()
     if lost != "gateway":
         await end(stage.owner(client))
@@ -291,8 +282,7 @@ async def test_a_client_that_comes_back_without_audio_comes_to_an_end(stage: Sta
     await stage.worker()
     g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
     client = await stage.client(g1)
-    await client.speak(8.0)
-    await client.processed()
+    await client.speak(8.0, wait=True)
     await g1.backend.close()
     again = await stage.back(client, g2)
     assert again.said < client.said
@@ -305,8 +295,7 @@ async def test_a_session_that_went_elsewhere_is_lost_here_and_its_last_words_can
     await stage.worker()
     g1, g2, g3 = [await stage.gateway(name) for name in ("g1", "g2", "g3")]
     client = await stage.client(g1)
-    await client.speak(5.0)
-    await client.processed()
+    await client.speak(5.0, wait=True)
     again = await stage.back(client, g2)
     await until(lambda: client.events[-1].type == "end")
     (error,) = client.of_type("error")
@@ -342,8 +331,7 @@ async def test_a_refused_client_finds_its_session_when_it_tries_again_and_else_i
     worker = await stage.worker()
     g1, g2 = await stage.gateway("g1"), await stage.gateway("g2", resume_s=2.0)
     client = await stage.client(g1)
-    await client.speak(5.0)
-    await client.processed()
+    await client.speak(5.0, wait=True)
     await g1.backend.close()
     stage.wire.storing.clear()
     with pytest.raises(BusyError):

@@ -12,7 +12,7 @@ import pytest
 import soundfile
 
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import AudioFileError, ClusterError, ConfigError, StoppingError, UnknownModelError
+from streamer.errors import ClusterError
 from streamer.offline import transcribe
 from streamer.plugins.cluster import batch
 from streamer.plugins.cluster.bus import Bus
@@ -93,24 +93,6 @@ async def test_an_upload_becomes_what_transcribe_makes_of_it(
     assert [segment.final for segment in segments] == expected
     assert segments[0].tokens
     assert segments[0].compression_ratio > 0
-
-
-async def test_an_upload_that_cannot_be_transcribed_is_refused_in_the_daemons_words(
-    nats: str, model: WhisperModel, sentences: list[Path], tmp_path: Path
-) -> None:
-    (noise := tmp_path / "upload").write_bytes(b"no audio")
-    async with gateway(nats, model) as recordings:
-        with pytest.raises(AudioFileError):
-            await segments_of(await recordings.open(noise, ENGLISH))
-        with pytest.raises(ConfigError):
-            await segments_of(await recordings.open(sentences[0], RecordingOptions(language="de")))
-        with pytest.raises(UnknownModelError):
-            await recordings.open(noise, ENGLISH, "base.en")
-        waiting = await recordings.open(sentences[0], ENGLISH)
-        recordings.stop()
-        for refused in (segments_of(waiting), recordings.open(noise, ENGLISH)):
-            with pytest.raises(StoppingError):
-                await refused
 
 
 @pytest.fixture

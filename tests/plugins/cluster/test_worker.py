@@ -107,11 +107,9 @@ async def test_a_worker_refuses(stage: Stage, refusal: Refusal) -> None:
 
 
 async def test_a_state_with_tokens_of_another_model_is_refused(stage: Stage) -> None:
-    await stage.worker("w1")
-    client = await stage.client()
+    _, client = await stage.session()
     while not client.checkpoint.state.text.stable.words:
-        await client.speak(client.said / SAMPLE_RATE + 1.0)
-        await client.processed()
+        await client.speak(client.said / SAMPLE_RATE + 1.0, wait=True)
     known = client.checkpoint
     text = known.state.text
     foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
@@ -121,8 +119,7 @@ async def test_a_state_with_tokens_of_another_model_is_refused(stage: Stage) -> 
 
 
 async def test_malformed_messages_are_logged_and_change_nothing(stage: Stage) -> None:
-    await stage.worker()
-    client = await stage.client()
+    _, client = await stage.session()
     for subject in (f"{WORKERS}.w1", f"{ALIVE_WORKERS}.w9", f"{ALIVE_GATEWAYS}.g9"):
         for data in (b"", b"\xc1", b"\x80", b"\x81\xa4type\xa4open", msgspec.msgpack.encode({"type": "update"})):
             stage.wire.deliver(subject, data)
@@ -148,8 +145,7 @@ async def test_a_stopping_worker_gives_another_gateway_the_session_that_it_still
     g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
     clients = [await stage.client(g1) for _ in range(2)]
     for client in clients:
-        await client.speak(5.0)
-        await client.processed()
+        await client.speak(5.0, wait=True)
     worker.stopping.set()
     await until(lambda: worker.draining)
     again = await stage.back(clients[0], g2)
@@ -166,10 +162,9 @@ async def test_sessions_that_no_worker_takes_over_are_in_the_log_when_a_worker_h
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "DRAIN_S", 0.1)
-    worker = await stage.worker()
-    client = await stage.client()
-    await client.speak()
-    await client.processed()
+    _, client = await stage.session()
+    worker = stage.owner(client)
+    await client.speak(wait=True)
     worker.stopping.set()
     await asyncio.wait_for(worker.task, WAIT_S)
     assert worker.engine.n_sessions == 0
@@ -211,10 +206,8 @@ async def test_a_session_ends_when_its_client_leaves_and_not_for_an_older_word(s
 
 
 async def test_events_are_stored_before_they_are_published(stage: Stage) -> None:
-    await stage.worker()
-    client = await stage.client()
-    await client.speak(4.0)
-    await client.processed()
+    _, client = await stage.session()
+    await client.speak(4.0, wait=True)
     stage.wire.storing.clear()
     n_events = len(stage.wire.events(client.name))
     await client.speak()
@@ -245,10 +238,7 @@ async def test_audio_waits_if_the_buffer_has_no_room(stage: Stage) -> None:
 
 
 async def test_what_a_client_chooses_and_what_is_reported_moves_with_it(stage: Stage) -> None:
-    for name in ("w1", "w2"):
-        await stage.worker(name)
-    gateway = await stage.gateway()
-    client = await stage.client(gateway)
+    _gateway, client = await stage.session("w1", "w2")
     first = stage.owner(client)
     await client.speak(4.0)
     for changes in ({"pace_s": 0.7, "words": False}, {"beam_size": 5}):  # the model was not loaded for the latter
@@ -268,8 +258,7 @@ async def test_progress_is_reported_during_silence_and_the_log_is_renewed(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_session, "PROGRESS_S", 0.01)
-    await stage.worker()
-    client = await stage.client()
+    _, client = await stage.session()
     await client.stream.write(bytes(2 * 25 * SAMPLE_RATE))
     await until(lambda: client.checkpoint.state.needed_from > 23 * SAMPLE_RATE)
     assert len(stage.wire.records[client.name]) == 2  # the owner, and `ready`
