@@ -57,10 +57,10 @@ async def ask(context: GatewayContext, worker: str, request: OpenSession) -> Ope
     try:
         while not (await asyncio.wait({asking}, timeout=LOOK_S))[0]:
             if context.workers.is_lost(worker, context.now_s()):
-                raise ClusterError(f"worker {worker} is silent")
+                raise ClusterError(f"worker {worker} does not respond")
         answer = asking.result()
     except ClusterError as error:
-        raise BusyError(f"no worker takes the session for now: {one_line(error)}") from None
+        raise BusyError(f"no worker has taken the session: {one_line(error)}") from None
     finally:
         asking.cancel()
     if isinstance(answer, Refused):

@@ -42,10 +42,12 @@ class OnWorkers:
     def check(self, paths: Sequence[Path], *, streaming: bool) -> None:
         """Raise UsageError for what only this machine could do."""
         if streaming:
-            raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
+            raise UsageError(
+                "--stream needs the engine of this machine and cannot be used with --nats: remove one of them"
+            )
         if STANDARD_INPUT in paths:
             raise UsageError(
-                "standard input comes once, and workers may read a recording again: expected files with --nats"
+                "standard input cannot be used with --nats, because a worker may have to read it again: pass files"
             )
         for wanted, flag in (
             (self._settings.speakers.enabled, "--speakers"),
@@ -56,7 +58,7 @@ class OnWorkers:
         ):
             if wanted:
                 raise UsageError(
-                    f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats"
+                    f"{flag} is only available on this machine and cannot be used with --nats: remove one of them"
                 )
 
     async def transcribe(self, files: Files) -> list[int]:

@@ -97,7 +97,7 @@ class Bus:
         Raises ClusterError if no server can be reached, or all are too old or have no JetStream; and ConfigError.
         """
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
-            raise ConfigError(f"cluster.name is {name!r}: expected 1 to 64 letters of A-Z a-z 0-9 - and _")
+            raise ConfigError(f"cluster.name is {name!r}: expected 1 to 64 characters of A-Z a-z 0-9 - and _")
         bus = cls(Login(settings), name)
         await bus._connect()
         bus._keeping = asyncio.create_task(bus._keep())
@@ -133,7 +133,7 @@ class Bus:
         Raises ClusterError if there is no subscriber or no answer in time, ClusterMessageError if it is malformed.
         """
         if not self.connected:
-            raise ClusterError(f"{subject} cannot be asked: the connection to NATS is lost")
+            raise ClusterError(f"cannot send a request to {subject}: the connection to NATS is lost")
         limit = asyncio.timeout(timeout_s)
         try:
             with cancellable():
@@ -141,7 +141,7 @@ class Bus:
                     self._limits.add(limit)
                     answer = await self._client.request(subject, encoded(message), timeout=timeout_s + 1.0)
         except errors.NoRespondersError:
-            raise ClusterError(f"{subject} cannot be asked: it has no subscriber") from None
+            raise ClusterError(f"cannot send a request to {subject}: no machine subscribes to it") from None
         except (errors.Error, OSError, TimeoutError) as error:
             raise ClusterError(f"{subject} did not answer within {timeout_s:g} s: {one_line(error)}") from error
         finally:
@@ -180,8 +180,8 @@ class Bus:
                 is_final = is_refusal and error.err_code != _NO_PEERS  # type: ignore[union-attr]
                 if is_final or time.monotonic() > until_s:
                     raise ClusterError(
-                        f"NATS does not answer about {what}: {one_line(error)}; expected `jetstream` in its"
-                        " configuration, enough servers, and that this machine may ask (contrib/nats)"
+                        f"NATS does not provide {what}: {one_line(error)}; expected `jetstream` in its configuration,"
+                        " enough servers, and permission for this machine (contrib/nats)"
                     ) from error
             await asyncio.sleep(0.1)
 
@@ -261,8 +261,8 @@ class Bus:
                 if client is not self._client:
                     await _close(client)
         raise ClusterError(
-            f"NATS at {', '.join(self._servers)} cannot be used: {reason}; expected nats-server 2.12 or later, with"
-            " JetStream, that takes this machine's login (docs/cluster.md)"
+            f"cannot connect to NATS at {', '.join(self._servers)}: {reason}; expected nats-server 2.12 or later with"
+            " JetStream that accepts this machine's login (docs/cluster.md)"
         )
 
     async def _connect_to(self, address: str, client: Client) -> None:

@@ -67,7 +67,7 @@ async def run_gateway(settings: Settings) -> int:
     """Serve clients until a signal comes; see `serve`."""
     if settings.server.history or settings.server.history_audio != "none":
         name = "history" if settings.server.history else "history_audio"
-        raise ConfigError(f"server.{name} is set, and a gateway keeps no history: leave it out")
+        raise ConfigError(f"server.{name} is set, but a gateway stores no history: remove it")
     stop = asyncio.Event()
     with signals.handled(asyncio.get_running_loop(), stop.set):
         async with contextlib.AsyncExitStack() as stack:
@@ -164,7 +164,7 @@ class ClusterBackend(Backend):
         to options that its model cannot follow.
         """
         if start.keep:
-            raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
+            raise ConfigError("keep is true, but a gateway stores no history: remove keep")
         await self.neighbours.settle()
         checkpoint = SessionCheckpoint(model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState())
         session = self._session(name, checkpoint)
@@ -181,7 +181,7 @@ class ClusterBackend(Backend):
         begin_s = self._context.now_s()
         last = await self._last(name)
         if last is None:
-            raise UnknownSessionError("the session's log is no longer kept (cluster.keep_s): start another")
+            raise UnknownSessionError("the session has expired (cluster.keep_s): start a new one")
         session = self._session(name, last.record.checkpoint, last.record.epoch)
         # A client that is refused tries again: for that long a worker keeps the session that it has taken too late.
         keep_s = self._settings.server.resume_s
@@ -198,7 +198,7 @@ class ClusterBackend(Backend):
         except ClusterMessageError:
             return None
         except ClusterError as error:
-            raise BusyError(f"the session's log cannot be read for now: {error}") from None
+            raise BusyError(f"cannot read the session's log: {error}; try again in a moment") from None
 
     async def _fetch(self, session: GatewaySession, worker: str, after: int, begin_s: float) -> None:
         """Have a session that `worker` has for another gateway continued for this one."""
@@ -213,7 +213,7 @@ class ClusterBackend(Backend):
         is_lost = self.neighbours.known.is_lost(worker, self._context.now_s())
         await session.take_over("" if is_lost else worker, begin_s, RESUME_S)
         if session.closed:
-            raise BusyError("another client has come back to the session: try again in a moment")
+            raise BusyError("another client is resuming the session: try again in a moment")
 
     def _session(self, name: str, checkpoint: SessionCheckpoint, epoch: int = 0) -> GatewaySession:
         feed = EventLog(name, self._settings.server.history_events)

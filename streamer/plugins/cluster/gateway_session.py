@@ -98,7 +98,7 @@ class GatewaySession:
             async with asyncio.timeout(timeout_s):
                 await self._find_worker(owner=owner)
         except TimeoutError:
-            raise BusyError("no worker goes on with the session for now: try again in a moment") from None
+            raise BusyError("no worker has taken over the session yet: try again in a moment") from None
 
     async def read_log(self, seq: int) -> bool:
         """Process the records with events behind a number; return whether the log could be read."""
@@ -125,7 +125,7 @@ class GatewaySession:
                 self.epoch = last.record.epoch  # a worker opened it for us after we had stopped waiting
             else:
                 self.abandon()
-                text = "the session goes on at another gateway, where a client came with its name: begin another"
+                text = "the session continues at another gateway, where a client has resumed it: start a new one"
                 self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
                 self.feed.close()
                 self.outbox.on_lost()
@@ -171,7 +171,7 @@ class GatewaySession:
         if stalled or self.state is GatewayState.OPENING or self.feed.closed or not self._progress.must_warn(now_s):
             return
         self.logger.warning("no worker has reported on the session for %g s", WAIT_S)
-        text = f"no worker has transcribed for {WAIT_S:g} s: the audio is kept, and its text comes when one is there"
+        text = f"no worker has been available for {WAIT_S:g} s: audio is kept, and its text follows when one is back"
         self.feed.notify(Error(code="waiting", message=text, fatal=False))
 
     async def _run(self) -> None:
@@ -280,7 +280,7 @@ class GatewaySession:
         """Ask some workers to own it, one after the other; return why none does, None if one does."""
         context = self._context
         reason: StreamerError = BusyError(
-            "no worker takes sessions now: start one with `streamer worker --nats URL`, or try again in a moment"
+            "no worker is available: start one with `streamer worker --nats URL`, or try again in a moment"
         )
         for worker in workers[:MAX_ASKED]:
             request = OpenSession(

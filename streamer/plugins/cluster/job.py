@@ -179,7 +179,7 @@ class Submitted(Transcription):
             if len(self._tries) >= MAX_TRIES:
                 return self._give_up()
             run = self._run = _Run(report.run, self._read)
-            self._tries.append((report.worker, "they ended without a word"))
+            self._tries.append((report.worker, "the worker ended without a report"))
         self._busy_until_s = time.monotonic() + LOST_RUN_S
         if report.position is not None:
             return await self._audio(run, report.position)
@@ -200,7 +200,7 @@ class Submitted(Transcription):
             return UNWANTED
         except Exception as error:
             logger.exception("reading a recording failed")
-            self.fail(AudioFileError(f"{self.name} cannot be read: {one_line(error)}; check the file"))
+            self.fail(AudioFileError(f"cannot read {self.name}: {one_line(error)}; check the file"))
             return UNWANTED
         scaled = samples * np.float32(32768)
         wide = not np.array_equal(scaled, np.clip(np.rint(scaled), -32768, 32767))
@@ -209,7 +209,9 @@ class Submitted(Transcription):
     def _add(self, run: "_Run", report: JobReport) -> None:
         n_known = len(run.segments)
         if not 0 <= report.n_before <= n_known:
-            raise ClusterMessageError(f"segments behind {report.n_before} of {n_known} came: expected all of them")
+            raise ClusterMessageError(
+                f"malformed report: it continues after {report.n_before} segments, and {n_known} are known"
+            )
         run.segments[report.n_before :] = report.segments  # the same again if the answer was lost
         self.n_samples, self.language, self.work_s = report.n_samples, report.language[:20], report.work_s
         for segment in run.segments[n_known:]:
@@ -245,8 +247,8 @@ class Submitted(Transcription):
         workers = ", ".join(one_line(worker)[:64] for worker, _ in self._tries)
         self.fail(
             ClusterError(
-                f"{self.name} is given up after {MAX_TRIES} tries, of {workers}: {self._tries[-1][1]}; expected a"
-                " recording that a worker survives, see their logs"
+                f"giving up on {self.name} after {MAX_TRIES} failed tries on {workers}: {self._tries[-1][1]}; see the"
+                " workers' logs"
             )
         )
         return UNWANTED
@@ -269,7 +271,9 @@ class _Run:
         if position == self._position + len(self._block):
             self._position, self._block = position, next(self._blocks, NOTHING)
         elif position != self._position:  # else the last answer was lost
-            raise ClusterMessageError(f"audio from sample {position} on is asked for: expected it to be read in order")
+            raise ClusterMessageError(
+                f"malformed report: it asks for audio at sample {position}, expected to be read in order"
+            )
         return self._block
 
 

@@ -61,8 +61,8 @@ class Jobs:
         models = Counter(alive.model for alive in self.living() if alive.max_recordings)
         if not models:
             raise ClusterError(
-                "no worker that takes recordings is alive: expected `streamer worker` on the same NATS, with"
-                " cluster.max_recordings above 0; start one, or wait"
+                "no worker that accepts recordings is running: start `streamer worker` on the same NATS with"
+                " cluster.max_recordings above 0"
             )
         for found, _ in models.most_common():
             if model in ("", found, shown(found)):
@@ -120,8 +120,8 @@ class Jobs:
             self._alive_s |= {alive.model: now_s for alive in self.living()}
             for submitted in list(self._jobs.values()):
                 if now_s - self._alive_s[submitted.identity] > ABSENT_S:
-                    why = f"no worker with the model {submitted.model} is alive any longer; start one"
-                    submitted.fail(ClusterError(f"{submitted.name} is given up: {why}, and transcribe it again"))
+                    why = f"no worker with the model {submitted.model} is running; start one"
+                    submitted.fail(ClusterError(f"giving up on {submitted.name}: {why}, and transcribe it again"))
                 if not self._bus.connected:
                     submitted.excuse()
 

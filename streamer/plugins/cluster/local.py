@@ -76,7 +76,9 @@ async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -
             return str(json.loads(ports.read_text(encoding="utf-8"))["nats"][0])
         await asyncio.sleep(0.01)
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() or ["it wrote nothing into its log"]
-    raise ClusterError(f"nats-server did not start: {one_line(lines[-1]):.300}; or give one with --nats URL")
+    raise ClusterError(
+        f"nats-server did not start: {one_line(lines[-1]):.300}; or use a running server with --nats URL"
+    )
 
 
 def _stop(process: "subprocess.Popen[bytes]") -> None:

@@ -88,8 +88,8 @@ class SessionLog:
         n_copies = self._replicas if info.cluster and info.cluster.name else 1
         if (found.max_age, found.num_replicas) != (self._keep_s, n_copies):
             self._bus.on_trouble(
-                f"NATS keeps sessions for {found.max_age:g} s in {found.num_replicas} copies, as it was set up before:"
-                f" expected {self._keep_s:g} s in {n_copies}; change it with `nats stream edit {STREAM}`"
+                f"the stream {STREAM} keeps sessions for {found.max_age:g} s in {found.num_replicas} copies, the"
+                f" settings say {self._keep_s:g} s in {n_copies}: change it with `nats stream edit {STREAM}`"
             )
 
     async def last(self, session: str) -> Stored | None:
@@ -195,11 +195,11 @@ class SessionLog:
         if not self._troubled:
             self._troubled = True
             reason = one_line(error) or type(error).__name__
-            self._bus.on_trouble(f"NATS stores nothing, and is asked again until it does: {reason}")
+            self._bus.on_trouble(f"NATS cannot store events, trying again: {reason}")
 
 
 def log_subject(session: str) -> str:
     """Return the subject of a session's log; clients give names, which must not stand for several subjects."""
     if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", session):
-        raise UnknownSessionError("a session's name is not one that streamer gives: expected that of `ready`")
+        raise UnknownSessionError("malformed name of a session: expected the one in `ready`")
     return f"{EVENTS}.{VERSION}-{session}"

@@ -27,7 +27,9 @@ class Login:
         """Read keys and certificates. Raises ConfigError."""
         given = [_server(url) for url in settings.nats]
         if not given:
-            raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
+            raise ConfigError(
+                "no NATS server is given: name at least one with --nats URL, such as nats://10.0.0.1:4222"
+            )
         # Host of each server by its address, HOST:PORT: the name that its certificate must have.
         self.servers = {host_port(each.hostname or "", each.port or 0): each.hostname or "" for each in given}
         self._tls = _tls(settings, given)
@@ -54,9 +56,11 @@ class Login:
         except ValueError:
             is_old = True
         if is_old:
-            raise errors.Error(f"it is {one_line(repr(version)):.60}, too old to fence one machine from another")
+            raise errors.Error(
+                f"it is {one_line(repr(version)):.60}, which is too old: it cannot fence one machine from another"
+            )
         if self._tls is not None and self._n_encrypted() == n_before:
-            raise errors.Error("it offers no TLS, and nothing is sent to it without")
+            raise errors.Error("it offers no TLS, and the login is only sent over TLS")
 
     def _n_encrypted(self) -> int:
         """Return how many connections were encrypted so far."""
@@ -73,8 +77,8 @@ def _server(url: str) -> SplitResult:
         parts = urlsplit("")
     if parts.scheme not in ("nats", "tls") or not parts.hostname:
         raise ConfigError(
-            "cluster.nats holds a malformed address: expected nats://HOST:PORT or tls://HOST:PORT, each with"
-            " USER:PASSWORD@ or TOKEN@ before HOST if NATS asks for it"
+            "malformed address in cluster.nats: expected nats://HOST:PORT or tls://HOST:PORT, with USER:PASSWORD@ or"
+            " TOKEN@ before HOST if the server requires a login"
         )
     return parts
 
@@ -82,19 +86,25 @@ def _server(url: str) -> SplitResult:
 def _shown(settings: ClusterSettings, servers: list[SplitResult]) -> dict[str, Any]:
     """Return nats-py's options for what is shown. Raises ConfigError."""
     if settings.nkey_file and settings.credentials:
-        raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
+        raise ConfigError(
+            "cluster.nkey_file and cluster.credentials are both set: each is a complete login, remove one"
+        )
     if settings.nkey_file:
         seed = _read(settings.nkey_file).strip()
         try:
             nkeys.from_seed(bytearray(seed.encode()))
         except (nkeys.NkeysError, ValueError, LookupError, TypeError):
-            raise ConfigError(f"{settings.nkey_file} holds no NKey: expected a user's seed, SU...") from None
+            raise ConfigError(
+                f"{settings.nkey_file} is not an NKey: expected a user's seed, which begins with SU"
+            ) from None
         return {"nkeys_seed_str": seed}
     if settings.credentials:
         text = _read(settings.credentials)
         # nats-py looks for them until it finds them.
         if not all(f"BEGIN {part}" in text for part in ("NATS USER JWT", "USER NKEY SEED")):
-            raise ConfigError(f"{settings.credentials} holds no credentials: expected what `nsc generate creds` writes")
+            raise ConfigError(
+                f"{settings.credentials} is not a credentials file: expected the output of `nsc generate creds`"
+            )
         return {"user_credentials": RawCredentials(text)}
     # Addresses of servers that others report hold no user: the one of the settings holds for all.
     user, password = next(((server.username, server.password) for server in servers if server.username), ("", None))
@@ -107,7 +117,7 @@ def _read(path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}, from section `cluster`, cannot be read: {one_line(error)}") from None
+        raise ConfigError(f"cannot read {path}, which section `cluster` names: {one_line(error)}") from None
 
 
 def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContext | None:
@@ -120,6 +130,7 @@ def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContex
             context.load_cert_chain(settings.certificate, settings.key or None)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"cluster.ca, certificate and key cannot be used: {one_line(error)}; expected PEM files of one another"
+            f"cannot load cluster.ca, certificate or key: {one_line(error)}; expected PEM files, and the key of the"
+            " certificate"
         ) from error
     return context

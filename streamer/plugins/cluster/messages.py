@@ -198,8 +198,8 @@ def decoded(data: bytes, kind: type[_M]) -> _M:
         return cast(_M, _decoder(kind).decode(data))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ClusterMessageError(
-            f"unknown or malformed message of {len(data)} bytes ({str(error)!r:.200}): expected version"
-            f" {VERSION}, from machines that run the same streamer"
+            f"unknown or malformed message ({len(data)} bytes): {str(error)!r:.200}; expected message version"
+            f" {VERSION}, run the same version of streamer on all machines"
         ) from None
 
 
@@ -211,10 +211,12 @@ def pack_samples(samples: Float32Array, *, wide: bool) -> bytes:
 def unpack_samples(data: bytes, *, wide: bool) -> Float32Array:
     """Return samples, shape (n,). Raises ClusterMessageError if the bytes are no whole number of finite samples."""
     if len(data) % (4 if wide else 2) or len(data) > MAX_BLOCK_SAMPLES * 4:
-        raise ClusterMessageError(f"a piece of audio has {len(data)} bytes: expected whole samples, at most 5 s")
+        raise ClusterMessageError(
+            f"malformed audio ({len(data)} bytes): expected a whole number of samples, at most 5 s"
+        )
     if not wide:
         return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
     samples = np.frombuffer(data, "<f4").astype(np.float32)
     if not np.isfinite(samples).all():
-        raise ClusterMessageError("a piece of audio has samples that are no numbers")
+        raise ClusterMessageError("malformed audio: expected finite numbers, not NaN or infinity")
     return samples

@@ -56,4 +56,4 @@ class ClusterRecordings(RecordingQueue):
 
 
 def _stopping() -> StoppingError:
-    return StoppingError("the gateway stops: try again in a moment")
+    return StoppingError("the gateway is stopping: try again in a moment")

@@ -163,7 +163,7 @@ class _JobRun:
             return choose_decoding(own.decoding, self._job.options, model), own.speech
         settings = Settings(decoding=given.decoding, speech=given.speech)
         if given.decoding.grammar:
-            raise ConfigError("grammar names a file, which the worker does not have: leave it out")
+            raise ConfigError("grammar names a file that the worker does not have: remove it")
         check_options(settings, streaming=False)
         check_options_of_model(settings.decoding, model)
         return settings.decoding, settings.speech

@@ -79,8 +79,8 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
     """
     if settings.speakers.enabled:
         raise ConfigError(
-            "speakers.enabled is true, and labels of speakers do not move from worker to worker with a session: leave"
-            " it out"
+            "speakers.enabled is true, but workers cannot label speakers, because labels do not move with a session:"
+            " disable it"
         )
     check_options(settings, streaming=True)
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -226,7 +226,9 @@ class ClusterWorker:
                 async with asyncio.timeout(OPEN_S):
                     answer = await self._open(request)
             except TimeoutError:
-                answer = Refused(code=ClusterError.code, message="NATS stores nothing for now: ask another worker")
+                answer = Refused(
+                    code=ClusterError.code, message="NATS cannot store the session now: ask another worker"
+                )
             except StreamerError as error:
                 answer = Refused(code=error.code, message=one_line(error))
             except Exception as error:
@@ -238,22 +240,24 @@ class ClusterWorker:
         context, offered = self._context, request.checkpoint
         owned = self._owned.get(request.session)
         if self.draining and (owned is None or owned.over):
-            raise StoppingError("the worker is about to stop: ask another")
+            raise StoppingError("the worker is stopping: ask another worker")
         if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", request.gateway):
-            raise ClusterMessageError("the gateway's name is malformed: expected letters of A-Z a-z 0-9 - and _")
+            raise ClusterMessageError("malformed name of a gateway: expected 1 to 64 characters of A-Z a-z 0-9 - and _")
         if offered.model != context.identity:
             raise SessionStateError(
-                f"the session has the model {one_line(offered.model)!r:.80}: expected {context.identity!r}; ask another"
-                " worker, or go on behind a gap"
+                f"the session's model is {one_line(offered.model)!r:.80}, this worker's is {context.identity!r}: ask"
+                " another worker, or continue behind a gap"
             )
         if not request.must and not self._has_room():
-            raise BusyError("the worker keeps no further session in real time: ask another")
+            raise BusyError("the worker is full: ask another worker")
         self._n_opening += 1
         try:
             here = None
             epoch, previous, stored = await self._look(request.session)
             if request.epoch < epoch:
-                raise FencedError("the session was opened elsewhere since: ask with the epoch that its log has")
+                raise FencedError(
+                    "outdated request: the session was opened again since; repeat it with the epoch in its log"
+                )
             if (owned := self._owned.get(request.session)) is not None:  # for another gateway, or an answer was lost
                 await owned.stop()
                 here = owned.epoch, owned.checkpoint
@@ -284,7 +288,7 @@ class ClusterWorker:
             return 0, 0, None
         record = last.record
         if record.events and isinstance(from_json(record.events[-1]), End):
-            raise UnknownSessionError("the session has ended: there is nothing to go on with")
+            raise UnknownSessionError("the session has ended: there is nothing to continue")
         knows = record.checkpoint.model == self._context.identity
         return record.epoch, last.sequence, record.checkpoint if knows else None
 

@@ -157,7 +157,7 @@ class WorkerSession:
         self.drop()
         await self.task
         if self.state is WorkerState.FENCED:
-            raise FencedError("another worker owns the session by now")
+            raise FencedError("another worker owns the session now")
         await self._publish(keep=keep)
 
     def drop(self, state: WorkerState = WorkerState.LEFT) -> None:
@@ -278,12 +278,12 @@ def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -
     words = (*text.stable.words, *text.tail.words, *text.trusted, *before)
     if not all(0 <= token < n_vocab for word in words for token in word.tokens):
         raise SessionStateError(
-            f"a session's state has tokens that {model.name} does not know: expected below {n_vocab}, from workers with"
-            " the same model; the session goes on behind a gap"
+            f"the session's state has tokens that {model.name} does not know: expected numbers below {n_vocab}, from a"
+            " worker with the same model; the session continues behind a gap"
         )
     n_samples, capacity_s = state.received - state.needed_from, settings.input.buffer_s
     if n_samples > capacity_s * SAMPLE_RATE:
         raise SessionStateError(
-            f"a session needs {n_samples / SAMPLE_RATE:.0f} s of audio again: expected at most {capacity_s:g} s; let"
-            " input.buffer_s be the same at all workers"
+            f"the session needs {n_samples / SAMPLE_RATE:.0f} s of audio again, the buffer holds {capacity_s:g} s: set"
+            " input.buffer_s to the same value on all workers"
         )
