@@ -151,6 +151,7 @@ class Port:
     def __init__(self, wire: Wire, name: str) -> None:
         self.wire, self.name = wire, name
         self.connected = True
+        self.ended = False
         # Cleared while the machine is stopped: nothing goes in or out, and what has come waits.
         self.running = asyncio.Event()
         self.running.set()
@@ -167,6 +168,7 @@ class Port:
 
     def end(self) -> None:
         """End as a process does: NATS knows at once."""
+        self.ended = True
         self.running.clear()
         self.wire.subscriptions = [each for each in self.wire.subscriptions if each[1] is not self]
 
@@ -175,6 +177,8 @@ class Port:
         self.on_reconnected()
 
     async def publish(self, subject: str, message: Message) -> None:
+        if self.ended:
+            return
         await self.running.wait()
         for each in self.becomes(message) if self.connected else ():
             self.wire.published.append(each)
@@ -182,9 +186,10 @@ class Port:
                 self._on_absent(subject)
 
     async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:  # noqa: ANN401
-        await self.running.wait()
+        if not self.ended:
+            await self.running.wait()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        if not self.connected or not self.wire.deliver(subject, encoded(message), answer):
+        if self.ended or not self.connected or not self.wire.deliver(subject, encoded(message), answer):
             raise ClusterError("it has no subscriber")
         try:
             async with asyncio.timeout(timeout_s):
@@ -248,7 +253,9 @@ class Port:
 class Worker(ClusterWorker):
     """A worker that runs; `stopping` is its SIGTERM."""
 
-    def __init__(self, port: Port, engine: SimulatedEngine, identity: str, settings: Settings) -> None:
+    def __init__(
+        self, port: Port, engine: SimulatedEngine, identity: str, settings: Settings, model: WhisperModel
+    ) -> None:
         self.port, self.engine, self.name = port, engine, port.name
         super().__init__(
             WorkerContext(
@@ -256,7 +263,7 @@ class Worker(ClusterWorker):
                 bus=cast(Bus, port),
                 log=cast(SessionLog, port),
                 settings=settings,
-                model=MODEL,
+                model=model,
                 identity=identity,
                 engine=engine,
             )
@@ -344,11 +351,17 @@ class Stage:
         return port
 
     async def worker(
-        self, name: str = "w1", *, identity: str = IDENTITY, runs: bool = True, settings: Settings = SETTINGS
+        self,
+        name: str = "w1",
+        *,
+        identity: str = IDENTITY,
+        runs: bool = True,
+        settings: Settings = SETTINGS,
+        model: WhisperModel = MODEL,
     ) -> Worker:
         """Start a worker; one whose engine does not run takes audio, and processes none."""
         engine = SimulatedEngine.of(self.speech)
-        worker = Worker(self.port(name), engine, identity, settings)
+        worker = Worker(self.port(name), engine, identity, settings, model)
         self.workers[name] = worker
         self._stack.push_async_callback(_end, worker.task)
         await asyncio.sleep(0)  # it subscribes

@@ -1,10 +1,9 @@
-"""Recordings that workers transcribe, with a real nats-server: whatever fails, each text comes once."""
+"""Recordings that workers transcribe: whatever fails, each text comes once."""
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -26,15 +25,14 @@ from streamer.plugins.cluster.bus import Bus, Reply
 from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobReport, RecordingJob, Submitted
 from streamer.plugins.cluster.job import JobSettings as How
 from streamer.plugins.cluster.jobs import Jobs
-from streamer.plugins.cluster.messages import Message, Refused, WorkerAlive
+from streamer.plugins.cluster.messages import Message, Refused
 from streamer.plugins.cluster.recordings import ClusterRecordings
-from streamer.plugins.cluster.work import JobCounts, serve_jobs
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.settings.table import DecodingSettings, Settings
+from streamer.settings.table import DecodingSettings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final
 from tests.daemon import SAMPLE
-from tests.plugins.cluster.support import NatsServer, alive, bus_on, job_context
+from tests.plugins.cluster.stage import Port, Stage, Worker
 from tests.waiting import WAIT_S, until
 
 Read = Callable[[], Iterator[Float32Array]]
@@ -93,59 +91,49 @@ def transcriber(monkeypatch: pytest.MonkeyPatch) -> Iterator[Transcriber]:
     transcriber.go.set()
 
 
-class Machine:
-    """A worker, and how it ends."""
-
-    def __init__(self, bus: Bus, model: WhisperModel, sign: WorkerAlive) -> None:
-        self.alive, self.counts, self._bus = sign, JobCounts(), bus
-        context = job_context(bus, Settings(), model, sign.worker, sign.model)
-        self.task = asyncio.create_task(serve_jobs(context, self.counts))
-
-    async def stop(self) -> None:
-        self.task.cancel()
-        await asyncio.gather(self.task, return_exceptions=True)
-
-    async def die(self) -> None:
-        """End without a word: nothing of it reaches NATS any more."""
-        await self._bus.close()
-        await self.stop()
-
-
 class Place:
-    """Submitters, and workers."""
+    """A submitter and workers on a stage."""
 
-    def __init__(self, url: str, model: WhisperModel, stack: contextlib.AsyncExitStack) -> None:
-        self.machines: list[Machine] = []
-        self.jobs: Jobs
-        self.bus: Bus
-        self._url, self._model, self._stack = url, model, stack
+    def __init__(self, stage: Stage, model: WhisperModel) -> None:
+        self._stage, self._model = stage, model
+        # Workers that are known to be lost.
+        self.gone: list[Worker] = []
+        self.port = stage.port("s1")
+        self.jobs = self.submitter(self.port)
 
-    async def worker(self, model: str = "nano.en 1") -> Machine:
-        name = f"w{len(self.machines)}"
-        bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
-        machine = Machine(bus, self._model, alive(name, model=model, max_recordings=1))
-        self.machines.append(machine)
-        self._stack.push_async_callback(machine.stop)
-        return machine
+    def submitter(self, port: Port) -> Jobs:
+        return Jobs(
+            cast(Bus, port), lambda: [each.alive for each in self._stage.workers.values() if each not in self.gone]
+        )
 
-    async def submitter(self, name: str) -> tuple[Jobs, Bus]:
-        bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
-        jobs = Jobs(bus, lambda: [machine.alive for machine in self.machines])
-        await jobs.start()
-        self._stack.push_async_callback(jobs.close)
-        return jobs, bus
+    async def worker(self, model: str = "nano.en 1") -> Worker:
+        name = f"w{len(self._stage.workers)}"
+        return await self._stage.worker(name, identity=model, model=self._model)
 
-    def submit(self, read: Read, name: str = "a.wav", model: str = "", **more: Any) -> Submitted:  # noqa: ANN401
+    def submit(self, read: Read, model: str = "", **more: Any) -> Submitted:  # noqa: ANN401 - passed on
         jobs, job = more.pop("jobs", self.jobs), more.pop("job", RecordingJob())
-        return jobs.submit(name, read, jobs.find(model), job, **more)  # type: ignore[no-any-return]
+        return jobs.submit("a.wav", read, jobs.find(model), job, **more)  # type: ignore[no-any-return]
+
+
+async def stop(worker: Worker) -> None:
+    worker.stopping.set()
+    await worker.task
+
+
+async def die(worker: Worker) -> None:
+    worker.port.end()
+
+
+def n_done(*workers: Worker) -> float:
+    return sum(worker.alive.counters["recordings_done"] for worker in workers)
 
 
 @pytest.fixture
-async def place(nats: str, model: WhisperModel) -> AsyncIterator[Place]:
-    async with contextlib.AsyncExitStack() as stack:
-        place = Place(nats, model, stack)
-        place.jobs, place.bus = await place.submitter("s1")
-        yield place
+async def place(stage: Stage, model: WhisperModel) -> AsyncIterator[Place]:
+    place = Place(stage, model)
+    await place.jobs.start()
+    yield place
+    await place.jobs.close()
 
 
 def silence(seconds: int) -> Read:
@@ -172,7 +160,7 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
         assert np.array_equal(transcriber.received[-1], samples)
     assert len(transcriber.received) == 3
     assert progress[0] == (16_000, 200_000)
-    await until(lambda: (worker.counts.running, worker.counts.done) == (0, 3))
+    await until(lambda: (worker.alive.recordings, n_done(worker)) == (0, 3))
 
 
 async def test_segments_are_passed_on_as_they_come_and_once_also_if_the_worker_dies(
@@ -184,7 +172,7 @@ async def test_segments_are_passed_on_as_they_come_and_once_also_if_the_worker_d
     with place.submit(silence(3)) as submitted:
         found = aiter(submitted)
         assert (await asyncio.wait_for(anext(found), WAIT_S)).final.text == "second 0"
-        await first.die()
+        await die(first)
         await place.worker()
         assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
         assert len((await submitted.result())[1]) == 3
@@ -220,7 +208,7 @@ async def test_a_recording_at_which_three_workers_fail_is_given_up_and_others_ar
     for fate in fates:
         assert await asyncio.wait_for(begun.get(), WAIT_S) == fate
         if fate != "fail":
-            await (machine.stop() if fate == "stop" else machine.die())
+            await (stop if fate == "stop" else die)(machine)
             machine = await place.worker()
     if is_done:
         assert await texts(submitted) == ["second 0", "second 1"]
@@ -265,10 +253,10 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     worker = await place.worker()
     left = [place.submit(silence(2)) for _ in range(5)]
     await until(lambda: any(submitted.n_samples for submitted in left))
-    await place.bus.close()
+    place.port.end()
     transcriber.go.set()
-    await until(lambda: worker.counts.running == 0)
-    assert (worker.counts.done, len(transcriber.received)) == (0, 1)
+    await until(lambda: worker.alive.recordings == 0)
+    assert (n_done(worker), len(transcriber.received)) == (0, 1)
 
 
 async def test_what_is_closed_is_not_transcribed_and_its_file_left_alone(
@@ -291,32 +279,34 @@ async def test_what_is_closed_is_not_transcribed_and_its_file_left_alone(
         submitted.close()
     await until(left.is_set)
     await place.jobs.close()
-    other, _ = await place.submitter("s2")
+    other = place.submitter(place.port)
+    await other.start()
     assert await texts(place.submit(silence(1), jobs=other)) == ["second 0"]
     assert len(transcriber.received) <= 4
 
 
 async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, transcriber: Transcriber) -> None:
     workers = [await place.worker() for _ in range(3)]
-    submitters = [(await place.submitter(f"s{i}"))[0] for i in (2, 3)]
+    submitters = [place.jobs, other := place.submitter(place.port)]
+    await other.start()
     for submitted in [place.submit(silence(1), jobs=each) for _ in range(3) for each in submitters]:
         assert await texts(submitted) == ["second 0"]
-    await until(lambda: sum(worker.counts.done for worker in workers) == 6)
+    await until(lambda: n_done(*workers) == 6)
     assert len(transcriber.received) == 6
 
 
 async def test_a_job_belongs_to_the_run_that_begins_it_first_and_one_that_gets_lost_goes_to_the_next(
     place: Place,
 ) -> None:
-    await (await place.worker()).stop()
+    await stop(await place.worker())
     submitted, lost = place.submit(silence(1)), place.submit(silence(1))
     free = FreeSlot(worker="w9", model="nano.en 1")
-    given = [await place.bus.request(JOBS, free, RecordingJob, timeout_s=WAIT_S) for _ in range(2)]
+    given = [await place.port.request(JOBS, free, RecordingJob, timeout_s=WAIT_S) for _ in range(2)]
     assert [each.number for each in given] == [submitted.job.number, lost.job.number]
     subject, wanted = f"{SUBMITTERS}.{given[0].submitter}", []
     for run, begins in (("one", False), ("one", True), ("two", True), ("one", False)):
         report = JobReport(job=given[0].number, worker=run, run=run, begins=begins)
-        wanted.append((await place.bus.request(subject, report, JobAnswer, timeout_s=WAIT_S)).wanted)
+        wanted.append((await place.port.request(subject, report, JobAnswer, timeout_s=WAIT_S)).wanted)
     assert wanted == [False, True, False, True]
     await place.worker()
     assert await texts(lost) == ["second 0"]
@@ -324,27 +314,27 @@ async def test_a_job_belongs_to_the_run_that_begins_it_first_and_one_that_gets_l
 
 @pytest.mark.parametrize("n_before", [-1, 1])
 async def test_segments_out_of_order_and_audio_from_elsewhere_are_not_taken(place: Place, n_before: int) -> None:
-    await (await place.worker()).stop()
+    await stop(await place.worker())
     job = place.submit(silence(1)).job
     for report in ({"n_before": n_before, "n_samples": 16_000}, {"position": 1600 * n_before}):
         begins = JobReport(job=job.number, worker="w", run="one", begins=True, **report)
         with pytest.raises(ClusterError):  # it is not answered
-            await place.bus.request(f"{SUBMITTERS}.{job.submitter}", begins, JobAnswer, timeout_s=0.3)
+            await place.port.request(f"{SUBMITTERS}.{job.submitter}", begins, JobAnswer, timeout_s=0.3)
 
 
-async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber, nats_server: NatsServer) -> None:
+async def test_nats_may_be_away(place: Place, transcriber: Transcriber) -> None:
     transcriber.hold()
     worker = await place.worker()
     all = [place.submit(silence(3)) for _ in range(3)]
     await until(lambda: any(submitted.n_samples for submitted in all))
-    nats_server.kill()
-    await until(lambda: not place.bus.connected)
+    place.port.connected = worker.port.connected = False
     all.append(place.submit(silence(3)))
     transcriber.go.set()
-    nats_server.start()
+    await asyncio.sleep(0.5)
+    place.port.connected = worker.port.connected = True
     for submitted in all:
         assert await texts(submitted) == ["second 0", "second 1", "second 2"]
-    await until(lambda: worker.counts.done == 4)
+    await until(lambda: n_done(worker) == 4)
 
 
 async def test_a_recording_goes_to_a_worker_with_its_model(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -355,11 +345,11 @@ async def test_a_recording_goes_to_a_worker_with_its_model(place: Place, monkeyp
         place.submit(silence(1), model="c.en")
     for model in ("b.en", "b.en 2", "b.en", ""):  # the model of most, in the end
         await texts(place.submit(silence(1), model=model))
-    await until(lambda: [workers[2].counts.done, sum(worker.counts.done for worker in workers)] == [3, 4])
+    await until(lambda: [n_done(workers[2]), n_done(*workers)] == [3, 4])
     monkeypatch.setattr(jobs, "ABSENT_S", 0.5)
-    await workers[2].stop()
     submitted = place.submit(silence(1), model="b.en")
-    place.machines.remove(workers[2])
+    await die(workers[2])
+    place.gone.append(workers[2])
     with pytest.raises(ClusterError):
         await texts(submitted)
 
@@ -368,7 +358,7 @@ async def test_uploads_are_of_a_model_that_there_is_and_end_when_the_gateway_sto
     uploads = ClusterRecordings(place.jobs)
     with pytest.raises(BusyError):
         await uploads.open(SAMPLE, RecordingOptions())
-    await (await place.worker()).stop()
+    await stop(await place.worker())
     assert [info.name for info in uploads.models()] == [uploads.find("whisper-1").name] == ["nano.en"]
     with pytest.raises(UnknownModelError):
         await uploads.open(SAMPLE, RecordingOptions(), "base.en")
@@ -386,7 +376,7 @@ async def test_a_malformed_job_is_left_out(place: Place, caplog: pytest.LogCaptu
         if answers:
             await reply(answers.pop())
 
-    await place.bus.subscribe(JOBS, answer)
+    await place.port.subscribe(JOBS, answer)
     await place.worker()
     await until(lambda: bool(caplog.records))
     assert await texts(place.submit(silence(1))) == ["second 0"]
