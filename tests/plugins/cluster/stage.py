@@ -23,6 +23,7 @@ from streamer.plugins.cluster.bus import Bus, Handler
 from streamer.plugins.cluster.gateway import ClusterBackend
 from streamer.plugins.cluster.log import SessionLog, Stored, log_subject
 from streamer.plugins.cluster.messages import (
+    ALIVE_WORKERS,
     WORKERS,
     Message,
     Opened,
@@ -376,6 +377,9 @@ class Stage:
         gateway.backend.on_stall = lambda why, stall_s: self.stalls.update([why])
         await gateway.backend.start()
         self._stack.push_async_callback(gateway.backend.close)
+        for worker in self.workers.values():  # sooner than each does by itself
+            if worker.port.running.is_set():
+                await worker.port.publish(f"{ALIVE_WORKERS}.{worker.name}", worker.alive)
         await gateway.knows(*(workers or self.workers))
         return gateway
 

@@ -21,8 +21,6 @@ from tests.waiting import until
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait less than a real network needs."""
-    monkeypatch.setattr(progress, "STUCK_S", 0.5)
-    monkeypatch.setattr(progress, "SILENT_S", 0.8)
     monkeypatch.setattr(worker_session, "PROGRESS_S", 0.1)
     monkeypatch.setattr(worker_session, "RENEW_S", 1.0)
     monkeypatch.setattr(gateway_session, "OTHER_MODEL_S", 0.3)
@@ -63,10 +61,17 @@ async def go_on(worker: Worker) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [(end, "lost"), (stop, "lost"), (cut, "lost"), (drain, "drain"), (fail, "failing"), (be_mute, "silent")],
+    [
+        (end, "lost"),
+        pytest.param(stop, "lost", marks=pytest.mark.slow),
+        (cut, "lost"),
+        (drain, "drain"),
+        (fail, "failing"),
+        (be_mute, "silent"),
+    ],
 )
 async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
-    stage: Stage, fault: Callable[[Worker], Awaitable[None]], why: str
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Worker], Awaitable[None]], why: str
 ) -> None:
     gateway, client = await stage.session("w1", "w2")
     first = stage.owner(client)
@@ -74,8 +79,11 @@ async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
     await client.stream.command("flush")
     await client.processed()
     await fault(first)
+    if fault is be_mute:
+        monkeypatch.setattr(progress, "SILENT_S", 0.8)
     await client.speak(7.0)
     second = await stage.moved(client, off=first)
+    monkeypatch.setattr(progress, "SILENT_S", 10.0)
     await client.speak()
     if fault not in (end, drain):
         await go_on(first)
@@ -184,7 +192,10 @@ async def test_a_full_worker_takes_over_what_no_other_has_room_for(stage: Stage)
     await client.finish()
 
 
-async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_waits(stage: Stage) -> None:
+async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_waits(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "STUCK_S", 0.5)
     slow = await stage.worker("w1", runs=False)
     gateway = await stage.gateway()
     client = await stage.client(gateway)
@@ -241,6 +252,7 @@ async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its
     await client.finish()
 
 
+@pytest.mark.slow
 async def test_a_client_is_warned_once_if_no_worker_serves_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "WAIT_S", 1.5)
     _gateway, client = await stage.session()
@@ -291,13 +303,17 @@ async def test_a_client_that_comes_back_without_audio_comes_to_an_end(stage: Sta
     assert (last.what, last.position) == ("end", again.stream.session.ring.head)  # type: ignore[attr-defined]
 
 
-async def test_a_session_that_went_elsewhere_is_lost_here_and_its_last_words_can_be_fetched(stage: Stage) -> None:
+async def test_a_session_that_went_elsewhere_is_lost_here_and_its_last_words_can_be_fetched(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await stage.worker()
     g1, g2, g3 = [await stage.gateway(name) for name in ("g1", "g2", "g3")]
     client = await stage.client(g1)
     await client.speak(5.0, wait=True)
     again = await stage.back(client, g2)
+    monkeypatch.setattr(progress, "SILENT_S", 0.8)
     await until(lambda: client.events[-1].type == "end")
+    monkeypatch.setattr(progress, "SILENT_S", 10.0)
     (error,) = client.of_type("error")
     assert (error.code, error.fatal) == ("unknown_session", True)
     assert g1.backend.alive.sessions == 0
