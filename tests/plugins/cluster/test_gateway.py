@@ -49,18 +49,15 @@ async def test_a_session_is_transcribed_by_a_worker(stage: Stage) -> None:
     assert worker.engine.n_sessions == worker.alive.sessions == 0
 
 
-async def test_without_a_worker_no_client_is_admitted(stage: Stage) -> None:
+async def test_without_a_worker_no_client_is_admitted_and_health_says_what_works(stage: Stage) -> None:
     gateway = await stage.gateway()
     with pytest.raises(BusyError):
         await gateway.open(StreamStart())
     health = gateway.backend.health()
-    assert (health["status"], health["workers"], gateway.backend.alive.sessions) == ("failing", 0, 0)
-
-
-async def test_health_says_what_works_for_it(stage: Stage) -> None:
-    await stage.worker("w1")
-    await stage.worker("w2", identity="other 2")
-    gateway = await stage.gateway()
+    assert (health["status"], health["workers"], health["streams"], health["load"]) == ("failing", 0, 0, 0.0)
+    for identity in ("model 1", "other 2"):
+        await stage.worker(identity[:5], identity=identity)
+    await gateway.knows("model", "other")
     await stage.client(gateway)
     health = gateway.backend.health()
     assert (health["status"], health["model"], health["workers"]) == ("ok", "model, other", 2)

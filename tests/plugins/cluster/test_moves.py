@@ -154,17 +154,6 @@ async def test_messages_that_get_lost_come_twice_or_out_of_order_make_no_differe
     assert gateway.backend.alive.counters == {}
 
 
-async def test_a_worker_that_drains_alone_keeps_its_session_until_there_is_another(stage: Stage) -> None:
-    _gateway, client = await stage.session()
-    first = stage.owner(client)
-    await drain(first)
-    await client.speak(8.0, wait=True)
-    assert stage.owner(client) is first
-    await stage.worker("w2")
-    await stage.moved(client, off=first)
-    await client.finish()
-
-
 async def test_an_overloaded_worker_gives_one_session_at_a_time(stage: Stage) -> None:
     first = await stage.worker("w1")
     gateway = await stage.gateway()

@@ -26,6 +26,7 @@ from streamer.plugins.cluster.messages import (
     GatewayAlive,
     Leave,
     Opened,
+    SessionCommand,
     SessionUpdate,
     WorkerAlive,
 )
@@ -252,6 +253,18 @@ async def test_what_a_client_chooses_and_what_is_reported_moves_with_it(stage: S
     assert (start.pace_s, start.words, start.beam_size) == (0.7, False, None)
     assert not any(event.words for event in client.of_type("final")[1:])
     assert [event.code for event in client.of_type("error")] == ["config"]
+
+
+@pytest.mark.parametrize(("what", "types"), [("report", ["ready", "error"]), ("sing", ["ready"])])
+async def test_a_report_is_an_event_and_a_command_of_another_version_is_passed_over(
+    stage: Stage, what: str, types: list[str]
+) -> None:
+    await stage.worker()
+    await stage.ask("w1")
+    command = SessionCommand(session="s1", epoch=1, position=0, command=1, what=what, code="audio", message="too\nloud")
+    await stage.port("g9").publish(f"{WORKERS}.w1", command)
+    await until(lambda: any(update.checkpoint.command == 1 for update in stage.wire.sent(SessionUpdate)))
+    assert [event.type for event in stage.wire.events("s1")] == types
 
 
 async def test_progress_is_reported_during_silence_and_the_log_is_renewed(
