@@ -100,11 +100,14 @@ class SimulatedEngine(Engine[FakeEncoded]):
 
     hand_load: Load | None = None
     hand_stalled_s: float | None = None
+    simulated: FakeEncoder
 
     @classmethod
     def of(cls, speech: Speech) -> "SimulatedEngine":
         encoder = FakeEncoder()
-        return cls(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
+        engine = cls(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
+        engine.simulated = encoder
+        return engine
 
     @property
     def load(self) -> Load:
@@ -162,7 +165,8 @@ class Port:
         self.loses_answers = False
         self.on_reconnected: Callable[[], None] = lambda: None
         self.on_trouble: Callable[[str], None] = lambda text: None
-        # Numbers of events behind which logs were read.
+        # Requests that could not be sent; numbers of events behind which logs were read.
+        self.n_unanswered = 0
         self.reads: list[int] = []
         self._on_absent: Callable[[str], None] = lambda subject: None
         self._tasks: list[asyncio.Task[None]] = []
@@ -191,6 +195,7 @@ class Port:
             await self.running.wait()
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         if self.ended or not self.connected or not self.wire.deliver(subject, encoded(message), answer):
+            self.n_unanswered += 1
             raise ClusterError("it has no subscriber")
         try:
             async with asyncio.timeout(timeout_s):

@@ -330,7 +330,7 @@ async def test_nats_may_be_away(place: Place, transcriber: Transcriber) -> None:
     place.port.connected = worker.port.connected = False
     all.append(place.submit(silence(3)))
     transcriber.go.set()
-    await asyncio.sleep(0.5)
+    await until(lambda: worker.port.n_unanswered > 3)
     place.port.connected = worker.port.connected = True
     for submitted in all:
         assert await texts(submitted) == ["second 0", "second 1", "second 2"]

@@ -208,11 +208,12 @@ async def test_a_session_ends_when_its_client_leaves_and_not_for_an_older_word(s
 
 async def test_events_are_stored_before_they_are_published(stage: Stage) -> None:
     _, client = await stage.session()
+    worker = stage.owner(client)
     await client.speak(4.0, wait=True)
     stage.wire.storing.clear()
     n_events = len(stage.wire.events(client.name))
     await client.speak()
-    await asyncio.sleep(0.3)
+    await until(lambda: worker.engine.simulated.encoded[-1].end > 9 * SAMPLE_RATE)
     assert len([event for event in client.events if not isinstance(event, Partial)]) <= n_events
     stage.wire.storing.set()
     await client.finish()
