@@ -1,6 +1,6 @@
 """A large cluster, simulated: `python -m tools.simulate_cluster`.
 
-Which worker is asked, who is lost, and what load and room there are, the real code decides (`placement`, `engine.load`).
+Which worker is asked, who is lost, and what load and room there are, is real code (`placement`, `engine.load`).
 Simulated are the clock, machines and clients. Machines are in cells, each with a NATS of its own, which share nothing.
 """
 

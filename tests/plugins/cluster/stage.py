@@ -271,7 +271,7 @@ class Worker(ClusterWorker):
                 settings=settings,
                 model=model,
                 identity=identity,
-                engine=engine,
+                engine=cast("Engine[Any]", engine),
             )
         )
         self.stopping = asyncio.Event()

@@ -5,6 +5,7 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -153,7 +154,11 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
     progress: list[tuple[int, int]] = []
     for samples in (exact, fine, np.concatenate([exact, fine])):
         parts = np.array_split(samples, 77)
-        with place.submit(lambda parts=parts: iter(parts), on_progress=lambda *done: progress.append(done)) as job:
+
+        def read(parts: Sequence[Float32Array] = parts) -> Iterator[Float32Array]:
+            return iter(parts)
+
+        with place.submit(read, on_progress=lambda *done: progress.append(done)) as job:
             ready, segments = await asyncio.wait_for(job.result(), WAIT_S)
         assert [segment.final.text for segment in segments] == [f"second {i}" for i in range(len(samples) // 16_000)]
         assert (ready.model, job.language, job.n_samples) == ("nano.en", "en", len(samples))
@@ -316,10 +321,11 @@ async def test_a_job_belongs_to_the_run_that_begins_it_first_and_one_that_gets_l
 async def test_segments_out_of_order_and_audio_from_elsewhere_are_not_taken(place: Place, n_before: int) -> None:
     await stop(await place.worker())
     job = place.submit(silence(1)).job
-    for report in ({"n_before": n_before, "n_samples": 16_000}, {"position": 1600 * n_before}):
-        begins = JobReport(job=job.number, worker="w", run="one", begins=True, **report)
+    begins = JobReport(job=job.number, worker="w", run="one", begins=True)
+    for changes in ({"n_before": n_before, "n_samples": 16_000}, {"position": 1600 * n_before}):
+        report = msgspec.structs.replace(begins, **changes)
         with pytest.raises(ClusterError):  # it is not answered
-            await place.port.request(f"{SUBMITTERS}.{job.submitter}", begins, JobAnswer, timeout_s=0.3)
+            await place.port.request(f"{SUBMITTERS}.{job.submitter}", report, JobAnswer, timeout_s=0.3)
 
 
 async def test_nats_may_be_away(place: Place, transcriber: Transcriber) -> None:

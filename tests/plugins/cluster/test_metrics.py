@@ -57,7 +57,7 @@ def test_the_ratio_is_one_without_workers() -> None:
     assert page.value("load_ratio") == 1.0
     page.all_workers = [alive(load=0.45, capacity=10), alive("v", load=0.0, capacity=10)]
     assert page.value("load_ratio") == pytest.approx(0.25)
-    assert (page.value("demand_sessions"), page.value("capacity_sessions")) == (pytest.approx(5), 20)
+    assert [page.value(f"{name}_sessions") for name in ("demand", "capacity")] == pytest.approx([5, 20])
 
 
 def test_machines_are_counted_by_state_and_what_is_at_work_as_sums() -> None:

@@ -13,7 +13,7 @@ import soundfile
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.clients import ClientStreams
 from streamer.engine.load import Load
-from streamer.events import Partial, from_json
+from streamer.events import Event, Partial, from_json
 from streamer.events import Speech as SpeechEvent
 from streamer.plugins.cluster import worker as worker_module
 from streamer.plugins.cluster import worker_session
@@ -314,9 +314,11 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
         stack.callback(lambda: [task.cancel() for task in tasks.values()])
         await until(lambda: len(backend.neighbours.workers()) == 2)
         stream = await streams.open(StreamStart())
-        events = [*stream.feed.subscribe((said := []).append, after=0).backlog]
+        said: list[Event] = []
+        events = [*stream.feed.subscribe(said.append, after=0).backlog]
         await stream.write(pcm16(audio[:half]))
         stored = await log.last(stream.feed.session)
+        assert stored is not None
         tasks[stored.record.worker].cancel()
         await stream.write(pcm16(audio[half:]))
         await asyncio.wait_for(stream.finish(), WAIT_S)
