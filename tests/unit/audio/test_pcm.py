@@ -1,4 +1,4 @@
-"""Raw PCM to samples."""
+"""Raw PCM to samples, and samples to integers."""
 
 import math
 import tracemalloc
@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from streamer.audio.pcm import PcmDecoder
-from streamer.errors import ProtocolError
+from streamer.arrays import Float32Array
+from streamer.audio.pcm import PcmDecoder, to_int16
 
 
-def decode(decoder: PcmDecoder, data: bytes, cuts: list[int]) -> NDArray[np.float32]:
+def decode(decoder: PcmDecoder, data: bytes, cuts: list[int]) -> Float32Array:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     pieces = [decoder.decode(data[start:end]) for start, end in pairwise(edges)]
     return np.concatenate([*pieces, decoder.finish()])
@@ -30,68 +29,52 @@ def decode(decoder: PcmDecoder, data: bytes, cuts: list[int]) -> NDArray[np.floa
 def test_where_bytes_are_cut_does_not_matter(
     data: bytes, format: str, sample_rate: int, channels: int, cuts: list[int]
 ) -> None:
-    whole = decode(PcmDecoder(format, sample_rate, channels), data, [])
+    whole = decode(decoder := PcmDecoder(format, sample_rate, channels), data, [])
     pieces = decode(PcmDecoder(format, sample_rate, channels), data, cuts)
+    assert decoder.frames_decoded == len(data) // decoder.frame_bytes
     assert whole.dtype == np.float32
     assert np.isfinite(whole).all()
     np.testing.assert_allclose(pieces, whole, rtol=0, atol=1e-6)
 
 
-def test_s16le_covers_minus_one_to_one() -> None:
+def test_integers_are_samples_of_minus_one_to_one_and_back() -> None:
     data = np.array([-32768, -16384, 0, 16384, 32767], dtype="<i2").tobytes()
-    assert PcmDecoder("s16le", 16_000, 1).decode(data).tolist() == [-1.0, -0.5, 0.0, 0.5, 32767 / 32768]
+    samples = PcmDecoder("s16le", 16_000, 1).decode(data)
+    assert samples.tolist() == [-1.0, -0.5, 0.0, 0.5, 32767 / 32768]
+    assert to_int16(np.array([-2.0, -1.0, 0.5, 7.0], dtype=np.float32)).tolist() == [-32767, -32767, 16383, 32767]
 
 
-def test_odd_bytes_are_joined_to_the_next_chunk_and_told_once() -> None:
+def test_odd_bytes_are_joined_to_the_next_chunk_and_reported_once() -> None:
     data = np.array([100, 200, 300], dtype="<i2").tobytes()
     decoder = PcmDecoder("s16le", 16_000, 1)
     samples = [*decoder.decode(data[:3]), *decoder.decode(data[3:5]), *decoder.decode(data[5:])]
     assert samples == [100 / 32768, 200 / 32768, 300 / 32768]
-    [(code, message)] = decoder.take_problems()
-    assert code == "odd_bytes"
-    assert "multiple of 2 bytes" in message
+    assert [code for code, _ in decoder.take_problems()] == ["odd_bytes"]
     assert decoder.take_problems() == []
 
 
-def test_bytes_left_over_at_the_end_are_dropped_and_told() -> None:
-    decoder = PcmDecoder("f32le", 16_000, 2, whole_chunks=False)
+@pytest.mark.parametrize(("whole_chunks", "codes"), [(True, ["odd_bytes"]), (False, [])])
+def test_a_pipe_may_cut_frames_but_not_end_within_one(whole_chunks: bool, codes: list[str]) -> None:
+    decoder = PcmDecoder("f32le", 16_000, 2, whole_chunks=whole_chunks)
     decoder.decode(bytes(8 + 5))
-    assert decoder.take_problems() == []
+    assert [code for code, _ in decoder.take_problems()] == codes
     assert len(decoder.finish()) == 0
-    [(code, message)] = decoder.take_problems()
-    assert code == "odd_bytes"
-    assert "5 bytes into a frame of 8" in message
+    assert [code for code, _ in decoder.take_problems()] == [] if codes else ["odd_bytes"]
 
 
-def test_nan_and_infinity_are_heard_as_silence_and_counted() -> None:
-    samples = np.array([0.1, math.nan, math.inf, -math.inf, 0.2], dtype="<f4")
+def test_bad_samples_are_silence_and_what_is_out_of_range_is_clipped() -> None:
+    samples = np.array([0.1, math.nan, math.inf, -math.inf, 3e38, -32768.0, -1.0], dtype="<f4")
     decoder = PcmDecoder("f32le", 16_000, 1)
-    np.testing.assert_allclose(decoder.decode(samples.tobytes()), [0.1, 0, 0, 0, 0.2], rtol=1e-6)
-    decoder.decode(samples.tobytes())
-    [(code, message)] = decoder.take_problems()
-    assert code == "bad_samples"
-    assert message.startswith("3 audio samples are NaN or infinite")
+    for _ in range(2):
+        np.testing.assert_allclose(decoder.decode(samples.tobytes()), [0.1, 0, 0, 0, 1, -1, -1], rtol=1e-6)
+    assert [code for code, _ in decoder.take_problems()] == ["bad_samples", "out_of_range"]
     assert decoder.bad_samples == 6
 
 
-def test_samples_out_of_range_are_clipped() -> None:
+def test_a_full_scale_float_is_in_range() -> None:
     decoder = PcmDecoder("f32le", 16_000, 1)
-    assert decoder.decode(np.array([3e38, -32768, 0.5], dtype="<f4").tobytes()).tolist() == [1.0, -1.0, 0.5]
-    [(code, message)] = decoder.take_problems()
-    assert code == "out_of_range"
-    assert "expected -1 to 1" in message
-
-
-@pytest.mark.parametrize(
-    ("sample_rate", "channels", "word"),
-    [(3_999, 1, "3999"), (384_001, 1, "384001"), (10**400, 1, "sample rate"), (16_000, 0, "0"), (16_000, 33, "33")],
-)
-def test_what_nobody_may_ask_for(sample_rate: int, channels: int, word: str) -> None:
-    with pytest.raises(ProtocolError, match="expected") as caught:
-        PcmDecoder("s16le", sample_rate, channels)
-    assert word in str(caught.value)
-    assert len(str(caught.value)) < 200
-    assert "\n" not in str(caught.value)
+    decoder.decode(np.array([-1.0, 1.0], dtype="<f4").tobytes())
+    assert decoder.take_problems() == []
 
 
 def test_a_stream_of_single_bytes_does_not_make_it_grow() -> None:
@@ -111,4 +94,3 @@ def test_a_sender_that_begins_again_sends_whole_frames() -> None:
     assert len(decoder.decode(b"\x00\x40\x00")) == 1
     decoder.drop_rest()
     assert decoder.decode(b"\x00\x40").tolist() == [0.5]
-    assert decoder.frames_decoded == 2

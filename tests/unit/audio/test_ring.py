@@ -6,60 +6,56 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.ring import Overrun, RingBuffer
 from tests.waiting import WAIT_S
 
 
-def numbered(start: int, n_samples: int) -> NDArray[np.float32]:
+def numbered(start: int, n_samples: int) -> Float32Array:
     """Samples whose value is their position."""
     return np.arange(start, start + n_samples, dtype=np.float32)
 
 
-operations = st.lists(
-    st.one_of(
-        st.tuples(st.just("write"), st.integers(0, 40)),
-        st.tuples(st.just("release"), st.integers(0, 300)),
-        st.tuples(st.just("read"), st.integers(0, 40)),
-    ),
+def full(capacity: int) -> RingBuffer:
+    ring = RingBuffer(capacity)
+    ring.write(numbered(0, capacity))
+    return ring
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["write", "read"]), st.integers(0, 40))
+    | st.tuples(st.just("release"), st.integers(0, 300)),
     max_size=60,
 )
 
 
-@given(capacity=st.integers(1, 17), steps=operations)
+@given(capacity=st.integers(1, 17), steps=STEPS)
 def test_it_behaves_like_a_list_that_remembers_its_end(capacity: int, steps: list[tuple[str, int]]) -> None:
-    ring = RingBuffer(capacity)
-    written: list[float] = []
-    released = 0
+    ring, n_written, released = RingBuffer(capacity), 0, 0
     for kind, number in steps:
         if kind == "write":
-            written += [float(value) for value in numbered(len(written), number)]
-            ring.write(np.array(written[len(written) - number :], dtype=np.float32))
+            ring.write(numbered(n_written, number))
+            n_written += number
         elif kind == "release":
-            released = max(released, min(number, len(written)))
+            released = max(released, min(number, n_written))
             ring.release(number)
-        else:
-            start = max(0, len(written) - number)
-            if start < len(written) - capacity:
-                with pytest.raises(Overrun) as caught:
-                    ring.read(start, len(written))
-                assert caught.value.oldest == len(written) - capacity
-            else:
-                assert ring.read(start, len(written)).tolist() == written[start:]
-        oldest = max(0, len(written) - capacity)
-        assert ring.head == len(written)
-        assert ring.oldest == oldest
-        assert ring.read(oldest, len(written)).tolist() == written[oldest:]
-        assert ring.free == capacity - (len(written) - max(released, oldest))
+        elif number > capacity and n_written > capacity:
+            with pytest.raises(Overrun) as caught:
+                ring.read(max(0, n_written - number), n_written)
+            assert caught.value.oldest == n_written - capacity
+        oldest = max(0, n_written - capacity)
+        start = max(oldest, n_written - number)
+        np.testing.assert_array_equal(ring.read(start, n_written), numbered(start, n_written - start))
+        np.testing.assert_array_equal(ring.read(oldest, n_written), numbered(oldest, n_written - oldest))
+        assert (ring.head, ring.oldest) == (n_written, oldest)
+        assert ring.free == capacity - (n_written - max(released, oldest))
 
 
-def test_a_reader_that_is_lapped_while_it_copies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = RingBuffer(10)
-    ring.write(numbered(0, 10))
-    empty = np.empty
+def test_a_reader_that_is_lapped_while_it_copies_gets_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring, empty = full(10), np.empty
 
-    def write_meanwhile(n_samples: int, dtype: type[np.float32]) -> NDArray[np.float32]:
+    def write_meanwhile(n_samples: int, dtype: type[np.float32]) -> Float32Array:
         monkeypatch.setattr(np, "empty", empty)
         ring.write(numbered(10, 4))
         return empty(n_samples, dtype=dtype)
@@ -68,14 +64,11 @@ def test_a_reader_that_is_lapped_while_it_copies_is_told(monkeypatch: pytest.Mon
     with pytest.raises(Overrun) as caught:
         ring.read(0, 10)
     assert caught.value.oldest == 4
-    assert "sample 4" in str(caught.value)
 
 
 def test_a_reader_never_sees_torn_audio_while_a_thread_writes() -> None:
-    ring = RingBuffer(1_000)
-    n_written = 300_000
+    ring, done = RingBuffer(1_000), threading.Event()
     torn: list[int] = []
-    done = threading.Event()
 
     def read() -> None:
         while not done.is_set():
@@ -91,29 +84,24 @@ def test_a_reader_never_sees_torn_audio_while_a_thread_writes() -> None:
     readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
-    for start in range(0, n_written, 50):
+    for start in range(0, 300_000, 50):
         ring.write(numbered(start, 50))
     done.set()
     for reader in readers:
         reader.join()
-    assert ring.head == n_written
     assert torn == []
 
 
 def test_nothing_is_lost_while_the_writer_waits_for_room() -> None:
-    ring = RingBuffer(100)
+    ring, news = RingBuffer(100), threading.Event()
     read: list[float] = []
-    news = threading.Event()
 
     def consume() -> None:
-        position = 0
-        while position < 5_000:
+        while len(read) < 5_000:
             assert news.wait(WAIT_S)
             news.clear()
-            end = ring.head
-            read.extend(ring.read(position, end).tolist())
-            position = end
-            ring.release(position)
+            read.extend(ring.read(len(read), ring.head).tolist())
+            ring.release(len(read))
 
     consumer = threading.Thread(target=consume)
     consumer.start()
@@ -126,16 +114,14 @@ def test_nothing_is_lost_while_the_writer_waits_for_room() -> None:
 
 
 def test_a_wait_ends_when_its_time_is_over() -> None:
-    ring = RingBuffer(10)
-    ring.write(numbered(0, 10))
+    ring = full(10)
     assert not ring.wait_for_room(1, 0.01)
     ring.release(4)
     assert ring.wait_for_room(4, 0.0)
 
 
 def test_wake_ends_a_wait() -> None:
-    ring = RingBuffer(10)
-    ring.write(numbered(0, 10))
+    ring = full(10)
     results: list[bool] = []
     waiter = threading.Thread(target=lambda: results.append(ring.wait_for_room(1, 10 * WAIT_S)), daemon=True)
     waiter.start()
@@ -147,13 +133,10 @@ def test_wake_ends_a_wait() -> None:
     assert results == [False]
 
 
-def test_the_writer_hears_of_each_time_that_there_is_room() -> None:
-    ring = RingBuffer(10)
+def test_the_writer_is_called_each_time_that_there_is_room() -> None:
+    ring = full(10)
     free: list[int] = []
     ring.on_room = lambda: free.append(ring.free)
-    ring.write(numbered(0, 10))
-    ring.release(4)
-    ring.release(4)
-    ring.release(3)
-    ring.release(99)
+    for position in (4, 4, 3, 99):
+        ring.release(position)
     assert free == [4, 10]

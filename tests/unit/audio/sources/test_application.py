@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import soundfile
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.sources import application as module
 from streamer.audio.sources.application import (
     PATIENCE_SAMPLES,
@@ -22,10 +23,8 @@ from streamer.audio.sources.application import (
     list_streams,
 )
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import AudioDeviceError
 from tests.sound_servers import StandIn, running_pipewire, why_no_pipewire, write
-from tests.unit.audio.sources.recorder import Recorder
-from tests.unit.audio.sources.test_microphone import SPEECH, likeness
+from tests.unit.audio.support import Recorder, likeness, speech
 from tests.virtual_mic import running_virtual_microphone, why_not
 from tests.waiting import wait_until
 
@@ -44,23 +43,23 @@ def sound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 @contextmanager
-def capturing(name: str) -> Iterator[Recorder]:
+def capturing(name: str, server: StandIn | None = None) -> Iterator[Recorder]:
     recorder, source = Recorder(), Application(name)
     source.start(recorder.callbacks)
     try:
+        if server is not None:
+            server.connect()
         yield recorder
     finally:
         source.stop()
     assert recorder.ends == []
-    assert source._thread is not None
-    assert not source._thread.is_alive()
+    assert "application" not in [thread.name for thread in threading.enumerate()]
 
 
 @pytest.mark.parametrize("name", ["Firefox", "fireFOX", "firefox-bin"])
 def test_captions_begin_when_the_application_plays_and_go_on_when_it_is_back(sound: StandIn, name: str) -> None:
     sound.play(1, "mpv", "mpv")
-    with capturing(name) as recorder:
-        sound.connect()
+    with capturing(name, sound) as recorder:
         wait_until(lambda: bool(recorder.gaps))
         for index in (2, 3):
             sound.play(index, "Firefox", "firefox-bin")
@@ -71,9 +70,7 @@ def test_captions_begin_when_the_application_plays_and_go_on_when_it_is_back(sou
             wait_until(lambda: recorder.order[-1] == "gap")
     # What comes and goes within seconds is announced once.
     assert recorder.order == ["error", "gap", "audio", "gap", "audio", "gap"]
-    assert str(recorder.errors[0]) == (
-        f"application {name!r} plays nothing: expected audio; captions begin when it plays; playing now: 'mpv'"
-    )
+    assert "'mpv'" in str(recorder.errors[0])
     assert {reason for _, reason in recorder.gaps} == {"device"}
     # The first application is not recorded. Nor is anything else when a stream has ended.
     assert [call.rpartition("=")[2] for call in sound.calls] == ["2", "3"]
@@ -84,28 +81,31 @@ def test_all_streams_of_an_application_are_mixed(sound: StandIn, monkeypatch: py
     monkeypatch.setattr(module, "PAUSE_S", 1e9)
     for index in (1, 2):
         sound.play(index, "Chromium")
-    with capturing("chromium") as recorder:
-        sound.connect()
+    with capturing("chromium", sound) as recorder:
         first, second = sound.recorded(1), sound.recorded(2)
+
+        expected: list[float] = []
+
+        def expect_next(n_samples: int, value: float) -> None:
+            expected.extend([value] * n_samples)
+            wait_until(lambda: len(recorder.audio) >= len(expected))
+            assert recorder.audio.tolist() == expected
+
         write(first, 0.25)
         os.write(second, b"\0\0")  # a sample that is not complete yet
         write(first, 0.75)
         os.write(second, np.full(1600, 0.5, dtype="<f4").tobytes()[2:])
-        wait_until(lambda: len(recorder.audio) >= 1600)
-        assert recorder.audio.tolist() == [0.75] * 1600
+        expect_next(1600, 0.75)
         # What one has goes out alone if the other has nothing, except the last moment, which waits for it.
         write(first, np.nan, PATIENCE_SAMPLES)
-        wait_until(lambda: len(recorder.audio) >= 3200)
-        assert recorder.audio[1600:].tolist() == [0.75] * 1600
+        expect_next(1600, 0.75)
         write(second, 0.5)
-        wait_until(lambda: len(recorder.audio) >= 4800)
-        assert recorder.audio[3200:].tolist() == [0.5] * 1600
+        expect_next(1600, 0.5)
         # Its end releases what waits.
         sound.end(2, second)
-        wait_until(lambda: len(recorder.audio) >= 3200 + PATIENCE_SAMPLES)
+        expect_next(PATIENCE_SAMPLES - 1600, 0.0)
         write(first, 7.0, 800)
-        wait_until(lambda: len(recorder.audio) >= 4000 + PATIENCE_SAMPLES)
-        assert recorder.audio[-800:].tolist() == [1.0] * 800
+        expect_next(800, 1.0)
     assert recorder.order == ["audio"]
 
 
@@ -113,8 +113,7 @@ def test_a_pause_is_silence_and_no_gap(sound: StandIn, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "PAUSE_S", 0.0)
     sound.play(1, "Music")
     sound.play(2, "Music")
-    with capturing("music") as recorder:
-        sound.connect()
+    with capturing("music", sound) as recorder:
         pipe, other = sound.recorded(1), sound.recorded(2)
         wait_until(lambda: len(recorder.audio) > 1600)
         write(pipe, 0.5, 800)
@@ -127,13 +126,11 @@ def test_a_pause_is_silence_and_no_gap(sound: StandIn, monkeypatch: pytest.Monke
         wait_until(lambda: np.count_nonzero(recorder.audio) == 1600)
     os.close(other)
     assert recorder.order == ["audio"]
-    assert not recorder.errors
 
 
 def test_a_sound_server_that_goes_away_and_comes_back(sound: StandIn) -> None:
     sound.play(1, "Music")
-    with capturing("music") as recorder:
-        sound.connect()
+    with capturing("music", sound) as recorder:
         write(sound.recorded(1), 0.5)
         wait_until(lambda: bool(recorder.blocks))
         sound.list("")
@@ -144,45 +141,19 @@ def test_a_sound_server_that_goes_away_and_comes_back(sound: StandIn) -> None:
         write(sound.recorded(2), 0.25)
         wait_until(lambda: recorder.order[-1] == "audio" and bool((recorder.audio == 0.25).any()))
     assert recorder.order == ["audio", "error", "gap", "audio"]
-    assert "'music' failed (the sound server went away): expected audio" in str(recorder.errors[0])
 
 
-def test_a_stream_that_cannot_be_recorded_is_one_line(sound: StandIn) -> None:
+def test_a_stream_that_cannot_be_recorded_is_tried_again(sound: StandIn) -> None:
     parec = sound.directory / "parec"
     refusal = '\ntest -e "$SOUND/allowed" || exit 1\n'
     parec.write_text(parec.read_text(encoding="utf-8").replace("\n", refusal, 1), encoding="utf-8")
     sound.play(1, "Music")
-    with capturing("music") as recorder:
-        sound.connect()
+    with capturing("music", sound) as recorder:
         wait_until(lambda: bool(recorder.errors))
         (sound.directory / "allowed").touch()
         write(sound.recorded(1), 0.5)
         wait_until(lambda: recorder.order[-1] == "audio")
-    assert [str(error) for error in recorder.errors] == [
-        "application 'music' cannot be recorded: expected audio; it is tried every second;"
-        " parec --monitor-stream=1 says more"
-    ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "no server",
-        "[" * 200_000,
-        '[{"index": 1}]',
-        '[{"index": "1", "properties": {}}]',
-        f'[{{"index": {"9" * 5000}, "properties": {{}}}}]',
-        '[{"index": 1, "properties": {"application.name": ["a"]}}]',
-        f'[{{"index": 1, "properties": {{"application.name": "{"a" * 9_000_000}"}}}}]',
-    ],
-)
-def test_a_list_that_cannot_be_read_is_one_line(sound: StandIn, text: str) -> None:
-    sound.list(text)
-    with pytest.raises(AudioDeviceError, match=r"cannot be listed .*expected pactl of version 16") as caught:
-        Application("music").check()
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 400
+    assert [error.code for error in recorder.errors] == ["audio_device"]
 
 
 def test_names_cannot_steer_a_terminal_or_fill_it(sound: StandIn) -> None:
@@ -196,81 +167,50 @@ def test_names_cannot_steer_a_terminal_or_fill_it(sound: StandIn) -> None:
     assert text.isprintable()
     assert text.startswith("'[2J Sink Input #7' (play er), 'ΩλΜüsik 🎵' (play er), 'xxx")
     assert text.endswith("xxx' (play er), 'play er'")
-    assert PlaybackStream(1, {"node.name": "synth", "application.name": "synth"}).names == ("synth",)
     assert len(text) < 400
-    assert describe_applications([]) == "nothing"
-    with pytest.raises(AudioDeviceError, match=r"^app: lacks a name: .*playing now: .*ΩλΜüsik"):
-        Application(" ").check()
-
-
-def test_tools_that_are_missing_or_hang(sound: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
-    (sound.directory / "pactl").write_text("#!/bin/sh\nexec sleep 600\n", encoding="utf-8")
-    monkeypatch.setattr(module, "LIST_TIMEOUT_S", 0.01)
-    with pytest.raises(AudioDeviceError, match=r"no answer.*see that PulseAudio, or PipeWire .*, runs"):
-        list_streams()
-    monkeypatch.setenv("PATH", str(sound.directory / "nowhere"))
-    with pytest.raises(AudioDeviceError, match=r"pactl cannot be run .*install pulseaudio-utils"):
-        Application("music").start(Recorder().callbacks)
-
-
-@pytest.mark.parametrize(("platform", "remedy"), [("win32", "use --input system"), ("darwin", "BlackHole")])
-def test_other_systems_are_told_what_they_can_do(monkeypatch: pytest.MonkeyPatch, platform: str, remedy: str) -> None:
-    monkeypatch.setattr(sys, "platform", platform)
-    with pytest.raises(AudioDeviceError, match=remedy):
-        Application("music").check()
-
-
-@pytest.fixture(params=["pulseaudio", "pipewire"])
-def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
-    """A real sound server with the outputs `vmic` and `speakers`."""
-    real = request.param
-    if reason := why_not() if real == "pulseaudio" else why_no_pipewire():
-        pytest.skip(f"no {real}: {reason}")
-    with running_pipewire() if real == "pipewire" else pulseaudio() as environ:
-        for name in ("PULSE_SERVER", "XDG_RUNTIME_DIR"):
-            monkeypatch.setenv(name, environ[name])
-        yield environ
+    assert PlaybackStream(1, {"node.name": "synth", "application.name": "synth"}).names == ("synth",)
 
 
 @contextmanager
-def pulseaudio() -> Iterator[Mapping[str, str]]:
+def running_pulseaudio() -> Iterator[Mapping[str, str]]:
     with running_virtual_microphone() as microphone:
         microphone.plug_speakers()
         yield microphone.env
 
 
-def recordings(directory: Path) -> dict[str, tuple[Path, NDArray[np.float32]]]:
-    """Write two pieces of speech, behind half a second of silence."""
-    found = {}
-    for name, start_s in (("Alice", 4.4), ("Bob", 0.8)):
-        samples, _ = soundfile.read(SPEECH, dtype="float32", start=int(start_s * SAMPLE_RATE), frames=3 * SAMPLE_RATE)
-        path = directory / f"{name}.wav"
-        soundfile.write(path, np.concatenate([np.zeros(SAMPLE_RATE // 2), samples]), SAMPLE_RATE)
-        found[name] = path, np.asarray(samples)
-    return found
+SERVERS = {"pulseaudio": (running_pulseaudio, why_not), "pipewire": (running_pipewire, why_no_pipewire)}
+
+
+@pytest.fixture(params=SERVERS)
+def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
+    """A real sound server with the outputs `vmic` and `speakers`."""
+    running, why = SERVERS[request.param]
+    if reason := why():
+        pytest.skip(f"no {request.param}: {reason}")
+    with running() as environ:
+        for name in ("PULSE_SERVER", "XDG_RUNTIME_DIR"):
+            monkeypatch.setenv(name, environ[name])
+        yield environ
+
+
+def playing(name: str, samples: Float32Array, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Let an application play, after half a second of silence."""
+    soundfile.write(folder / f"{name}.wav", np.concatenate([np.zeros(SAMPLE_RATE // 2), samples]), SAMPLE_RATE)
+    options = ["--latency-msec=100", f"--client-name={name}", "--device=speakers"]
+    return subprocess.Popen(["paplay", *options, str(folder / f"{name}.wav")], env=environ)
 
 
 @pytest.mark.slow
 def test_only_one_of_two_that_play_at_once_is_recorded(server: Mapping[str, str], tmp_path: Path) -> None:
-    spoken = recordings(tmp_path)
+    spoken = {"Alice": speech(3.0, 4.4), "Bob": speech(3.0, 0.8)}
     with capturing("alice") as recorder:
         wait_until(lambda: bool(recorder.errors))
-        players = [
-            subprocess.Popen(
-                ["paplay", "--latency-msec=100", f"--client-name={name}", "--device=speakers", str(path)], env=server
-            )
-            for name, (path, _) in spoken.items()
-        ]
+        players = [playing(name, samples, tmp_path, server) for name, samples in spoken.items()]
         wait_until(lambda: recorder.order[-1] == "audio")
-        assert describe_applications(list_streams()) in (
-            "'Alice' (pacat), 'Bob' (pacat)",
-            "'Bob' (pacat), 'Alice' (pacat)",
-        )
+        assert sorted(describe_applications(list_streams()).split(", ")) == ["'Alice' (pacat)", "'Bob' (pacat)"]
         assert [player.wait() for player in players] == [0, 0]
         wait_until(lambda: recorder.order[-1] == "gap")
     assert recorder.order == ["error", "gap", "audio", "gap"]
-    assert "playing now: nothing" in str(recorder.errors[0])
     # The best of six pieces: on a busy machine the player stumbles.
     for name, like in (("Alice", True), ("Bob", False)):
-        pieces = np.split(spoken[name][1], 6)
-        assert (max(likeness(recorder.audio, piece) for piece in pieces) > 0.9) is like, name
+        assert (max(likeness(recorder.audio, piece) for piece in np.split(spoken[name], 6)) > 0.9) is like, name

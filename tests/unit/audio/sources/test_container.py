@@ -11,15 +11,15 @@ from typing import Any
 import av
 import numpy as np
 import pytest
-import soundfile
 
 from streamer.arrays import Float32Array
 from streamer.audio.encodings import AudioReader
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.container import AudioTrack
-from streamer.audio.sources.file import read_audio
+from streamer.audio.sources.file import check_audio, count_tracks, read_audio
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
+from streamer.errors import StreamerError, TruncatedAudioError
+from tests.unit.audio.support import patched, written
 
 # Container and codec of PyAV, by the file's suffix.
 KINDS = {
@@ -62,8 +62,7 @@ def write(
             frame.sample_rate = SAMPLE_RATE
             size = stream.codec_context.frame_size or 1024
             resampler = av.AudioResampler(stream.codec_context.format, "stereo", rate, frame_size=size)
-            parts = [*resampler.resample(frame), *resampler.resample(None)]
-            for n, part in enumerate(parts):
+            for n, part in enumerate([*resampler.resample(frame), *resampler.resample(None)]):
                 if stream is streams[0]:
                     part.pts, part.time_base = n * size + round(moved(n) * rate), Fraction(1, rate)
                 container.mux(stream.encode(part))
@@ -71,8 +70,8 @@ def write(
     return path
 
 
-def decoded(path: Path, notes: list[StreamerError] | None = None) -> Float32Array:
-    return np.concatenate(list(read_audio(path, notes.append if notes is not None else None)))
+def decoded(path: Path, notes: list[StreamerError] | None = None, *, track: int = 1) -> Float32Array:
+    return np.concatenate(list(read_audio(path, notes.append if notes is not None else None, track)))
 
 
 def begins_s(samples: Float32Array) -> float:
@@ -84,44 +83,28 @@ def begins_s(samples: Float32Array) -> float:
 def test_audio_in_a_container_is_read_at_its_place(kind: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"tone.{kind}", tone(), kind)
     samples = decoded(path)
-    assert abs(len(samples) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
+    assert abs(len(samples) / SAMPLE_RATE - 2) < 0.1
     assert abs(begins_s(samples) - 1.0) < 0.08
     assert 0.19 < np.abs(samples).max() < 0.25  # the writer takes 3 dB off each of two channels
+    if kind not in ("aac", "opus"):  # without a header that says so, FFmpeg guesses it from the bit rate
+        assert check_audio(path) == pytest.approx(2.0, abs=0.15)
 
 
-def test_a_broken_container_is_an_error_of_ours(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    rng = random.Random(0)
-    for kind in ("m4a", "webm", "wma"):
-        data = write(tmp_path / f"tone.{kind}", tone(0.5), kind).read_bytes()
-        for _ in range(20):
-            broken = bytearray(data[: rng.randrange(1, len(data))])
-            for _ in range(rng.choice([0, 1, 30])):
-                broken[rng.randrange(len(broken))] = rng.randrange(256)
-            (tmp_path / "broken").write_bytes(broken)
-            with contextlib.suppress(StreamerError):
-                assert sum(map(len, read_audio(tmp_path / "broken"))) < 10 * SAMPLE_RATE
-    assert capfd.readouterr().err == ""
-
-
-def test_a_header_that_sends_the_reader_behind_the_end_of_all_files_writes_no_traceback(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    data = bytearray(write(tmp_path / "tone.wma", tone(0.1), "wma").read_bytes())
-    data[43:47] = b"\xff\xff\xff\xff"
-    (tmp_path / "tone.wma").write_bytes(data)
-    with contextlib.suppress(StreamerError):
-        list(read_audio(tmp_path / "tone.wma"))
-    assert capfd.readouterr().err == ""
-
-
-@pytest.mark.parametrize(
-    "text", ["#EXTM3U\n#EXTINF:9,\nfile://{0}\n#EXT-X-ENDLIST\n", "ffconcat version 1.0\nfile {0}\n"]
-)
-def test_a_playlist_opens_no_other_file(text: str, tmp_path: Path) -> None:
-    secret = write(tmp_path / "secret.aac", tone(), "aac")
-    (tmp_path / "list").write_text(text.format(secret), encoding="utf-8")
-    with pytest.raises(AudioFileError, match="is not audio that can be read"):
-        list(read_audio(tmp_path / "list"))
+@pytest.mark.parametrize("kind", ["m4a", "webm", "wma"])
+def test_a_broken_container_is_an_error_of_ours(kind: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    rng, path = random.Random(0), tmp_path / "broken"
+    data = write(tmp_path / f"tone.{kind}", tone(0.5), kind).read_bytes()
+    broken = [patched(data, 43, b"\xff\xff\xff\xff")]  # sends the reader behind the end of all files
+    for _ in range(20):
+        part = bytearray(data[: rng.randrange(1, len(data))])
+        for _ in range(rng.choice([0, 1, 30])):
+            part[rng.randrange(len(part))] = rng.randrange(256)
+        broken.append(bytes(part))
+    for content in broken:
+        path.write_bytes(content)
+        with contextlib.suppress(StreamerError):
+            assert sum(map(len, read_audio(path))) < 10 * SAMPLE_RATE
+    assert capfd.readouterr().err == "", "a traceback"
 
 
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
@@ -134,28 +117,25 @@ def test_sound_that_begins_later_and_has_holes_is_at_its_place(kind: str, tmp_pa
 
 @pytest.mark.parametrize("kind", ["mp4", "mkv"])
 def test_another_track_can_be_chosen(kind: str, tmp_path: Path) -> None:
-    path = write(tmp_path / f"tracks.{kind}", np.zeros_like(tone()), kind, tone())
-    assert max(np.abs(block).max() for block in read_audio(path)) < 0.01
-    assert max(np.abs(block).max() for block in read_audio(path, track=2)) > 0.1
-    with pytest.raises(AudioFileError, match="no audio track 3; its last is 2"):
-        read_audio(path, track=3)
+    path = write(tmp_path / f"tracks.{kind}", np.zeros_like(tone()), kind, tone(), tone())
+    assert [bool(np.abs(decoded(path, track=track)).max() > 0.1) for track in (1, 2, 3)] == [False, True, True]
+    assert count_tracks(path) == 3
 
 
 def link(kind: str, number: int) -> bytes:
     """Return a file of a second of tone, of another rate and channel count for each number."""
     rate, channels = ((48_000, 1), (16_000, 2), (24_000, 1))[number]
     samples = np.tile(0.2 * np.sin(np.arange(rate) * 2 * np.pi * 440 / rate)[:, None], channels)
+    if kind != "opus":
+        return written(samples, rate, format=kind)
     file = io.BytesIO()
-    if kind == "opus":
-        with av.open(file, "w", format="ogg") as container:
-            stream: Any = container.add_stream("libopus", rate=48_000, layout=("mono", "stereo")[channels - 1])
-            frame = av.AudioFrame.from_ndarray(samples.astype(np.float32).reshape(1, -1), "flt", stream.layout)
-            frame.sample_rate = rate
-            resampler = av.AudioResampler("flt", stream.layout, 48_000)
-            for part in (*resampler.resample(frame), *resampler.resample(None), None):
-                container.mux(stream.encode(part))
-    else:
-        soundfile.write(file, samples, rate, format=kind)
+    with av.open(file, "w", format="ogg") as container:
+        stream: Any = container.add_stream("libopus", rate=48_000, layout=("mono", "stereo")[channels - 1])
+        frame = av.AudioFrame.from_ndarray(samples.astype(np.float32).reshape(1, -1), "flt", stream.layout)
+        frame.sample_rate = rate
+        resampler = av.AudioResampler("flt", stream.layout, 48_000)
+        for part in (*resampler.resample(frame), *resampler.resample(None), None):
+            container.mux(stream.encode(part))
     return file.getvalue()
 
 
@@ -179,23 +159,33 @@ def test_files_one_behind_another_are_all_read(kind: str, tmp_path: Path) -> Non
     assert np.all((loud > 0.15) & (loud < 0.25))  # each as loud, and no hole
 
 
+def read_until_truncated(path: Path, *, of_s: float | None = None, reason: str = "") -> float:
+    """Read what ends before it should; return how many seconds there are."""
+    blocks: list[Float32Array] = []
+    with pytest.raises(TruncatedAudioError) as caught:
+        blocks.extend(read_audio(path))
+    found_s = sum(map(len, blocks)) / SAMPLE_RATE
+    assert caught.value.found_s == pytest.approx(found_s, abs=0.1)
+    assert (caught.value.expected_s, caught.value.reason) == (of_s and pytest.approx(of_s, abs=0.1), reason)
+    return found_s
+
+
 @pytest.mark.parametrize("kind", ["FLAC", "WAV"])
-def test_what_the_last_of_them_lacks_is_told(kind: str, tmp_path: Path) -> None:
+def test_what_the_last_of_them_lacks_is_reported(kind: str, tmp_path: Path) -> None:
     data = link(kind, 0) + link(kind, 1)
     (tmp_path / "chained").write_bytes(data[: -len(link(kind, 1)) // 2])
-    with pytest.raises(TruncatedAudioError, match=r"announces 2\.00"):
-        decoded(tmp_path / "chained")
+    assert 1.0 < read_until_truncated(tmp_path / "chained", of_s=2.0) < 2.0
 
 
 def test_a_link_that_cannot_be_read_ends_the_file_with_an_error(tmp_path: Path) -> None:
-    broken = link("FLAC", 1)[:42] + bytes(3_000)
-    (tmp_path / "chained").write_bytes(link("FLAC", 0) + broken)
-    blocks: list[Float32Array] = []
-    with pytest.raises(
-        TruncatedAudioError, match=r"cannot be read behind 1\.00 s \(.+\): expected audio up to its end"
-    ):
-        blocks.extend(read_audio(tmp_path / "chained"))
-    assert sum(map(len, blocks)) == SAMPLE_RATE
+    (tmp_path / "chained").write_bytes(link("FLAC", 0) + link("FLAC", 1)[:42] + bytes(3_000))
+    assert read_until_truncated(tmp_path / "chained", reason="Invalid data found when processing input") == 1.0
+
+
+def test_a_truncated_container_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    path = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"})
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
+    assert 1.0 < read_until_truncated(path, of_s=2.0) < 2.0
 
 
 class Failing(io.BytesIO):
@@ -210,78 +200,82 @@ class Failing(io.BytesIO):
 @pytest.mark.parametrize("kind", ["aac", "opus"])
 def test_a_disk_that_fails_is_no_end(kind: str, tmp_path: Path) -> None:
     track = AudioTrack(Failing(write(tmp_path / f"tone.{kind}", tone(), kind).read_bytes()), name="tone")
-    with contextlib.closing(track), pytest.raises(TruncatedAudioError, match=r"tone cannot .*\(Input/output error\)"):
+    with contextlib.closing(track), pytest.raises(TruncatedAudioError) as caught:
         assert sum(map(len, track.blocks())) > 0
-
-
-def test_packets_that_cannot_be_decoded_are_told(tmp_path: Path) -> None:
-    data = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"}).read_bytes()
-    first = data.index(b"mdat")
-    middle, last = (len(data) + first) // 2, len(data) - first
-    (tmp_path / "middle.m4a").write_bytes(data[:middle] + bytes(last // 4) + data[middle + last // 4 :])
-    notes: list[StreamerError] = []
-    assert abs(len(decoded(tmp_path / "middle.m4a", notes)) - 2 * SAMPLE_RATE) < 0.1 * SAMPLE_RATE
-    (note,) = notes
-    assert "s that cannot be decoded, the first within 1." in str(note)
-    (tmp_path / "rest.aac").write_bytes(
-        (aac := write(tmp_path / "tone.aac", tone(), "aac").read_bytes())[: len(aac) // 2] + DEAD * 40
-    )
-    with pytest.raises(TruncatedAudioError, match=r"cannot be read behind 1\..* \(it cannot be decoded\)"):
-        decoded(tmp_path / "rest.aac")
+    assert (caught.value.path, caught.value.reason) == ("tone", "Input/output error")
 
 
 # A frame of ADTS, of 44,100 stereo samples a second and 100 bytes, without sense.
 DEAD = bytes.fromhex("fff15080" + "0c9ffc") + b"\xff" * 93
 
 
-@pytest.mark.parametrize(
-    ("layout", "weights"),  # of ITU-R BS.775: 3 dB less for each side, 6 dB behind; nothing of the LFE
-    [
-        ("5.1", (0.7071, 0.7071, 1, 0, 0.5, 0.5)),
-        ("5.1(side)", (0.7071, 0.7071, 1, 0, 0.5, 0.5)),
-        ("7.1", (0.7071, 0.7071, 1, 0, 0.5, 0.5, 0.5, 0.5)),
-        ("quad", (0.7071, 0.7071, 0.5, 0.5)),
-        ("2.1", (1, 1, 0)),
-        ("6 channels", (1,) * 6),
-    ],
-)
-@pytest.mark.parametrize("kind", ["flac", "wav", "stream"])
-def test_speakers_are_mixed_as_ffmpeg_does(layout: str, weights: tuple[float, ...], kind: str, tmp_path: Path) -> None:
-    if layout == "6 channels" and kind == "flac":
-        pytest.skip("FLAC has speakers for six channels")
-    n_channels = len(weights)
-    samples = np.zeros((n_channels, n_channels * 1_600), np.int16)
-    for n in range(n_channels):  # each alone for a tenth of a second, but for the centre
-        samples[n, n * 1_600 : (n + 1) * 1_600] = 20_000 * (weights[n] != 1 or max(weights[:2]) == 1)
-    path = tmp_path / "speakers"
-    with av.open(str(path), "w", format="flac" if kind == "flac" else "wav") as container:
-        stream: Any = container.add_stream(
-            "flac" if kind == "flac" else "pcm_s16le",
-            rate=SAMPLE_RATE,
-            layout="5.1" if layout == "6 channels" else layout,
-        )
-        frame = av.AudioFrame.from_ndarray(samples.T.reshape(1, -1), "s16", stream.layout)
+def test_packets_that_cannot_be_decoded_are_reported_and_at_the_end_are_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"})
+    data = path.read_bytes()
+    first = data.index(b"mdat")
+    path.write_bytes(patched(data, (len(data) + first) // 2, bytes((len(data) - first) // 4)))
+    notes: list[StreamerError] = []
+    assert abs(len(decoded(path, notes)) / SAMPLE_RATE - 2) < 0.1
+    assert [note.code for note in notes] == ["audio_file"]
+    path = write(tmp_path / "tone.aac", tone(), "aac")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] + DEAD * 40)
+    assert 1.0 < read_until_truncated(path, reason="it cannot be decoded") < 2.0
+
+
+# Of ITU-R BS.775: 3 dB less for each side, 6 dB behind; nothing of the LFE.
+LAYOUTS = {
+    "5.1": (0.7071, 0.7071, 1, 0, 0.5, 0.5),
+    "5.1(side)": (0.7071, 0.7071, 1, 0, 0.5, 0.5),
+    "7.1": (0.7071, 0.7071, 1, 0, 0.5, 0.5, 0.5, 0.5),
+    "quad": (0.7071, 0.7071, 0.5, 0.5),
+    "2.1": (1, 1, 0),
+    "6 channels": (1,) * 6,
+}
+
+
+def speakers(layout: str, format: str, samples: np.ndarray[Any, np.dtype[np.int16]]) -> bytes:
+    """Return a file of samples, shape (n, channels), with the speakers of a layout; of `6 channels` none is named."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=format) as container:
+        codec = "flac" if format == "flac" else "pcm_s16le"
+        stream: Any = container.add_stream(codec, rate=SAMPLE_RATE, layout=layout.replace("6 channels", "5.1"))
+        frame = av.AudioFrame.from_ndarray(samples.reshape(1, -1), "s16", stream.layout)
         frame.sample_rate = SAMPLE_RATE
         for packet in (*stream.encode(frame), *stream.encode(None)):
             container.mux(packet)
-    if layout == "6 channels":  # no speakers are named
-        data = path.read_bytes()
-        path.write_bytes(data[:40] + bytes(4) + data[44:])
-    if kind == "stream":
-        reader = AudioReader(None)
-        data = reader.read(path.read_bytes())
-        while more := reader.finish():
-            data += more
-        assert reader.format is not None
-        pcm = PcmDecoder(reader.format.encoding.format, SAMPLE_RATE, reader.format.channels)
-        mixed = pcm.decode(data)
-    else:
-        mixed = decoded(path)
+    return patched(file.getvalue(), 40, bytes(4)) if layout == "6 channels" else file.getvalue()
+
+
+def mixed_of_stream(data: bytes) -> Float32Array:
+    """Return what clients' audio becomes."""
+    reader = AudioReader(None)
+    raw = reader.read(data) + b"".join(iter(reader.finish, b""))
+    assert reader.format is not None
+    return PcmDecoder(reader.format.encoding.format, SAMPLE_RATE, reader.format.channels).decode(raw)
+
+
+# FLAC has speakers for six channels.
+@pytest.mark.parametrize(
+    ("layout", "kind"),
+    [
+        (layout, kind)
+        for layout in LAYOUTS
+        for kind in ("flac", "wav", "stream")
+        if (layout, kind) != ("6 channels", "flac")
+    ],
+)
+def test_speakers_are_mixed_as_ffmpeg_does(layout: str, kind: str, tmp_path: Path) -> None:
+    weights = np.array(LAYOUTS[layout])
+    n_channels, has_centre = len(weights), layout in ("5.1", "5.1(side)", "7.1")
+    alone = np.eye(n_channels, dtype=np.int16).repeat(1_600, axis=0) * 20_000  # each for a tenth of a second
+    if has_centre:  # it alone is taken if it is not silent
+        alone[:, 2] = 0
+    data = speakers(layout, "flac" if kind == "flac" else "wav", alone)
+    (tmp_path / "speakers").write_bytes(data)
+    mixed = mixed_of_stream(data) if kind == "stream" else decoded(tmp_path / "speakers")
     found = mixed.reshape(n_channels, -1)[:, 800:].mean(axis=1) / (20_000 / 32_768)
-    expected = np.array(weights) / sum(weights)
-    if max(weights[:2]) < 1 and len(weights) > 4:
-        expected[2] = 0.0
-    np.testing.assert_allclose(found, expected, atol=2e-3)
+    expected = weights / sum(weights)
+    np.testing.assert_allclose(found, np.where((np.arange(n_channels) == 2) & has_centre, 0, expected), atol=2e-3)
 
 
 class Pipe:
@@ -299,43 +293,34 @@ def live(codec: str, *, late_s: float = 0.0, hole_s: float = 0.0) -> bytes:
     """Return Matroska without a duration: a tone of two seconds that begins late, or with a hole in the middle."""
     pipe = Pipe()
     with av.open(pipe, "w", format="matroska") as container:
-        stream: Any = container.add_stream(codec, rate=48_000, layout="mono")
-        other: Any = container.add_stream(codec, rate=48_000, layout="mono") if late_s else None
-        for track, from_s, missing_s in ((stream, late_s, hole_s), (other, 0.0, 0.0)):
-            if track is None:
-                continue
+        tracks: list[Any] = [container.add_stream(codec, rate=48_000, layout="mono") for _ in range(1 + (late_s > 0))]
+        for track in tracks:
             for n in range(100):
                 signal = (6_000 * np.sin((n * 960 + np.arange(960)) / 17)).astype(np.int16)
                 frame = av.AudioFrame.from_ndarray(signal[None], "s16", "mono")
                 frame.sample_rate, frame.time_base = 48_000, Fraction(1, 48_000)
-                frame.pts = n * 960 + round(48_000 * (from_s + (missing_s if n >= 50 else 0.0)))
+                moved_s = (late_s + hole_s * (n >= 50)) * (track is tracks[0])
+                frame.pts = n * 960 + round(48_000 * moved_s)
                 container.mux(track.encode(frame))
             container.mux(track.encode(None))
     return pipe.data
+
+
+def read_s(data: bytes) -> float:
+    reader = AudioReader(None)
+    reader.read(data)
+    reader.finish()
+    return reader.read_s
 
 
 @pytest.mark.parametrize("codec", ["libopus", "pcm_s16le"])
 @pytest.mark.parametrize("reads", ["file", "stream"])
 def test_time_that_is_missing_is_kept_without_a_duration_too(codec: str, reads: str, tmp_path: Path) -> None:
     def length_s(data: bytes) -> float:
-        if reads == "stream":
-            reader = AudioReader(None)
-            reader.read(data)
-            reader.finish()
-            return reader.read_s
         (tmp_path / "live").write_bytes(data)
-        return len(decoded(tmp_path / "live")) / SAMPLE_RATE
+        return read_s(data) if reads == "stream" else len(decoded(tmp_path / "live")) / SAMPLE_RATE
 
     assert length_s(live(codec, hole_s=5.0)) == pytest.approx(7.0, abs=0.1)
     assert length_s(live(codec, late_s=4.0)) == pytest.approx(6.0, abs=0.1)
     # No stamp is believed that would make hours of some kilobytes.
     assert length_s(live(codec, hole_s=10_000.0)) == pytest.approx(2.0, abs=0.1)
-
-
-def test_a_truncated_container_is_read_as_far_as_it_goes_and_told(tmp_path: Path) -> None:
-    data = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"}).read_bytes()
-    (tmp_path / "tone.m4a").write_bytes(data[: len(data) * 3 // 4])
-    blocks: list[Float32Array] = []
-    with pytest.raises(TruncatedAudioError, match=r"announces 2\.0"):
-        blocks.extend(read_audio(tmp_path / "tone.m4a"))
-    assert SAMPLE_RATE < sum(map(len, blocks)) < 2 * SAMPLE_RATE
