@@ -3,7 +3,8 @@
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import msgspec
@@ -13,7 +14,7 @@ from streamer.after import queues
 from streamer.after.correct.corrector import Draft
 from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.after.passages import Passage
-from streamer.after.queues import LATE, ModelQueue, QueuedFollower
+from streamer.after.queues import LATE, ModelQueue
 from streamer.after.speakers.diarization import Diarization
 from streamer.after.speakers.live import END_S, SpeakerFollower, SpeakerModel
 from streamer.after.translation import END_PATIENCE_S, TranslationFollower, Translations
@@ -25,17 +26,11 @@ from streamer.events import Event, Final, Gap, Revision, Speech, Translation, Wo
 from streamer.health import LONGEST_PAUSE_S, Health
 from streamer.settings.table import Settings
 from streamer.worker import Work, once
-from tests import builders
+from tests.builders import final, words
 from tests.fakes import Clock
 from tests.unit.after.live import Live
 from tests.unit.after.speakers.voices import voice
 from tests.waiting import WAIT_S, wait_until
-
-
-def final(text: str, segment: int) -> Final:
-    start = 2.0 * segment
-    spoken = builders.words(text, start, step=1.0)
-    return builders.final(text, segment=segment, start=start, end=start + 2.0, words=spoken, language="de")
 
 
 class Kind:
@@ -50,10 +45,8 @@ class Kind:
         self.clock = Clock()
         self.health = Health(self.clock)
         self.n_computed = 0
-        # Called by the model before it answers.
-        self.meanwhile: Callable[[], object] = lambda: None
-        # Of the thread in which the model is at work.
-        self.queue: ModelQueue
+        self.meanwhile: Callable[[], object] = lambda: None  # called by the model before it answers
+        self.queue: ModelQueue  # of the thread in which the model is at work
 
     def compute(self) -> None:
         self.n_computed += 1
@@ -62,11 +55,11 @@ class Kind:
     def follow(self, live: Live) -> None:
         raise NotImplementedError
 
-    def say(self, live: Live, n: int = 1) -> None:
+    def say(self, live: Live) -> None:
         """Publish what the model has work with."""
-        for segment in range(n):
-            live.write(2.0, 0.1)
-            live.publish(final("so ist es.", segment))
+        live.write(2.0, 0.1)
+        live.publish(final("so ist", end=2.0, words=words("so ist", step=1.0), language="de"))
+        live.publish(Gap(start=2.0, end=2.0, reason="overload"))  # a second pass waits for the end of a passage
 
     def found(self, event: Event) -> bool:
         """Return whether an event is what the model adds."""
@@ -81,7 +74,7 @@ class Corrector(Kind):
     def __init__(self) -> None:
         super().__init__()
         self.corrections = Corrections([self], deadline_s=WAIT_S, health=self.health)
-        self.queue = self.corrections.slow_queue
+        self.queue = self.corrections.slow_queue if self.slow else self.corrections.queue
 
     def correct(self, draft: Draft, left_s: float) -> list[Word]:
         self.compute()
@@ -95,10 +88,6 @@ class QuickCorrector(Corrector):
     name = "glossary"
     slow = False
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.queue = self.corrections.queue
-
 
 class Reader(Corrector):
     name = "second_pass"
@@ -110,25 +99,18 @@ class Reader(Corrector):
 
     def read(self, passage: Passage, samples: Float32Array, session: object, until_s: float) -> tuple[Word, ...]:
         self.compute()
-        return tuple(word for each in passage.finals for word in builders.words("ganz anders", each.start))
-
-    def say(self, live: Live, n: int = 1) -> None:
-        for segment in range(n):
-            live.write(2.0)
-            live.publish(final("so ist es.", segment), Gap(start=2.0 * segment, end=2.0 * segment, reason="overload"))
+        return words("ganz anders", passage.start_s)
 
 
 class Translator(Kind):
-    name = "translation"
-    late_as = "translation"
+    name = late_as = "translation"
     adds = Translation
     end_s = END_PATIENCE_S
 
     def __init__(self) -> None:
         super().__init__()
-        self.translations = Translations(
-            Settings(), SimpleNamespace(generation=SimpleNamespace(prompted=True)), lambda *_: True, self.health  # type: ignore[arg-type]
-        )  # fmt: skip
+        model = SimpleNamespace(generation=SimpleNamespace(prompted=True))
+        self.translations = Translations(Settings(), model, lambda *_: True, self.health)  # type: ignore[arg-type]
         self.translations._decode = self.decode  # type: ignore[method-assign]
         self.queue = self.translations.queue
 
@@ -159,11 +141,11 @@ class Recognizer(Kind):
         corrections = CorrectionFollower(self.corrections, live.session, live.log, diarization)
         live.follow(SpeakerFollower(self.model, live.session, live.log, diarization, corrections), corrections)
 
-    def say(self, live: Live, n: int = 1) -> None:
+    def say(self, live: Live) -> None:
         start_s = live.ring.head / SAMPLE_RATE
         live.write(4.0, 0.1)
-        live.publish(Speech(state="start", time=start_s), Speech(state="end", time=start_s + 2.0 * n))
-        live.publish(builders.final("so ist", start=start_s, end=start_s + 2.0))
+        live.publish(Speech(state="start", time=start_s), Speech(state="end", time=start_s + 2.0))
+        live.publish(final("so ist", start=start_s, end=start_s + 2.0))
 
     def found(self, event: Event) -> bool:
         return isinstance(event, Final | Revision) and any(word.speaker for word in event.words)
@@ -185,92 +167,69 @@ class Judge(Kind):
     def follow(self, live: Live) -> None:
         live.follow(TurnFollower(self.turns, live.session, live.log))
 
-    def say(self, live: Live, n: int = 1) -> None:
-        for _ in range(n):
-            live.write(2.0)
-            assert any(follower.judge(0, live.ring.head) for follower in live.followers)
+    def say(self, live: Live) -> None:
+        live.write(2.0)
+        assert any(follower.judge(0, live.ring.head) for follower in live.followers)
 
 
-KINDS = [Corrector, QuickCorrector, Reader, Translator, Recognizer, Judge]
-# Those for whose last results the end of a session waits.
+# Those for whose last results the end of a session waits; all.
 AWAITED = [Corrector, QuickCorrector, Reader, Translator, Recognizer]
+KINDS = [*AWAITED, Judge]
 
 
-@pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
+@pytest.fixture
 def kind(request: pytest.FixtureRequest) -> Kind:
     made: Kind = request.param()
     return made
 
 
-@pytest.fixture(params=AWAITED, ids=lambda kind: kind.__name__)
-def awaited(request: pytest.FixtureRequest) -> Kind:
-    made: Kind = request.param()
-    return made
+awaited = pytest.mark.parametrize("kind", AWAITED, indirect=True)
+each = pytest.mark.parametrize("kind", KINDS, indirect=True)
 
 
-class Held:
-    """A model that waits at its first work until it is let go."""
-
-    def __init__(self, kind: Kind) -> None:
-        self._begun, self._let_go = threading.Event(), threading.Event()
-        kind.meanwhile = self._wait
-
-    def _wait(self) -> None:
-        self._begun.set()
-        assert self._let_go.wait(WAIT_S)
-
-    def __enter__(self) -> "Held":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._let_go.set()
-
-    def begun(self) -> None:
-        assert self._begun.wait(WAIT_S)
+@contextmanager
+def held(kind: Kind, live: Live) -> Iterator[None]:
+    """Let the model wait at a session's first work while the block runs."""
+    begun, let_go = threading.Event(), threading.Event()
+    kind.meanwhile = lambda: (begun.set(), let_go.wait(WAIT_S))
+    kind.say(live)
+    assert begun.wait(WAIT_S)
+    yield
+    let_go.set()
 
 
-def test_what_is_found_is_published_before_the_end(awaited: Kind) -> None:
-    live = Live()
-    awaited.follow(live)
-    awaited.say(live)
-    assert any(map(awaited.found, live.finish()))
-    assert awaited.health.why == {}
-
-
-def test_a_model_that_fails_is_reported_until_it_works_again(awaited: Kind) -> None:
+@awaited
+def test_what_is_found_is_published_before_the_end_and_a_failure_reported_until_it_works(kind: Kind) -> None:
     def fail() -> None:
-        raise StreamerError("the device is lost")
+        raise StreamerError("lost")
 
-    for meanwhile, why in ((fail, {awaited.name: "the device is lost"}), (lambda: None, {})):
+    for meanwhile, why in ((lambda: None, {}), (fail, {kind.name: "lost"}), (lambda: None, {})):
         live = Live()
-        awaited.follow(live)
-        awaited.meanwhile = meanwhile
-        awaited.clock.advance(LONGEST_PAUSE_S)
-        awaited.say(live)
-        assert any(map(awaited.found, live.finish())) == (not why)
-        assert awaited.health.why == why
-
-
-def test_nothing_is_computed_for_a_client_that_has_left(kind: Kind) -> None:
-    left, waiting, idle = Live(), Live(), Live()
-    for live in (left, waiting, idle):
         kind.follow(live)
-    with Held(kind) as held:
-        kind.say(left)
-        held.begun()
+        kind.meanwhile = meanwhile
+        kind.clock.advance(LONGEST_PAUSE_S)
+        kind.say(live)
+        assert any(map(kind.found, live.finish())) == (not why)
+        assert kind.health.why == why
+
+
+@each
+def test_nothing_is_computed_for_a_client_that_has_left(kind: Kind) -> None:
+    left, waiting = Live(), Live()
+    for live in (left, waiting):
+        kind.follow(live)
+    with held(kind, left):
         kind.say(left)
         kind.say(waiting)
         left.log.close()
         waiting.log.close()
     left.finish()
     waiting.finish()
-    follower, done = idle.followers[0], threading.Event()
-    assert isinstance(follower, QueuedFollower)
-    kind.queue.put(follower, done.set)
-    assert done.wait(WAIT_S)
+    kind.queue._works.close(WAIT_S)
     assert (kind.n_computed, kind.health.why) == (1, {})
 
 
+@each
 def test_a_session_that_is_over_is_freed_at_once(kind: Kind) -> None:
     gc.collect()
     gc.disable()
@@ -288,7 +247,8 @@ def test_a_session_that_is_over_is_freed_at_once(kind: Kind) -> None:
         gc.enable()
 
 
-def test_work_that_hangs_keeps_no_session_from_its_end(awaited: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
+@awaited
+def test_work_that_hangs_keeps_no_session_from_its_end(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     patience_s: list[float] = []
 
     def soon(then: Work, within_s: float, late: Work) -> Callable[[], None]:
@@ -297,10 +257,8 @@ def test_work_that_hangs_keeps_no_session_from_its_end(awaited: Kind, monkeypatc
 
     monkeypatch.setattr(queues, "once", soon)
     live = Live()
-    awaited.follow(live)
-    with Held(awaited) as held:
-        awaited.say(live)
-        held.begun()
-        assert not any(map(awaited.found, live.finish()))
-        assert awaited.health.why == ({awaited.late_as: str(LATE)} if awaited.late_as else {})
-    assert patience_s[0] == pytest.approx(awaited.end_s, abs=1.0)
+    kind.follow(live)
+    with held(kind, live):
+        assert not any(map(kind.found, live.finish()))
+        assert kind.health.why == ({kind.late_as: str(LATE)} if kind.late_as else {})
+    assert patience_s[0] == pytest.approx(kind.end_s, abs=1.0)

@@ -2,17 +2,15 @@
 
 import threading
 from collections.abc import Callable
-from types import SimpleNamespace
 
 import pytest
 
-from streamer.after import queues
 from streamer.after.passages import Passage
 from streamer.after.queues import LATE, ModelQueue, QueuedFollower, attempt
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.health import Health
-from tests import builders
+from tests.builders import final
 from tests.fakes import Clock
 from tests.unit.after.live import Live
 from tests.waiting import WAIT_S
@@ -20,28 +18,15 @@ from tests.waiting import WAIT_S
 REPORTED = {"model": str(LATE)}
 
 
-@pytest.fixture(autouse=True)
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(queues, "time", SimpleNamespace(monotonic=clock))
-    return clock
-
-
 class Model:
-    """A model whose queue is held until it is let go, and what was done."""
+    """A model whose queue is held until `finish`, and what was done."""
 
-    def __init__(self, limit: int = 9) -> None:
-        self.health, self.done = Health(), list[str]()
+    def __init__(self, limit: int = 9, *, health: Health | None = None) -> None:
+        self.health, self.done = health or Health(), list[str]()
         self.queue = ModelQueue("model", limit, self.health)
-        self._begun, self._let_go = threading.Event(), threading.Event()
-
-    def hold(self) -> None:
-        self.queue.put(follower(), self._wait)
-        assert self._begun.wait(WAIT_S)
-
-    def _wait(self) -> None:
-        self._begun.set()
-        assert self._let_go.wait(WAIT_S)
+        begun, self._let_go = threading.Event(), threading.Event()
+        self.queue.put(follower(), lambda: (begun.set(), self._let_go.wait(WAIT_S)))
+        assert begun.wait(WAIT_S)
 
     def put(self, of: QueuedFollower, *names: str, until_s: float = WAIT_S) -> None:
         for name in names:
@@ -58,9 +43,8 @@ def follower() -> QueuedFollower:
     return QueuedFollower(live.session, live.log)
 
 
-def test_if_too_much_waits_the_session_that_has_most_loses_its_oldest_and_that_is_reported() -> None:
+def test_if_too_much_waits_the_session_that_has_most_loses_its_oldest_and_that_is_reported(clock: Clock) -> None:
     model, a, b = Model(limit=2), follower(), follower()
-    model.hold()
     model.put(a, "a1", "a2")
     assert model.health.why == {}
     model.put(b, "b1")
@@ -69,75 +53,54 @@ def test_if_too_much_waits_the_session_that_has_most_loses_its_oldest_and_that_i
     assert model.health.why == {}, "the next was in time"
 
 
-def test_work_that_is_late_when_its_turn_comes_is_left_out_and_reported(clock: Clock) -> None:
-    model, a = Model(), follower()
-    model.hold()
-    model.put(a, "late", until_s=1.0)
-    clock.advance(1.0)
-    assert model.finish() == []
-    assert model.health.why == REPORTED
-
-
-def test_work_may_say_that_it_is_late(clock: Clock) -> None:
-    def fail() -> None:
+def test_work_that_is_late_or_says_so_is_left_out_and_reported(clock: Clock) -> None:
+    def give_up() -> None:
         raise TimeoutError
 
-    model = Model()
-    model.queue.put(follower(), fail)
-    model.finish()
-    assert model.health.why == REPORTED
+    late, failing, silent = Model(), Model(), ModelQueue("silent", 9)
+    late.put(follower(), "late", until_s=1.0)
+    clock.advance(1.0)
+    failing.queue.put(follower(), give_up)
+    assert (late.finish(), failing.finish()) == ([], [])
+    assert late.health.why == failing.health.why == REPORTED
+    done = threading.Event()
+    for work in (give_up, done.set):
+        silent.put(follower(), work)
+    assert done.wait(WAIT_S), "without a Health nothing is reported"
 
 
-def test_another_failure_of_the_model_is_not_over_because_work_comes_in_time() -> None:
-    model = Model()
-    model.health.failed("model", StreamerError("the device is lost"))
+def test_another_failure_of_the_model_is_not_over_because_work_comes_in_time(clock: Clock) -> None:
+    health = Health()
+    model = Model(health=health)
+    health.failed("model", StreamerError("the device is lost"))
     model.put(follower(), "done")
     assert model.finish() == ["done"]
-    assert model.health.why == {"model": "the device is lost"}
+    assert health.why == {"model": "the device is lost"}
 
 
-def nothing(_: Model, __: QueuedFollower) -> None: ...
+WORK: dict[str, Callable[[Model, QueuedFollower], object]] = {
+    "none": lambda model, of: None,
+    "fails": lambda model, of: model.queue.put(of, lambda: 1 / 0),
+    "is dropped": lambda model, of: model.put(of, *"abcdef"),
+    "is late": lambda model, of: model.put(of, "late", until_s=0.0),
+    "client leaves": lambda model, of: (model.put(of, "gone"), of.log.close()),
+    "goes on": lambda model, of: model.queue.put(of, lambda: model.put(of, "more")),
+}
 
 
-def fails(model: Model, of: QueuedFollower) -> None:
-    model.queue.put(of, lambda: 1 / 0)
-
-
-def is_dropped(model: Model, of: QueuedFollower) -> None:
-    model.put(of, *"abcdef")
-
-
-def is_late(model: Model, of: QueuedFollower) -> None:
-    model.put(of, "late", until_s=0.0)
-
-
-def leaves(model: Model, of: QueuedFollower) -> None:
-    model.put(of, "gone")
-    of.log.close()
-
-
-def goes_on(model: Model, of: QueuedFollower) -> None:
-    """It has more to do when its first work is done."""
-    model.queue.put(of, lambda: model.put(of, "more"))
-
-
-@pytest.mark.parametrize("happens", [nothing, fails, is_dropped, is_late, leaves, goes_on])
-def test_a_follower_is_finished_when_no_work_is_left(
-    happens: Callable[[Model, QueuedFollower], None], clock: Clock
-) -> None:
+@pytest.mark.parametrize("work", WORK)
+def test_a_follower_is_finished_when_no_work_is_left(work: str, clock: Clock) -> None:
     model, of, called = Model(limit=3), follower(), list[str]()
-    model.hold()
-    happens(model, of)
+    WORK[work](model, of)
     of.finish_within(WAIT_S, lambda: called.append("then"), late=lambda: called.append("late"))
-    assert called == (["then"] if happens is nothing else [])
+    assert called == (["then"] if work == "none" else [])
     model.finish()
     assert called == ["then"]
-    assert (model.done == ["more"]) == (happens is goes_on)
+    assert model.done == {"is dropped": ["d", "e", "f"], "goes on": ["more"]}.get(work, [])
 
 
 def test_the_end_comes_late_if_work_does() -> None:
     model, of, over, called = Model(), follower(), threading.Event(), list[str]()
-    model.hold()
     model.put(of, "work")
     of.finish_within(0.01, over.set, late=lambda: called.append("late"))
     assert over.wait(WAIT_S)
@@ -145,11 +108,11 @@ def test_the_end_comes_late_if_work_does() -> None:
     model.finish()
 
 
-def test_work_gets_the_audio_of_a_passage_unless_it_was_overwritten() -> None:
+def test_work_gets_the_audio_of_a_passage_unless_it_was_overwritten(clock: Clock) -> None:
     model, live, lengths = Model(), Live(100.0, buffer_s=60), list[int]()
     of = QueuedFollower(live.session, live.log)
     for start, end in ((50.0, 52.5), (99.0, 101.0), (39.0, 41.0)):
-        passage = Passage((builders.final("so", start=start, end=end),))
+        passage = Passage((final("so", start=start, end=end),))
         of.put_with_audio(model.queue, passage, lambda samples: lengths.append(len(samples)), WAIT_S)
     assert model.health.why == REPORTED
     model.finish()
@@ -159,17 +122,13 @@ def test_work_gets_the_audio_of_a_passage_unless_it_was_overwritten() -> None:
 def test_a_part_that_fails_is_reported_until_it_finds_something() -> None:
     health = Health()
 
-    def fail() -> str:
-        raise StreamerError("the device is lost")
+    def fail(error: Exception) -> str:
+        raise error
 
-    def give_up() -> str:
-        raise TimeoutError
-
-    assert attempt(health, "part", fail) is None
-    assert health.why == {"part": "the device is lost"}
+    assert attempt(health, "part", lambda: fail(StreamerError("lost"))) is None
     assert attempt(health, "part", lambda: None) is None
     with pytest.raises(TimeoutError):
-        attempt(health, "part", give_up)
-    assert health.why == {"part": "the device is lost"}
+        attempt(health, "part", lambda: fail(TimeoutError()))
+    assert health.why == {"part": "lost"}
     assert attempt(health, "part", lambda: "found") == "found"
     assert health.why == {}

@@ -10,35 +10,32 @@ from streamer.after.correct.corrector import text_of
 from streamer.after.correct.glossary import Form, Term
 from streamer.after.correct.terms import TermIndex, rewritten, usual_words
 from streamer.events import Word
+from tests.builders import timed_words, words
 
 USUAL = frozenset("the sole time it was quarter books of by port see plus and you en we run in now from to".split())  # noqa: SIM905
-
+NAMES = "Kubernetes", "Quorbix", "Port Dravenholt", "Solheim", "Ruth", "Wołodymyr", "IT", "São Tomé", "Łódź"
 TERMS = [
-    *(
-        Term(name, (name,))
-        for name in ("Kubernetes", "Quorbix", "Port Dravenholt", "Solheim", "Ruth", "Wołodymyr", "IT")
-    ),
-    *(Term("NPU", ("NPU", "en pee you")), Term("C++", ("C++", "see plus plus")), Term("São Tomé", ("São Tomé",))),
-    *(Term("Łódź", ("Łódź",)), Term("Владивосток", ("Владивосток",)), Term("北京大学", ("北京大学", "北京大雪"))),
-    *(Term("gradle", ("gradle",), Form.WORD), Term("gray", ("grey",), Form.REPLACED), Term("", ("damn",), Form.MASKED)),
+    *(Term(name, (name,)) for name in (*NAMES, "Владивосток")),
+    Term("NPU", ("NPU", "en pee you")),
+    Term("C++", ("C++", "see plus plus")),
+    Term("北京大学", ("北京大学", "北京大雪")),
+    Term("gradle", ("gradle",), Form.WORD),
+    Term("gray", ("grey",), Form.REPLACED),
+    Term("", ("damn",), Form.MASKED),
 ]
 INDEX = TermIndex(TERMS, USUAL.__contains__)
 
 
-def spelled(text: str, probability: float = 0.7, index: TermIndex = INDEX) -> str:
-    pieces = [f" {word}" for word in text.split(" ")]
-    words = [
-        Word(word=word, start=float(i), end=i + 1.0, probability=probability, stable=True)
-        for i, word in enumerate(pieces)
-    ]
-    result = rewritten(words, index.replacements(words))
-    assert (result[0].start, result[-1].end) == (words[0].start, words[-1].end)
+def spelled(text: str, probability: float = 0.7) -> str:
+    said = words(text, step=1.0, probability=probability)
+    result = rewritten(said, INDEX.replacements(said))
+    assert (result[0].start, result[-1].end) == (said[0].start, said[-1].end)
     assert all(a.end <= b.start for a, b in pairwise(result))
     return text_of(result)
 
 
 @pytest.mark.parametrize(
-    ("heard", "expected"),
+    ("text", "expected"),
     [
         # Near in spelling and sound, of one word to three.
         ("we run cubernetis.", "we run Kubernetes."),
@@ -72,33 +69,37 @@ def spelled(text: str, probability: float = 0.7, index: TermIndex = INDEX) -> st
         ("在 北京大雪 。", "在 北京大学 。"),
     ],
 )
-def test_what_is_meant_is_spelled(heard: str, expected: str) -> None:
-    assert spelled(heard) == expected
+def test_what_is_meant_is_spelled(text: str, expected: str) -> None:
+    assert spelled(text) == expected
 
 
-def test_the_surer_the_model_is_the_nearer_a_term_has_to_be() -> None:
-    assert spelled("the quarbex", probability=0.5) == "the Quorbix"
-    assert spelled("the quarbex", probability=1.0) == "the quarbex"
-    assert spelled("the quorbicks", probability=0.9) == "the Quorbix"
-
-
-def test_the_shorter_a_term_is_the_nearer_it_has_to_be() -> None:
-    assert spelled("dear ruthe", probability=0.5) == "dear Ruth"
-    assert spelled("dear rathe", probability=0.5) == "dear rathe"
+@pytest.mark.parametrize(
+    ("text", "probability", "expected"),
+    [
+        ("the quarbex", 0.5, "the Quorbix"),
+        ("the quarbex", 1.0, "the quarbex"),
+        ("the quorbicks", 0.9, "the Quorbix"),
+        ("dear ruthe", 0.5, "dear Ruth"),
+        ("dear rathe", 0.5, "dear rathe"),
+    ],
+)
+def test_a_term_has_to_be_nearer_the_surer_the_model_is_and_the_shorter_it_is(
+    text: str, probability: float, expected: str
+) -> None:
+    assert spelled(text, probability) == expected
 
 
 def test_a_word_in_pieces_is_replaced_as_a_whole() -> None:
-    texts = (" 北", "京", "大", "雪", "。")
-    words = [Word(word=text, start=i, end=i + 1, probability=0.5, stable=True) for i, text in enumerate(texts)]
-    assert [word.word for word in rewritten(words, INDEX.replacements(words))] == [" 北京大学。"]
+    said = timed_words(*((text, i, i + 1) for i, text in enumerate((" 北", "京", "大", "雪", "。"))))
+    assert [word.word for word in rewritten(said, INDEX.replacements(said))] == [" 北京大学。"]
 
 
 def test_as_many_words_keep_their_times() -> None:
-    words = [
+    said = [
         Word(word=text, start=start, end=end, probability=p, stable=True, speaker="S1")
         for text, start, end, p in ((" Port", 1.0, 1.2, 0.5), (" dravenhold,", 1.5, 2.0, 0.7))
     ]
-    assert rewritten(words, INDEX.replacements(words)) == [
+    assert rewritten(said, INDEX.replacements(said)) == [
         Word(word=" Port", start=1.0, end=1.2, probability=0.6, stable=True, speaker="S1"),
         Word(word=" Dravenholt,", start=1.5, end=2.0, probability=0.6, stable=True, speaker="S1"),
     ]
@@ -106,15 +107,13 @@ def test_as_many_words_keep_their_times() -> None:
 
 @given(st.lists(st.text(min_size=1, max_size=6), min_size=1, max_size=6))
 def test_any_text_keeps_its_times_and_loses_nothing_to_an_empty_glossary(pieces: list[str]) -> None:
-    words = [Word(word=text, start=i, end=i + 1, probability=0.5, stable=True) for i, text in enumerate(pieces)]
-    assert rewritten(words, TermIndex([], USUAL.__contains__).replacements(words)) == words
-    found = rewritten(words, INDEX.replacements(words))
+    said = list(timed_words(*((text, i, i + 1) for i, text in enumerate(pieces))))
+    assert rewritten(said, TermIndex([], USUAL.__contains__).replacements(said)) == said
+    found = rewritten(said, INDEX.replacements(said))
     assert all(word.word for word in found)
     assert (found[0].start, found[-1].end) == (0, len(pieces))
 
 
 def test_usual_words_have_a_token_of_their_own_among_the_most_frequent() -> None:
     usual = usual_words({" time": [640], " dravenholt": [1, 2], " seltene": [40_000]}.__getitem__)
-    assert usual("time")
-    assert not usual("dravenholt")
-    assert not usual("seltene")
+    assert [usual(word) for word in ("time", "dravenholt", "seltene")] == [True, False, False]

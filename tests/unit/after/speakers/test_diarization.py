@@ -1,7 +1,10 @@
+"""Which windows of a session's speech are due, and whose words are whose, with stand-in vectors."""
+
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +15,7 @@ from streamer.after.speakers.clusters import Clusters
 from streamer.after.speakers.diarization import HOP_SAMPLES, Diarization
 from streamer.after.speakers.fbank import WINDOW_SAMPLES
 from streamer.constants import SAMPLE_RATE
+from tests.builders import words
 from tests.unit.after.speakers.voices import converse, voice
 from tests.waiting import WAIT_S
 
@@ -21,12 +25,20 @@ SOON_S = 5.0  # for what waits for nothing
 
 
 def due(diarization: Diarization, head: int = HOUR) -> list[tuple[int, int]]:
-    """Return all windows that are due, heard in vain."""
+    """Return all windows that are due; none has a vector."""
     windows = []
     while (window := diarization.next_window(head)) is not None:
         windows.append(window)
         diarization.take(window, None, None)
     return windows
+
+
+def conversation(
+    *turns: tuple[int, float, float], pauses: bool = True, known: tuple[tuple[str, int], ...] = ()
+) -> Diarization:
+    diarization = Diarization({name: voice(person) for name, person in known})
+    converse(diarization, [*turns], pauses)
+    return diarization
 
 
 def test_windows_come_each_half_second_as_soon_as_their_audio_is_there() -> None:
@@ -41,7 +53,7 @@ def test_windows_come_each_half_second_as_soon_as_their_audio_is_there() -> None
 
 
 @given(st.lists(st.tuples(st.integers(0, 40_000), st.integers(1, 700_000)), min_size=1, max_size=5))
-def test_all_speech_is_heard_in_order_and_nothing_else(regions: list[tuple[int, int]]) -> None:
+def test_all_speech_is_due_in_order_and_nothing_else(regions: list[tuple[int, int]]) -> None:
     diarization, at, spoken = Diarization({}), 0, []
     for pause, length in regions:
         spoken.append((at + pause, at + pause + length))
@@ -63,18 +75,16 @@ def test_all_speech_is_heard_in_order_and_nothing_else(regions: list[tuple[int, 
     assert all(any(start <= a and b <= end for start, end in spoken) for a, b in windows)
 
 
-def test_speech_without_a_silence_is_settled_in_parts() -> None:
+def test_speech_without_a_silence_is_assigned_again_in_parts() -> None:
     diarization = Diarization({})
     diarization.begin(0)
     due(diarization, 100 * SAMPLE_RATE)
-    assert diarization.n_settled == 3
-    assert diarization.is_open
+    assert (diarization.n_settled, diarization.is_open) == (3, True)
 
 
-def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_session_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions of all sessions call these, under the locks of their sessions."""
-    diarization = Diarization({})
-    converse(diarization, [(1, 0.0, 5.0), (2, 6.0, 11.0)])
+    diarization = conversation((1, 0.0, 5.0), (2, 6.0, 11.0))
     begun, go_on = threading.Event(), threading.Event()
     end_region = Clusters.end_region
 
@@ -99,31 +109,37 @@ def test_nobody_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
         assert clustering.result(WAIT_S)[-1][1] == 17 * SAMPLE_RATE
 
 
-def test_a_word_has_the_label_of_who_says_it_and_none_where_nobody_is_known() -> None:
-    diarization = Diarization({})
-    converse(diarization, [(1, 0.0, 5.0), (2, 6.0, 11.0), (1, 12.0, 17.0)])
-    assert [diarization.speaker(at, at + 0.3) for at in (0.0, 2.0, 4.7, 6.0, 8.0, 10.7, 13.0)] == [
-        *("S1", "S1", "S1", "S2", "S2", "S2", "S1")
-    ]
-    assert diarization.speaker(30.0, 30.3) is None
+def test_a_word_has_the_label_of_who_says_it_and_none_if_that_is_not_known() -> None:
+    diarization = conversation((1, 0.0, 5.0), (2, 6.0, 11.0), (1, 12.0, 17.0), known=(("Anna", 2),))
+    times = (0.0, 2.0, 4.7, 6.0, 8.0, 10.7, 13.0, 30.0)
+    assert [diarization.speaker(at, at + 0.3) for at in times] == [*["S1"] * 3, *["Anna"] * 3, "S1", None]
+    labelled = diarization.label(words("some words", 4.0, step=3.0))
+    assert [word.speaker for word in labelled] == ["S1", "Anna"]
+    assert diarization.label(labelled) == labelled
 
 
-def test_two_people_within_one_stretch_of_speech_are_told_apart_to_half_a_second() -> None:
-    diarization = Diarization({})
-    converse(diarization, [(1, 0.0, 5.0), (2, 5.0, 10.0)], pauses=False)
+def test_two_people_within_one_utterance_are_told_apart_to_half_a_second() -> None:
+    diarization = conversation((1, 0.0, 5.0), (2, 5.0, 10.0), pauses=False)
     assert {diarization.speaker(at / 10, at / 10 + 0.1) for at in range(45)} == {"S1"}
     assert {diarization.speaker(at / 10, at / 10 + 0.1) for at in range(55, 100)} == {"S2"}
 
 
-def test_enrolled_people_have_their_names() -> None:
-    diarization = Diarization({"Anna": voice(2)})
-    converse(diarization, [(1, 0.0, 5.0), (2, 6.0, 11.0)])
-    assert (diarization.speaker(1.0, 2.0), diarization.speaker(7.0, 8.0)) == ("S1", "Anna")
+@pytest.mark.parametrize(("speech_s", "label"), [(0.6, None), (1.2, "S1")])
+def test_what_is_silent_beside_the_rest_of_a_window_is_not_speech(speech_s: float, label: str | None) -> None:
+    diarization = Diarization({})
+    diarization.begin(0)
+    for _ in range(3):
+        window = diarization.next_window(HOUR)
+        assert window is not None
+        samples = np.full(WINDOW_SAMPLES, 1e-3, np.float32)
+        samples[: round(speech_s * SAMPLE_RATE)] = 0.1
+        diarization.take(window, samples, voice(1))
+    assert diarization.speaker(0.5, 1.0) == label
 
 
 @pytest.mark.parametrize(("n_people", "pauses", "worst"), [(2, True, 0.01), (5, True, 0.01), (4, False, 0.06)])
 def test_diarisation_error_on_stand_in_vectors(n_people: int, pauses: bool, worst: float) -> None:
-    """By pyannote.metrics, without a collar: turns of 3 to 6 s; without pauses the border is told within 0.25 s."""
+    """By pyannote.metrics, without a collar: turns of 3 to 6 s; without pauses the border is found within 0.25 s."""
     turns, at = [], 0.0
     for number in range(20):
         length = 3.0 + number * 1.7 % 3.0
@@ -135,7 +151,7 @@ def test_diarisation_error_on_stand_in_vectors(n_people: int, pauses: bool, wors
     for who, start, end in turns:
         reference[Segment(start, end), start] = str(who)
         for step in range(round((end - start) * 20)):
-            label = diarization.speaker(start + step / 20, start + (step + 1) / 20)
-            if label is not None:
-                answer[Segment(start + step / 20, start + (step + 1) / 20), f"{start} {step}"] = same.get(label, label)
+            begin, until = start + step / 20, start + (step + 1) / 20
+            if (label := diarization.speaker(begin, until)) is not None:
+                answer[Segment(begin, until), f"{start} {step}"] = same.get(label, label)
     assert DiarizationErrorRate()(reference, answer.support(), uem=Timeline([Segment(0.0, at)])) <= worst

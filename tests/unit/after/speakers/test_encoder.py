@@ -122,9 +122,12 @@ def test_vectors_are_those_of_pytorch(weights: Weights) -> None:
     np.testing.assert_array_equal(short, encoder.encode(np.tile(samples[:8000], 4)[:WINDOW_SAMPLES]))
 
 
-def test_weights_of_something_else_are_refused(weights: Weights) -> None:
-    without = {name: values for name, values in weights.items() if name != "xvector.dense.linear.weight"}
+def test_a_window_without_a_direction_has_no_vector(weights: Weights) -> None:
+    silent = {name: np.zeros_like(values) for name, values in weights.items()}
+    assert SpeakerEncoder(silent, the_core()).encode(np.zeros(WINDOW_SAMPLES, dtype=np.float32)) is None
+
+
+def test_weights_of_other_shapes_are_refused(weights: Weights) -> None:
     others = {**weights, "xvector.tdnn.linear.weight": np.zeros((6, 7, 5), dtype=np.float32)}
-    for wrong in ({}, without, others):
-        with pytest.raises(ModelError, match="not those of a CAM"):
-            SpeakerEncoder(wrong, the_core())
+    with pytest.raises(ModelError):
+        SpeakerEncoder(others, the_core())
