@@ -20,6 +20,11 @@ WINDOW_SAMPLES = 8 * SAMPLE_RATE
 
 _LEAST_VARIANCE = 1e-7  # that of silence
 
+_REFUSAL = (
+    f"{{}} is not a turn model ({{}}): expected {N_MELS} mel bins of 8 s and one probability; fetch it again with"
+    " `streamer models pull turns`"
+)
+
 
 class TurnModel:
     """The compiled network. One thread at a time may use it."""
@@ -37,11 +42,10 @@ class TurnModel:
             model.reshape(shape)
             hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
             self._request = core.compile_model(model, "CPU", hints).create_infer_request()
-        except (RuntimeError, ValueError) as error:
-            raise ModelError(
-                f"{path} is not a turn model ({one_line(error):.200}): expected {N_MELS} mel bins of 8 s and one"
-                " probability; fetch it again with `streamer models pull turns`"
-            ) from None
+        except ValueError as error:
+            raise ModelError(_REFUSAL.format(path, one_line(error))) from None
+        except RuntimeError:
+            raise ModelError(_REFUSAL.format(path, "OpenVINO cannot read it")) from None
 
     def probability(self, samples: Float32Array) -> float:
         """Return the probability that the speaker has finished at the end of `samples`, 16 kHz mono, shape (n,)."""

@@ -70,7 +70,9 @@ class _Pipe:
             self.failure = str(error)
         except Exception as error:  # noqa: BLE001 - whatever FFmpeg makes of what comes
             log.debug("audio cannot be decoded: %s", error)
-            self.failure = "the audio cannot be decoded: expected wav, flac, ogg, webm, mp3 or the like, or raw samples"
+            self.failure = (
+                "cannot decode the audio: expected wav, flac, ogg, webm, mp3 or similar; or name its raw format"
+            )
         finally:
             self.ended = True
             self.hungry.put(None)
@@ -95,7 +97,8 @@ class _Pipe:
         for samples in track.blocks():
             self.decoded += samples.tobytes()
             if len(self.decoded) > MAX_DECODED_BYTES:
-                self.failure = f"a piece of audio decodes to more than {MAX_DECODED_BYTES} bytes: send smaller ones"
+                limit = f"more than {MAX_DECODED_BYTES} bytes of audio"
+                self.failure = f"a message decodes to {limit}: expected less; send smaller ones"
                 self.decoded.clear()
                 break
         track.close()

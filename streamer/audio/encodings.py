@@ -168,7 +168,7 @@ class AudioReader:
         if self._container is not None:
             return self._decode(b"")
         if self.format is None and self._rest:
-            raise AudioFileError("the audio ends within its header: expected a whole one, and audio")
+            raise AudioFileError("the audio ends within its header: expected a whole header and audio; send the rest")
         frames, _ = self._take(self._rest) if self._wav is not None else (b"", b"")
         self._rest = b""
         return frames
@@ -201,8 +201,8 @@ class AudioReader:
         if ignored_s > TRUNCATED_S and not WAV_CHUNK.match(self._ignored) and not self._reported:
             self._reported = True
             self._problems.append(
-                f"the audio goes on behind the {self.read_s:.2f} s that its WAV header announces: expected another"
-                " header; what follows is ignored, send a length of 0 if it is not known"
+                f"the audio goes on after the {self.read_s:.2f} s in its WAV header, and the rest is ignored: expected"
+                " another header; write a length of 0 if it is unknown"
             )
 
     def _read_header(self, data: bytes) -> bytes:
@@ -237,7 +237,7 @@ class AudioReader:
 def _checked(format: AudioFormat) -> AudioFormat:
     if not 1 <= format.channels <= MAX_CHANNELS or not MIN_SAMPLE_RATE <= format.sample_rate <= MAX_SAMPLE_RATE:
         raise AudioFileError(
-            f"the audio has {format.channels} channels of {format.sample_rate} samples a second: expected 1 to"
-            f" {MAX_CHANNELS}, of {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}"
+            f"the audio has {format.channels} channel(s) at {format.sample_rate} Hz: expected 1 to {MAX_CHANNELS} at"
+            f" {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE} Hz; convert it first"
         )
     return format

@@ -36,7 +36,7 @@ class PcmDecoder:
         """
         if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
             expected = f"expected {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}"
-            raise ProtocolError(f"sample rate is {sample_rate!r:.40}: {expected}")
+            raise ProtocolError(f"sample rate is {sample_rate!r:.40} Hz: {expected}")
         if not 1 <= channels <= MAX_CHANNELS:
             raise ProtocolError(f"channel count is {channels!r:.40}: expected 1 to {MAX_CHANNELS}")
         self.format = format
@@ -72,8 +72,8 @@ class PcmDecoder:
         if n_rest and self._whole_chunks:
             self._report(
                 "odd_bytes",
-                f"a chunk of {self.format} audio ends {n_rest} bytes into a frame: expected a multiple of"
-                f" {self.frame_bytes} bytes; the rest was joined to the next chunk, send whole frames",
+                f"a chunk of {self.format} audio ends with {n_rest} byte(s) of an incomplete frame, which were joined"
+                f" to the next chunk: expected a multiple of {self.frame_bytes} bytes; send whole frames",
             )
         blocks = [
             self._resampler.process(self._frames(data, first, min(BLOCK_FRAMES, n_frames - first)))
@@ -87,8 +87,8 @@ class PcmDecoder:
         if self._carried:
             self._report(
                 "odd_bytes",
-                f"the audio ends {len(self._carried)} bytes into a frame of {self.frame_bytes}: they were dropped;"
-                f" expected {self.format} with {self.channels} channel(s), check format and channel count",
+                f"the audio ends with {len(self._carried)} byte(s) of a frame of {self.frame_bytes}, which were"
+                f" dropped: expected {self.format} with {self.channels} channel(s); check format and channel count",
             )
             self._carried = b""
         return self._resampler.flush()
@@ -117,15 +117,15 @@ class PcmDecoder:
             self.bad_samples += n_bad
             self._report(
                 "bad_samples",
-                f"{self.bad_samples} audio samples are NaN or infinite: expected -1 to 1; they were taken as silence,"
-                " check the sender's conversion to float",
+                f"{self.bad_samples} audio sample(s) are NaN or infinite and were replaced by silence: expected -1 to"
+                " 1; check the sender's conversion to float",
             )
         peak = float(np.abs(samples).max(initial=0.0))
         if peak > 1.0:
             self._report(
                 "out_of_range",
-                f"audio samples reach {peak:.6g}: expected -1 to 1; they were clipped, divide integer samples by"
-                " their full scale before sending them as float",
+                f"audio samples reach {peak:.6g} and were clipped: expected -1 to 1; divide integer samples by their"
+                " full scale before sending them as float",
             )
             np.clip(samples, -1.0, 1.0, out=samples)
         return samples

@@ -16,7 +16,7 @@ MAX_LENGTH = 200  # characters of a spelling
 MAX_WORDS = 8  # of one
 
 _FILE = "expected a YAML list of terms, each a line such as `- Grafana`"
-_ENTRY = "expected text, or one of {term, aliases, language, kind}, {find, replace} and {mask}"
+_ENTRY = "expected text, or the keys {term, aliases, language, kind}, {find, replace} or {mask}"
 
 # Keys of which the value may be a list.
 _LISTS = ("aliases", "find", "mask")
@@ -66,17 +66,17 @@ def _read_list(path: Path) -> list[yaml.Node]:
         text = unicodedata.normalize("NFC", path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(f"glossary {path} cannot be read ({reason}): {_FILE}, in UTF-8") from None
+        raise ConfigError(f"cannot read glossary {path} ({reason}): {_FILE}, in UTF-8") from None
     try:
         root = yaml.compose(text, Loader=_Loader)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         reason = problem or " ".join(str(error).split())
-        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: this is not YAML ({reason}): {_FILE}") from None
+        raise ConfigError(f"{path}:{mark.line + 1 if mark else 1}: invalid YAML ({reason}): {_FILE}") from None
     if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return []  # nothing but comments
     if not isinstance(root, yaml.SequenceNode):
-        raise ConfigError(f"{path}:{root.start_mark.line + 1}: this is no list: {_FILE}")
+        raise ConfigError(f"{path}:{root.start_mark.line + 1}: not a list: {_FILE}")
     nodes: list[yaml.Node] = root.value
     return nodes
 
@@ -92,9 +92,11 @@ def _texts(entry: yaml.Node) -> dict[str, tuple[str, ...]]:
         key = printable(str(key_node.value))[:60]
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
         if key in found:
-            raise ValueError(f"`{key}` is set twice in one entry: {_ENTRY}")
+            raise ValueError(f"`{key}` is set twice in one entry: expected once; delete one")
         if not items or (len(items) > 1 and key not in _LISTS):
-            raise ValueError(f"`{key}` has no value or several: expected text" + " or a list of it" * (key in _LISTS))
+            raise ValueError(
+                f"`{key}` has no value or several: expected one text" + " or a list of texts" * (key in _LISTS)
+            )
         found[key] = tuple(_text(key, item) for item in items)
     return found
 
@@ -102,7 +104,9 @@ def _texts(entry: yaml.Node) -> dict[str, tuple[str, ...]]:
 def _text(key: str, node: yaml.Node) -> str:
     value = node.value if isinstance(node, yaml.ScalarNode) else ""
     if not value.strip():
-        raise ValueError(f"`{key}` is no text: expected words; in quotation marks if they hold `: ` or ` #`")
+        raise ValueError(
+            f"`{key}` is empty or not a text: expected words; put them in quotation marks if they contain `: ` or ` #`"
+        )
     if len(value) > MAX_LENGTH or len(value.split()) > MAX_WORDS or not value.isprintable():
         raise ValueError(
             f"`{key}` is {value!r:.60}: expected printable text of up to {MAX_WORDS} words and {MAX_LENGTH} characters"
@@ -117,7 +121,7 @@ def _term(said: dict[str, tuple[str, ...]]) -> Term:
     if said.keys() == {"find", "replace"}:
         return Term(said["replace"][0], said["find"], Form.REPLACED)
     if not {"term"} <= said.keys() <= {"term", "aliases", "language", "kind"}:
-        raise ValueError(f"found {', '.join(sorted(said))}: {_ENTRY}")
+        raise ValueError(f"found the keys {{{', '.join(sorted(said))}}}: {_ENTRY}")
     (term,), (kind,), (language,) = said["term"], said.get("kind", ("name",)), said.get("language", ("",))
     if kind not in _KINDS:
         raise ValueError(f"`kind` is {kind!r:.60}: expected name, word or acronym")

@@ -97,7 +97,8 @@ class TermIndex:
                 other = self._exact.setdefault(key, term).text
                 if key and other != term.text:
                     raise ValueError(
-                        f"{spelling!r:.60} stands for {other!r:.60} and for {term.text!r:.60}: expected one of them"
+                        f"{spelling!r:.60} is to be written both as {other!r:.60} and as {term.text!r:.60}:"
+                        " expected one way; delete an entry"
                     )
                 letters = letters_of(spelling)
                 is_acronym = spelling.isupper() and len(letters) <= MAX_ACRONYM

@@ -18,6 +18,8 @@ from streamer.errors import ModelError
 
 _EPSILON = 1e-5
 
+_REFUSAL = "the speaker model is not a CAM++ ({}): fetch it again with `streamer models pull speakers`"
+
 # Distance in frames between the inputs of a layer, block by block.
 _DILATIONS = (1, 2, 2)
 
@@ -29,8 +31,10 @@ class SpeakerEncoder:
         """Build and compile it for the processor. Raises ModelError if these are not the weights of a CAM++."""
         try:
             model = _Network(weights).build()
-        except (KeyError, IndexError, ValueError, RuntimeError) as error:
-            raise ModelError(f"the weights are not those of a CAM++ ({error!r:.200}): pull the model again") from None
+        except KeyError as error:
+            raise ModelError(_REFUSAL.format(f"tensor {error} is missing")) from None
+        except (IndexError, ValueError, RuntimeError):
+            raise ModelError(_REFUSAL.format("its tensors have other shapes")) from None
         hints = {"INFERENCE_NUM_THREADS": 1, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
         self._request = core.compile_model(model, "CPU", hints).create_infer_request()
 

@@ -44,7 +44,8 @@ def path_of(folder: Path, name: str) -> Path:
     """
     if not name.isprintable() or not _NAME.fullmatch(name):
         raise UsageError(
-            f"{name!r:.100} cannot be a speaker's name: expected up to 60 characters, and no label such as S1"
+            f"invalid speaker's name {name!r:.100}: expected 1 to 60 printable characters without spaces around them,"
+            " and not a label such as S1"
         )
     return folder / f"{hashlib.sha256(name.encode('utf-8')).hexdigest()[:32]}{_SUFFIX}"
 
@@ -66,7 +67,8 @@ def enrol(folder: Path, name: str, vector: Float32Array) -> None:
         partial.replace(path)
     except OSError as error:
         raise UsageError(
-            f"{folder} cannot be written to ({error.strerror}): name another in speakers.enrolled"
+            f"cannot write to {folder} ({error.strerror}): expected a folder of yours; choose another with"
+            " speakers.enrolled"
         ) from None
 
 
@@ -76,8 +78,8 @@ def forget(folder: Path, name: str) -> None:
         path_of(folder, name).unlink()
     except OSError as error:
         raise UsageError(
-            f"nothing was deleted of {name!r:.100} in {folder} ({error.strerror}): `streamer speakers list` shows who"
-            " is enrolled"
+            f"cannot forget {name!r:.100} in {folder} ({error.strerror}): expected an enrolled speaker; `streamer"
+            " speakers list` shows them"
         ) from None
 
 
@@ -87,12 +89,12 @@ def _read(path: Path) -> tuple[str, Float32Array]:
             voice = msgspec.json.decode(file.read(_MAX_FILE_BYTES), type=_Voice)
         vector = np.array(voice.vector, dtype=np.float64)
         if path != path_of(path.parent, voice.name) or not 0.9 < np.linalg.norm(vector) < 1.1:
-            raise ValueError("it is not as it was written")
+            raise ValueError("changed since it was written")
         if voice.model != SPEAKERS.file.sha256:
-            raise ValueError("it was made with another model")
+            raise ValueError("made with another model")
     except (OSError, ValueError, RecursionError, UsageError) as error:
         raise ConfigError(
-            f"{path} holds no voice ({str(error)!r:.100}): expected what `streamer speakers enrol` writes; delete it,"
-            " and enrol the person again"
+            f"cannot read the voice in {path} ({str(error)!r:.100}): expected a file of `streamer speakers enrol`;"
+            " delete it, and enrol the person again"
         ) from None
     return voice.name, vector.astype(np.float32)

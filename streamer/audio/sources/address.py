@@ -67,7 +67,8 @@ class Address(ThreadedSource):
         self._scheme = url.lower().partition("://")[0]
         if self._scheme not in _PROTOCOLS:
             raise ConfigError(
-                f"{shown(url)} cannot be opened: expected an address of {', '.join(_PROTOCOLS)}, or a file"
+                f"cannot open {shown(url)}: expected a file, or an address that begins with"
+                f" {'://, '.join(_PROTOCOLS)}://"
             )
         super().__init__(shown(url), realtime=speed > 0, thread_name="address")
         self.speed = speed
@@ -82,7 +83,7 @@ class Address(ThreadedSource):
             self._connect().close()
         except ValueError as error:
             raise AudioDeviceError(
-                f"{self.name} cannot be opened ({one_line(error)}): expected audio; check the address and the network"
+                f"cannot open {self.name} ({one_line(error)}): expected audio; check the address and the network"
             ) from None
 
     def _open(self) -> None:

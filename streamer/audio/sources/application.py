@@ -62,7 +62,7 @@ def list_streams() -> list[PlaybackStream]:
     if not sys.platform.startswith("linux"):
         other = "a virtual device such as BlackHole" if sys.platform == "darwin" else "--input system"
         raise AudioDeviceError(
-            f"one application's sound cannot be captured here: expected Linux with PipeWire or PulseAudio; use {other}"
+            f"cannot capture one application's sound here: expected Linux with PipeWire or PulseAudio; use {other}"
         )
     with contextlib.closing(_Tool("pactl", "--format=json", "list", "sink-inputs")) as tool:
         impatience = threading.Timer(LIST_TIMEOUT_S, tool.kill)
@@ -73,8 +73,8 @@ def list_streams() -> list[PlaybackStream]:
         return msgspec.json.decode(answer.decode("utf-8", "replace"), type=list[PlaybackStream])
     except (msgspec.DecodeError, RecursionError) as error:
         raise AudioDeviceError(
-            f"applications' streams cannot be listed ({one_line(error) if answer else 'no answer'}): expected"
-            " pactl of version 16 or newer; see that PulseAudio, or PipeWire with pipewire-pulse, runs"
+            f"cannot list what applications play ({one_line(error) if answer else 'no answer'}): expected pactl 16 or"
+            " newer; check that PulseAudio, or PipeWire with pipewire-pulse, is running"
         ) from None
 
 
@@ -107,7 +107,7 @@ class Application(ThreadedSource):
         """Raise AudioDeviceError if applications cannot be captured here; this one need not play yet."""
         playing = describe_applications(list_streams())
         if not self._application:
-            raise AudioDeviceError(f"{PREFIX} lacks a name: expected that of an application; playing now: {playing}")
+            raise AudioDeviceError(f"{PREFIX} names no application: expected a name behind it; playing now: {playing}")
 
     def _open(self) -> None:
         self.check()
@@ -218,7 +218,7 @@ class _Tool:
             )
         except OSError as error:
             raise AudioDeviceError(
-                f"{command[0]} cannot be run ({one_line(error)}): one application's sound needs it; install"
+                f"cannot run {command[0]} ({one_line(error)}): expected for one application's sound; install"
                 " pulseaudio-utils (apt-get, dnf) or libpulse (pacman)"
             ) from None
         assert self._process.stdout is not None

@@ -165,9 +165,11 @@ class AudioTrack:
             if first is None:
                 raise ValueError(self._failure) if self._failure else _NoAudioError
             if not MIN_SAMPLE_RATE <= first.sample_rate <= MAX_SAMPLE_RATE:
-                raise ValueError(f"{first.sample_rate} samples a second, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}")
+                raise ValueError(
+                    f"its sample rate is {first.sample_rate} Hz, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}"
+                )
             if first.layout.nb_channels > MAX_CHANNELS:
-                raise ValueError(f"{first.layout.nb_channels} channels, more than {MAX_CHANNELS}")
+                raise ValueError(f"it has {first.layout.nb_channels} channels, more than {MAX_CHANNELS}")
         except BaseException:
             self.close()
             raise
@@ -298,7 +300,7 @@ class AudioTrack:
         if not tracks:
             return
         if number > len(tracks):
-            raise ValueError(f"it has no audio track {number}; its last is {len(tracks)}")
+            raise ValueError(f"it has no audio track {number}, the last is {len(tracks)}")
         for stream in self._container.streams:
             if stream.index != tracks[number - 1].index:
                 stream.discard = av.stream.Discard.all

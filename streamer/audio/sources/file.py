@@ -151,8 +151,8 @@ class AudioFile:
             if not isinstance(error, ValueError):
                 raise
             raise AudioFileError(
-                f"{self.path} is not audio that can be read ({error}):"
-                " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or the like; convert it first"
+                f"cannot read {self.path} as audio ({error}):"
+                " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or similar; convert it first"
             ) from None
         self.sample_rate = self._track.sample_rate
         # How long it is, as far as that is known before it is read, how much was read, and how many tracks there are.
@@ -176,8 +176,8 @@ class AudioFile:
             if on_error is not None and fact not in reported:
                 reported.add(fact)
                 at_s = self._n_frames / self.sample_rate if at_s is None else at_s
-                text = f"{self.path} holds {fact}, the first within {at_s:.1f} s: expected {expectation}"
-                on_error(AudioFileError(f"{text}, convert the file again"))
+                text = f"{self.path} has {fact}, first at {at_s:.1f} s: expected {expectation}"
+                on_error(AudioFileError(f"{text}; convert the file again"))
 
         truncated: TruncatedAudioError | None = None
         try:
@@ -185,9 +185,9 @@ class AudioFile:
                 for frames in track.blocks():
                     self._n_frames += len(frames)
                     if silence_bad_samples(frames):
-                        report("NaN or infinite samples", "-1 to 1; they were taken as silence")
+                        report("NaN or infinite samples, replaced by silence", "-1 to 1")
                     if np.abs(frames).max() > MAX_PEAK:
-                        report(f"samples beyond {MAX_PEAK:g}", "-1 to 1; they were clipped")
+                        report(f"samples beyond {MAX_PEAK:g}, which were clipped", "-1 to 1")
                         np.clip(frames, -1.0, 1.0, out=frames)
                     if len(block := resampler.process(frames)):
                         yield block
@@ -196,11 +196,11 @@ class AudioFile:
             if len(block := resampler.flush()):
                 yield block
             if track.lost_s > TRUNCATED_S:
-                fact = f"{track.lost_s:.2f} s that cannot be decoded"
-                report(fact, "whole packets; their words are missing", track.lost_at_s)
+                fact = f"{track.lost_s:.2f} s that cannot be decoded and are missing from the text"
+                report(fact, "intact packets", track.lost_at_s)
             if track.ignored_s > TRUNCATED_S:
-                fact = f"{track.ignored_s:.2f} s behind the length that its header announces"
-                report(fact, "nothing there; they were ignored", track.ignored_at_s)
+                fact = f"{track.ignored_s:.2f} s of audio beyond the length in its header, which were ignored"
+                report(fact, "none", track.ignored_at_s)
             if truncated is not None:
                 raise truncated
         finally:

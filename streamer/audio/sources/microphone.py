@@ -69,8 +69,8 @@ def list_microphones() -> list[MicrophoneInfo]:
         ]
     except Exception as error:  # PortAudio's own, a name in another encoding, a sample rate that is no number
         raise AudioDeviceError(
-            f"audio devices cannot be listed ({one_line(error):.200}): expected PortAudio's list;"
-            " check the sound system"
+            f"cannot list audio devices ({one_line(error):.200}): expected PortAudio's list;"
+            " restart the sound server, or use --input FILE"
         ) from error
 
 
@@ -280,10 +280,10 @@ class CaptureStream:
                 raise
         except Exception as error:
             raise AudioDeviceError(
-                f"microphone {info.name!r} cannot be opened ({one_line(error):.200}):"
-                f" expected {self.channels} channel(s) at {sample_rate} Hz;"
-                " is it plugged in, in use by another program, or forbidden in the system's privacy settings?"
-                " `streamer devices` lists the others"
+                f"cannot open microphone {info.name!r} ({one_line(error):.200}):"
+                f" expected {self.channels} channel(s) at {sample_rate} Hz; check that it is plugged in, not in use by"
+                " another program and allowed in the privacy settings, or choose another of `streamer devices` with"
+                " --microphone"
             ) from error
 
     def take(self, timeout_s: float) -> Float32Array | int | None:
@@ -339,8 +339,8 @@ def _find(device: str) -> MicrophoneInfo:
     microphones = list_microphones()
     if not microphones:
         raise AudioDeviceError(
-            "no microphone found: expected at least one audio input; plug one in, see that the sound server runs and"
-            " that this user may record, or use --input FILE"
+            "no microphone found: expected an audio input; plug one in, check that the sound server is running and that"
+            " this user may record, or use --input FILE"
         )
     default = next((microphone for microphone in microphones if microphone.is_default), microphones[0])
     if not device:
@@ -352,7 +352,7 @@ def _find(device: str) -> MicrophoneInfo:
     if not matches:
         known = ", ".join(f"{microphone.index} {microphone.name!r}" for microphone in microphones)
         raise AudioDeviceError(
-            f"no microphone is named {device!r:.80}: expected a number or a part of a name out of {known:.400}"
+            f"no microphone matches {device!r:.80}: expected a number or a part of a name; choose one of {known:.400}"
         )
 
     def preference(microphone: MicrophoneInfo) -> tuple[bool, bool, bool]:
@@ -376,12 +376,11 @@ def _sounddevice() -> Any:  # noqa: ANN401 - an untyped module
         import sounddevice
     except Exception as error:  # noqa: BLE001 - OSError, or PortAudio's own error, which has no name before the import
         remedy = (
-            "install it: apt-get install libportaudio2 (Debian, Ubuntu), dnf install portaudio (Fedora)"
+            "install it with apt-get install libportaudio2 (Debian, Ubuntu) or dnf install portaudio (Fedora)"
             if sys.platform.startswith("linux")
-            else "reinstall it with pip install --force-reinstall sounddevice, its wheel carries the library"
+            else "run pip install --force-reinstall sounddevice, whose wheel contains it"
         )
         raise AudioDeviceError(
-            f"PortAudio cannot be loaded ({one_line(error):.200}): it is expected for the microphone; {remedy},"
-            " or use --input FILE"
+            f"cannot load PortAudio ({one_line(error):.200}): expected for microphones; {remedy}, or use --input FILE"
         ) from None
     return sounddevice

@@ -59,7 +59,7 @@ class SystemSound(Microphone):
     def _open(self) -> None:
         if sys.platform == "darwin":
             raise AudioDeviceError(
-                "macOS gives programs nothing of what it plays: expected a virtual device such as BlackHole"
+                "macOS does not let programs capture what it plays: expected a virtual device such as BlackHole"
                 " (https://existential.audio/blackhole); install it, play to it, and use --input mic --microphone"
                 " BlackHole"
             )
@@ -69,10 +69,10 @@ class SystemSound(Microphone):
             recording = _Recording()
             self._stream = CaptureStream(SimpleNamespace(InputStream=recording, PortAudioError=OSError), info)
         except Exception as error:
-            server = "PulseAudio, or PipeWire with pipewire-pulse, runs" if sys.platform == "linux" else "it is there"
+            server = "PulseAudio, or PipeWire with pipewire-pulse, runs" if sys.platform == "linux" else "there is one"
             raise AudioDeviceError(
-                f"system sound cannot be captured ({one_line(error.__cause__ or error):.200}): expected an output of"
-                f" sound that is the default; see that {server}, or use --input FILE"
+                f"cannot capture system sound ({one_line(error.__cause__ or error):.200}): expected a default output;"
+                f" check that {server}, or use --input FILE"
             ) from error
         self.name = f"system sound of {recording.speaker!r}"
 
@@ -160,7 +160,7 @@ def capture(output: Any) -> None:  # noqa: ANN401
                         break
     except Exception as error:  # noqa: BLE001 - what libraries and drivers raise
         if not answer:
-            output.write(_line(str(error) or "there is none"))
+            output.write(_line(str(error) or "no default output"))
             output.flush()
 
 

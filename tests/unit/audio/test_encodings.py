@@ -67,6 +67,13 @@ def test_a_wav_of_another_format_is_made_the_same(size: int) -> None:
     np.testing.assert_allclose(frames[600:40_500], np.stack([expected[100:]] * 2, axis=1), atol=200)
 
 
+@pytest.mark.parametrize("length", [0, 0xFFFF_FFFF, 0x7FFF_FFFF, 2_000_000_000, 0x7F00_0000 - 36])
+def test_a_wav_that_does_not_know_its_length_goes_on_to_the_end(length: int) -> None:
+    reader, decoded = read_all(patched(WAV, 40, length.to_bytes(4, "little")))
+    np.testing.assert_array_equal(np.frombuffer(decoded, "<i2"), SAMPLES.ravel())
+    assert reader.missing_s == 0.0
+
+
 def test_audio_behind_what_a_header_announces_is_reported_once() -> None:
     reader, decoded = read_all(WAV + SAMPLES.tobytes() * 100, 1_000)
     assert len(decoded) == SAMPLES.nbytes

@@ -65,16 +65,12 @@ def test_a_pipe_may_cut_frames_but_not_end_within_one(whole_chunks: bool, codes:
 def test_bad_samples_are_silence_and_what_is_out_of_range_is_clipped() -> None:
     samples = np.array([0.1, math.nan, math.inf, -math.inf, 3e38, -32768.0, -1.0], dtype="<f4")
     decoder = PcmDecoder("f32le", 16_000, 1)
+    decoder.decode(np.array([-1.0, 1.0], dtype="<f4").tobytes())
+    assert decoder.take_problems() == []
     for _ in range(2):
         np.testing.assert_allclose(decoder.decode(samples.tobytes()), [0.1, 0, 0, 0, 1, -1, -1], rtol=1e-6)
     assert [code for code, _ in decoder.take_problems()] == ["bad_samples", "out_of_range"]
     assert decoder.bad_samples == 6
-
-
-def test_a_full_scale_float_is_in_range() -> None:
-    decoder = PcmDecoder("f32le", 16_000, 1)
-    decoder.decode(np.array([-1.0, 1.0], dtype="<f4").tobytes())
-    assert decoder.take_problems() == []
 
 
 def test_a_stream_of_single_bytes_does_not_make_it_grow() -> None:

@@ -62,16 +62,6 @@ def test_a_window_of_two_people_moves_neither_voice() -> None:
     np.testing.assert_array_equal([speaker.total for speaker in clusters.speakers], before)
 
 
-def test_a_window_that_turns_out_to_be_of_another_leaves_the_voice_it_was_part_of() -> None:
-    clusters = Clusters({})
-    first, second = voice(1), voice(2)
-    add(clusters, first, first, second, second)
-    clusters.end_region()
-    totals = [speaker.total for speaker in clusters.speakers]
-    np.testing.assert_allclose(totals, [2 * first, 2 * second], atol=1e-6)
-    assert [speaker.n_windows for speaker in clusters.speakers] == [2, 2]
-
-
 def test_speakers_who_turn_out_to_be_one_are_merged_into_the_earlier() -> None:
     clusters = Clusters({})
     # The voice changes within the region, and then is found to be between the two.

@@ -113,16 +113,6 @@ def test_stop_ends_a_replay_without_on_end_and_may_be_called_again(tmp_path: Pat
     FileReplay(saved(tmp_path, WAV)).stop()  # never started
 
 
-@pytest.mark.parametrize("n_bytes", [44 + 2 * SAMPLE_RATE + 1, 44 + 2])
-def test_a_truncated_wav_is_read_as_far_as_it_goes(tmp_path: Path, n_bytes: int) -> None:
-    n_frames = (n_bytes - 44) // 2
-    recorder = played(FileReplay(saved(tmp_path, WAV[:n_bytes]), speed=0))
-    np.testing.assert_allclose(recorder.audio, speech()[:n_frames], rtol=0, atol=1e-6)
-    [error] = recorder.ends
-    assert isinstance(error, TruncatedAudioError)
-    assert (error.found_s, error.expected_s) == pytest.approx((n_frames / SAMPLE_RATE, 4.0))
-
-
 def test_a_truncated_recording_is_read_up_to_its_end_and_says_so(tmp_path: Path) -> None:
     flac = written(speech(), format="FLAC")
     recording = Recording(saved(tmp_path, flac[: len(flac) * 3 // 4]))

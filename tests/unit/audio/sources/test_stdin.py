@@ -11,8 +11,7 @@ import pytest
 
 from streamer.audio.sources.stdin import StdinPcm
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import TruncatedAudioError
-from tests.unit.audio.support import Recorder, patched, pieces_of, played, written
+from tests.unit.audio.support import Recorder, pieces_of, played, written
 from tests.waiting import WAIT_S
 
 SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, 30_000).astype("<i2")
@@ -69,30 +68,6 @@ def test_a_wav_header_wins_over_the_settings(subtype: str, tolerance: float) -> 
     recorder = read_all(written(EXPECTED, subtype=subtype), "f32le", 48_000, 2)
     np.testing.assert_allclose(recorder.audio, EXPECTED, rtol=0, atol=tolerance)
     assert (recorder.errors, recorder.ends) == ([], [None])
-
-
-@pytest.mark.parametrize("length", [0, 0xFFFF_FFFF, 0x7FFF_FFFF, 2_000_000_000, 0x7F00_0000 - 36])
-def test_a_wav_that_does_not_know_its_length_goes_on_to_the_end(length: int) -> None:
-    recorder = read_all(patched(WAV, 40, struct.pack("<I", length)))
-    np.testing.assert_array_equal(recorder.audio, EXPECTED)
-    assert recorder.ends == [None]
-
-
-def test_a_truncated_wav_is_read_as_far_as_it_goes() -> None:
-    recorder = read_all(WAV[: 44 + 20_000])
-    np.testing.assert_array_equal(recorder.audio, EXPECTED[:10_000])
-    [error] = recorder.ends
-    assert isinstance(error, TruncatedAudioError)
-    assert (error.found_s, error.expected_s) == pytest.approx((10_000 / SAMPLE_RATE, 30_000 / SAMPLE_RATE))
-
-
-def test_wavs_one_behind_another_are_read_and_audio_that_a_header_leaves_out_is_not() -> None:
-    recorder = read_all(WAV + written(EXPECTED, 48_000, subtype="FLOAT") + WAV)
-    assert len(recorder.audio) == pytest.approx(len(SAMPLES) * 7 / 3, rel=0.01)
-    assert (recorder.errors, recorder.ends) == ([], [None])
-    recorder = read_all(WAV + SAMPLES.tobytes())
-    np.testing.assert_array_equal(recorder.audio, EXPECTED)
-    assert [error.code for error in recorder.errors] == ["ignored"]
 
 
 def test_raw_audio_that_begins_like_riff_is_raw_audio() -> None:
