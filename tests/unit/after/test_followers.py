@@ -14,7 +14,7 @@ from streamer.after import queues
 from streamer.after.correct.corrector import Draft
 from streamer.after.correct.pipeline import CorrectionFollower, Corrections
 from streamer.after.passages import Passage
-from streamer.after.queues import LATE, ModelQueue
+from streamer.after.queues import LATE
 from streamer.after.speakers.diarization import Diarization
 from streamer.after.speakers.live import END_S, SpeakerFollower, SpeakerModel
 from streamer.after.translation import END_PATIENCE_S, TranslationFollower, Translations
@@ -46,7 +46,6 @@ class Kind:
         self.health = Health(self.clock)
         self.n_computed = 0
         self.meanwhile: Callable[[], object] = lambda: None  # called by the model before it answers
-        self.queue: ModelQueue  # of the thread in which the model is at work
 
     def compute(self) -> None:
         self.n_computed += 1
@@ -74,7 +73,6 @@ class Corrector(Kind):
     def __init__(self) -> None:
         super().__init__()
         self.corrections = Corrections([self], deadline_s=WAIT_S, health=self.health)
-        self.queue = self.corrections.slow_queue if self.slow else self.corrections.queue
 
     def correct(self, draft: Draft, left_s: float) -> list[Word]:
         self.compute()
@@ -84,18 +82,12 @@ class Corrector(Kind):
         live.follow(CorrectionFollower(self.corrections, live.session, live.log))
 
 
-class QuickCorrector(Corrector):
-    name = "glossary"
-    slow = False
-
-
 class Reader(Corrector):
     name = "second_pass"
 
     def __init__(self) -> None:
         super().__init__()
         self.corrections = Corrections([], deadline_s=WAIT_S, health=self.health, reader=self)  # type: ignore[arg-type]
-        self.queue = self.corrections.slow_queue
 
     def read(self, passage: Passage, samples: Float32Array, session: object, until_s: float) -> tuple[Word, ...]:
         self.compute()
@@ -112,7 +104,6 @@ class Translator(Kind):
         model = SimpleNamespace(generation=SimpleNamespace(prompted=True))
         self.translations = Translations(Settings(), model, lambda *_: True, self.health)  # type: ignore[arg-type]
         self.translations._decode = self.decode  # type: ignore[method-assign]
-        self.queue = self.translations.queue
 
     def decode(self, samples: Float32Array, request: object) -> str:
         self.compute()
@@ -129,7 +120,6 @@ class Recognizer(Kind):
     def __init__(self) -> None:
         super().__init__()
         self.model = SpeakerModel(self.vector_of, {}, self.health)
-        self.queue = self.model.queue
         self.corrections = Corrections([], deadline_s=WAIT_S, health=self.health)
 
     def vector_of(self, samples: Float32Array) -> Float32Array:
@@ -158,7 +148,6 @@ class Judge(Kind):
         super().__init__()
         self.turns = Turns(self.health)
         self.turns.load = lambda: self  # type: ignore[assignment,method-assign,return-value]
-        self.queue = self.turns.queue
 
     def probability(self, samples: Float32Array) -> float:
         self.compute()
@@ -173,7 +162,7 @@ class Judge(Kind):
 
 
 # Those for whose last results the end of a session waits; all.
-AWAITED = [Corrector, QuickCorrector, Reader, Translator, Recognizer]
+AWAITED = [Corrector, Reader, Translator, Recognizer]
 KINDS = [*AWAITED, Judge]
 
 
@@ -211,22 +200,6 @@ def test_what_is_found_is_published_before_the_end_and_a_failure_reported_until_
         kind.say(live)
         assert any(map(kind.found, live.finish())) == (not why)
         assert kind.health.why == why
-
-
-@each
-def test_nothing_is_computed_for_a_client_that_has_left(kind: Kind) -> None:
-    left, waiting = Live(), Live()
-    for live in (left, waiting):
-        kind.follow(live)
-    with held(kind, left):
-        kind.say(left)
-        kind.say(waiting)
-        left.log.close()
-        waiting.log.close()
-    left.finish()
-    waiting.finish()
-    kind.queue._works.close(WAIT_S)
-    assert (kind.n_computed, kind.health.why) == (1, {})
 
 
 @each

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamer.after import translation
-from streamer.after.translation import PROMPT_CHARACTERS, TranslationFollower, Translations
+from streamer.after.translation import TranslationFollower, Translations
 from streamer.arrays import Float32Array
 from streamer.constants import CHUNK_LENGTH_S, SAMPLE_RATE
 from streamer.daemon.own_input import FLUSH_TIMEOUT_S
@@ -203,18 +203,3 @@ def test_what_is_late_is_left_out_and_a_recording_is_not_late(monkeypatch: pytes
         machine.translate(1.0)
     assert machine.n_calls == 0
     assert machine.translate(math.inf) == "Good day."
-
-
-def test_of_the_translation_before_the_end_is_the_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
-    interpreter, befores = Interpreter(), list[str]()
-    text = "".join(map(str, range(PROMPT_CHARACTERS)))
-
-    def translate(samples: Float32Array, language: str, before: str, until_s: float) -> str:
-        befores.append(before)
-        return text
-
-    monkeypatch.setattr(interpreter, "translate", translate)
-    live = session_of(interpreter)
-    live.publish(said("Eins.", 0, 1), said("Zwei.", 1, 2))
-    live.finish()
-    assert befores == ["", text[-PROMPT_CHARACTERS:]]

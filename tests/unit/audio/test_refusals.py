@@ -70,7 +70,7 @@ class Attempts:
 
     def pipe(self, name: str) -> None:
         os.mkfifo(self.folder / name)
-        FileReplay(self.folder / name)
+        self.path(name)
 
     def forbidden(self, name: str) -> None:
         def forbid(*_: object) -> None:
@@ -79,7 +79,7 @@ class Attempts:
         (self.folder / name).write_bytes(b"RIFF")
         with self.monkeypatch.context() as only_here:
             only_here.setattr(Path, "open", forbid)
-            FileReplay(self.folder / name)
+            self.path(name)
 
     def standard_input(self, given: str) -> None:
         """Read a file from it; `closed` is none."""

@@ -36,10 +36,6 @@ def said(start_s: float, end_s: float, segment: int = 1) -> Final:
     return final(text, start=start_s, segment=segment, words=words(text, start_s, step=0.5))
 
 
-def speech(state: str, time_s: float) -> Speech:
-    return Speech(state=state, time=time_s)  # type: ignore[arg-type]
-
-
 class Session(Live):
     """A session in which people speak."""
 
@@ -56,9 +52,9 @@ class Session(Live):
 
     def speak(self, person: int, start_s: float, end_s: float) -> None:
         """Write audio in which a person speaks, and what the session publishes of it before its final."""
-        self.publish(speech("start", start_s))
+        self.publish(Speech(state="start", time=start_s))
         self.write(end_s - start_s, person / 100)
-        self.publish(speech("end", end_s))
+        self.publish(Speech(state="end", time=end_s))
 
 
 def labels(event: Event) -> list[str | None]:
@@ -81,10 +77,10 @@ def test_labels_that_come_too_late_for_the_final_are_published_as_a_revision_bef
         return person_of(samples)
 
     session = Session(late)
-    session.publish(speech("start", 0.0))
+    session.publish(Speech(state="start", time=0.0))
     session.write(4.0, 0.01)
     session.write(4.0, 0.02)
-    session.publish(speech("end", 8.0))
+    session.publish(Speech(state="end", time=8.0))
     assert first.wait(WAIT_S)
     session.publish(said(0.0, 8.0))
     assert labels(session.events[-1]) == [None] * 16
@@ -112,7 +108,7 @@ def test_a_final_has_the_labels_that_are_known_and_is_not_published_again_if_the
 def test_audio_that_is_gone_leaves_words_without_a_label_and_the_session_ends() -> None:
     session = Session(buffer_s=2)
     session.write(8.0, 0.01)
-    session.publish(speech("start", 0.0), speech("end", 6.0), said(0.0, 6.0))
+    session.publish(Speech(state="start", time=0.0), Speech(state="end", time=6.0), said(0.0, 6.0))
     assert newest(session) == {None}
 
 
@@ -123,9 +119,9 @@ def test_all_speech_has_labels_at_the_end_though_it_goes_on_or_was_not_detected_
 ) -> None:
     session = Session()
     session.detecting = detecting
-    session.publish(speech("start", 0.0))
+    session.publish(Speech(state="start", time=0.0))
     session.write(4.0, 0.01)
-    session.publish(*[speech("end", 4.0)][: int(ends)], said(0.0, 4.0))
+    session.publish(*[Speech(state="end", time=4.0)][: int(ends)], said(0.0, 4.0))
     assert newest(session) == {"S1"}
     assert not session.diarization.is_open
 
@@ -143,7 +139,7 @@ def test_a_session_whose_recognition_fails_is_left_alone_and_ends() -> None:
     session.finish()
     assert session.speakers.failed
     session.diarization.begin = lambda position: pytest.fail("begun")  # type: ignore[method-assign]
-    session.speakers.label(speech("start", 8.0))
+    session.speakers.label(Speech(state="start", time=8.0))
 
 
 def test_labels_of_the_newest_finals_may_change(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,14 +6,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
-import soundfile
 
-from streamer.arrays import Float32Array
 from streamer.audio.sources import application as module
 from streamer.audio.sources.application import (
     PATIENCE_SAMPLES,
@@ -24,7 +22,7 @@ from streamer.audio.sources.application import (
 )
 from streamer.constants import SAMPLE_RATE
 from tests.sound_servers import StandIn, running_pipewire, why_no_pipewire, write
-from tests.unit.audio.support import Recorder, likeness, speech
+from tests.unit.audio.support import Recorder, likeness, speech, written
 from tests.virtual_mic import running_virtual_microphone, why_not
 from tests.waiting import wait_until
 
@@ -171,33 +169,22 @@ def test_names_cannot_steer_a_terminal_or_fill_it(sound: StandIn) -> None:
     assert PlaybackStream(1, {"node.name": "synth", "application.name": "synth"}).names == ("synth",)
 
 
-@contextmanager
-def running_pulseaudio() -> Iterator[Mapping[str, str]]:
-    with running_virtual_microphone() as microphone:
-        microphone.plug_speakers()
-        yield microphone.env
-
-
-SERVERS = {"pulseaudio": (running_pulseaudio, why_not), "pipewire": (running_pipewire, why_no_pipewire)}
-
-
-@pytest.fixture(params=SERVERS)
+@pytest.fixture(params=["pulseaudio", "pipewire"])
 def server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mapping[str, str]]:
     """A real sound server with the outputs `vmic` and `speakers`."""
-    running, why = SERVERS[request.param]
-    if reason := why():
+    pulseaudio = request.param == "pulseaudio"
+    if reason := why_not() if pulseaudio else why_no_pipewire():
         pytest.skip(f"no {request.param}: {reason}")
-    with running() as environ:
+    with ExitStack() as stack:
+        if pulseaudio:
+            microphone = stack.enter_context(running_virtual_microphone())
+            microphone.plug_speakers()
+            environ: Mapping[str, str] = microphone.env
+        else:
+            environ = stack.enter_context(running_pipewire())
         for name in ("PULSE_SERVER", "XDG_RUNTIME_DIR"):
             monkeypatch.setenv(name, environ[name])
         yield environ
-
-
-def playing(name: str, samples: Float32Array, folder: Path, environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Let an application play, after half a second of silence."""
-    soundfile.write(folder / f"{name}.wav", np.concatenate([np.zeros(SAMPLE_RATE // 2), samples]), SAMPLE_RATE)
-    options = ["--latency-msec=100", f"--client-name={name}", "--device=speakers"]
-    return subprocess.Popen(["paplay", *options, str(folder / f"{name}.wav")], env=environ)
 
 
 @pytest.mark.slow
@@ -205,7 +192,12 @@ def test_only_one_of_two_that_play_at_once_is_recorded(server: Mapping[str, str]
     spoken = {"Alice": speech(3.0, 4.4), "Bob": speech(3.0, 0.8)}
     with capturing("alice") as recorder:
         wait_until(lambda: bool(recorder.errors))
-        players = [playing(name, samples, tmp_path, server) for name, samples in spoken.items()]
+        players = []
+        for name, samples in spoken.items():
+            path = tmp_path / f"{name}.wav"
+            path.write_bytes(written(np.concatenate([np.zeros(SAMPLE_RATE // 2), samples])))
+            options = ["--latency-msec=100", f"--client-name={name}", "--device=speakers"]
+            players.append(subprocess.Popen(["paplay", *options, str(path)], env=server))
         wait_until(lambda: recorder.order[-1] == "audio")
         assert sorted(describe_applications(list_streams()).split(", ")) == ["'Alice' (pacat)", "'Bob' (pacat)"]
         assert [player.wait() for player in players] == [0, 0]

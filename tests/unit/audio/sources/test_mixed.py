@@ -1,7 +1,6 @@
 """Two sources as one, with sources that deliver what the test wants."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -45,18 +44,13 @@ class FakeSource:
         self.callbacks.on_gap(n_samples, "device")
 
 
-def mixed_of(mic: FakeSource, system: FakeSource) -> Mixed:
-    sources: dict[str, Any] = {"mic": mic, "system": system}
-    return Mixed(sources)
-
-
 Both = tuple[Mixed, FakeSource, FakeSource, Recorder]
 
 
 @pytest.fixture
 def both() -> Iterator[Both]:
     mic, system, recorder = FakeSource("microphone 'Desk'"), FakeSource("system sound"), Recorder()
-    mixed = mixed_of(mic, system)
+    mixed = Mixed({"mic": mic, "system": system})  # type: ignore[dict-item]
     mixed.start(recorder.callbacks)
     yield mixed, mic, system, recorder
     mixed.stop()
@@ -171,11 +165,11 @@ def test_what_both_lost_is_a_gap_by_the_clock_of_which_a_speaker_is_known(both: 
     assert speaker_of(mixed, 3 * SAMPLE_RATE + BLOCK, 4 * SAMPLE_RATE) == "system"
 
 
-def test_if_one_cannot_start_none_does() -> None:
-    mic, system = FakeSource("mic"), FakeSource("system")
+def test_if_one_cannot_start_none_does(both: Both) -> None:
+    mixed, mic, system, recorder = both
+    mixed.stop()
     system.refusal = AudioDeviceError("none")
-    mixed = mixed_of(mic, system)
-    for attempt in (mixed.check, lambda: mixed.start(Recorder().callbacks)):
+    for attempt in (mixed.check, lambda: mixed.start(recorder.callbacks)):
         with pytest.raises(AudioDeviceError):
             attempt()
     assert not mic.running

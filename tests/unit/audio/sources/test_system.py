@@ -1,21 +1,17 @@
-"""What the computer plays: a real sound server, and a SoundCard that stands in for Windows'."""
+"""What the computer plays, by a SoundCard that stands in; by a real sound server: tests/e2e/test_sessions.py."""
 
 import io
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import soundfile
 
-from streamer.arrays import Float32Array, FloatArray
+from streamer.arrays import FloatArray
 from streamer.audio.sources import system as module
 from streamer.audio.sources.system import BLOCK_BYTES, BLOCK_FRAMES, CHANNELS, LOOK_BLOCKS, SystemSound, capture
-from streamer.constants import SAMPLE_RATE
-from tests.unit.audio.support import Recorder, likeness, speech
-from tests.virtual_mic import VirtualMicrophone
+from tests.unit.audio.support import Recorder
 from tests.waiting import wait_until
 
 
@@ -84,31 +80,4 @@ def test_a_process_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -
     assert recorder.order[:4] == ["audio", "error", "gap", "audio"]
     assert recorder.audio.max() == pytest.approx(0.5, abs=0.1)
     assert [reason for _, reason in recorder.gaps][:1] == ["device"]
-    assert recorder.ends == []
-
-
-@pytest.mark.slow
-def test_what_is_played_is_captured_also_after_the_only_output_was_away(
-    virtual_microphone: VirtualMicrophone, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("PULSE_SERVER", "XDG_RUNTIME_DIR"):
-        monkeypatch.setenv(name, virtual_microphone.env[name])
-    spoken = speech(2.0, 4.4)
-    soundfile.write(tmp_path / "spoken.wav", spoken, SAMPLE_RATE)
-    recorder, sound = Recorder(), SystemSound()
-    sound.start(recorder.callbacks)
-    assert sound.name == "system sound of 'Null Output'"
-
-    def is_captured(samples: Float32Array) -> bool:
-        return len(samples) > 3 * len(spoken) // 2 and likeness(samples, spoken[: len(spoken) // 4]) > 0.9
-
-    assert virtual_microphone.play(tmp_path / "spoken.wav").wait() == 0
-    wait_until(lambda: is_captured(recorder.audio))
-    assert not recorder.errors
-    virtual_microphone.unplug()
-    wait_until(lambda: bool(recorder.gaps))
-    virtual_microphone.plug()
-    wait_until(lambda: recorder.order[-1] == "audio")
-    sound.stop()
-    assert recorder.order == ["audio", "error", "gap", "audio"]
     assert recorder.ends == []
