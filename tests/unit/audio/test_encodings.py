@@ -92,12 +92,6 @@ def test_other_files_are_decoded_as_they_come(format: str, subtype: str, size: i
     assert reader.read_s == 60_000 / 44_100
 
 
-def test_what_follows_in_a_chained_stream_is_decoded() -> None:
-    parts = [written(np.tile(SAMPLES, (rate // 500, 1)), rate, format="FLAC") for rate in (44_100, 22_050)]
-    reader, _ = read_all(b"".join(parts), 5_000)
-    assert reader.read_s == pytest.approx(2.0, abs=0.05)
-
-
 def test_a_browsers_recording_is_decoded_as_it_is_spoken() -> None:
     file = io.BytesIO()
     with av.open(file, "w", format="webm", options={"cluster_time_limit": "100"}) as container:

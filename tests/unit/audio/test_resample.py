@@ -31,17 +31,6 @@ def test_a_tone_stays_the_same_tone(sample_rate: int) -> None:
     np.testing.assert_allclose(result[2000:14_000], tone(SAMPLE_RATE, 440.0, 1.0)[2000:14_000], atol=2e-3)
 
 
-@pytest.mark.parametrize("sample_rate", [8_000, 16_000, 44_100])
-@pytest.mark.parametrize("block_frames", [1, 7, 480])
-def test_cutting_into_blocks_does_not_change_the_result(sample_rate: int, block_frames: int) -> None:
-    frames = np.random.default_rng(0).uniform(-1, 1, (2_000, 2)).astype(np.float32)
-    resampler = Resampler(sample_rate, 2)
-    whole = convert(resampler, frames, len(frames))
-    np.testing.assert_allclose(convert(Resampler(sample_rate, 2), frames, block_frames), whole, rtol=0, atol=1e-6)
-    # It can be used again after its end.
-    np.testing.assert_allclose(convert(resampler, frames, len(frames)), whole, rtol=0, atol=1e-6)
-
-
 def test_16_khz_mono_passes_unchanged_and_channels_are_averaged() -> None:
     frames = np.random.default_rng(0).uniform(-1, 1, (5_000, 3)).astype(np.float32)
     np.testing.assert_array_equal(convert(Resampler(SAMPLE_RATE, 1), frames[:, :1], 333), frames[:, 0])

@@ -33,14 +33,6 @@ def due(diarization: Diarization, head: int = HOUR) -> list[tuple[int, int]]:
     return windows
 
 
-def conversation(
-    *turns: tuple[int, float, float], pauses: bool = True, known: tuple[tuple[str, int], ...] = ()
-) -> Diarization:
-    diarization = Diarization({name: voice(person) for name, person in known})
-    converse(diarization, [*turns], pauses)
-    return diarization
-
-
 def test_windows_come_each_half_second_as_soon_as_their_audio_is_there() -> None:
     diarization = Diarization({})
     diarization.begin(1000)
@@ -84,7 +76,7 @@ def test_speech_without_a_silence_is_assigned_again_in_parts() -> None:
 
 def test_no_session_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions of all sessions call these, under the locks of their sessions."""
-    diarization = conversation((1, 0.0, 5.0), (2, 6.0, 11.0))
+    converse(diarization := Diarization({}), [(1, 0.0, 5.0), (2, 6.0, 11.0)])
     begun, go_on = threading.Event(), threading.Event()
     end_region = Clusters.end_region
 
@@ -110,18 +102,13 @@ def test_no_session_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_word_has_the_label_of_who_says_it_and_none_if_that_is_not_known() -> None:
-    diarization = conversation((1, 0.0, 5.0), (2, 6.0, 11.0), (1, 12.0, 17.0), known=(("Anna", 2),))
+    diarization = Diarization({"Anna": voice(2)})
+    converse(diarization, [(1, 0.0, 5.0), (2, 6.0, 11.0), (1, 12.0, 17.0)])
     times = (0.0, 2.0, 4.7, 6.0, 8.0, 10.7, 13.0, 30.0)
     assert [diarization.speaker(at, at + 0.3) for at in times] == [*["S1"] * 3, *["Anna"] * 3, "S1", None]
     labelled = diarization.label(words("some words", 4.0, step=3.0))
     assert [word.speaker for word in labelled] == ["S1", "Anna"]
     assert diarization.label(labelled) == labelled
-
-
-def test_two_people_within_one_utterance_are_told_apart_to_half_a_second() -> None:
-    diarization = conversation((1, 0.0, 5.0), (2, 5.0, 10.0), pauses=False)
-    assert {diarization.speaker(at / 10, at / 10 + 0.1) for at in range(45)} == {"S1"}
-    assert {diarization.speaker(at / 10, at / 10 + 0.1) for at in range(55, 100)} == {"S2"}
 
 
 @pytest.mark.parametrize(("speech_s", "label"), [(0.6, None), (1.2, "S1")])

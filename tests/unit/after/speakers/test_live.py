@@ -142,22 +142,6 @@ def test_a_session_whose_recognition_fails_is_left_alone_and_ends() -> None:
     session.speakers.label(Speech(state="start", time=8.0))
 
 
-def test_labels_of_the_newest_finals_may_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    relabelled: list[list[float]] = []
-    monkeypatch.setattr(live, "RECENT_S", 5.0)
-    monkeypatch.setattr(
-        CorrectionFollower, "relabel", lambda _, finals: relabelled.append([final.end for final in finals])
-    )
-    session = Session()
-    for number in range(5):
-        session.speak(1, 2.0 * number, 2.0 * number + 2.0)
-        session.publish(said(2.0 * number, 2.0 * number + 2.0, number))
-    wait_until(lambda: not session.diarization.is_open)
-    session.finish()
-    session.speakers._relabel_recent()
-    assert relabelled[-1] == [6.0, 8.0, 10.0]
-
-
 def test_labels_that_are_one_person_are_published() -> None:
     session = Session()
     session.diarization._merged = [("S2", "S1")]

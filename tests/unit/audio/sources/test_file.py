@@ -46,12 +46,6 @@ def test_files_are_read_as_libsndfile_reads_them(
     np.testing.assert_allclose(read(tmp_path, data), expected, rtol=0, atol=tolerance)
 
 
-def test_rate_and_channels_are_converted(tmp_path: Path) -> None:
-    audio = read(tmp_path, written(np.stack([speech(), np.zeros_like(speech())], 1), 48_000))
-    assert abs(len(audio) - len(speech()) / 3) <= 1
-    assert np.abs(audio).max() == pytest.approx(0.25, abs=0.01)
-
-
 def test_a_replay_delivers_what_the_file_holds_and_ends_once() -> None:
     recorder = played(FileReplay(SPEECH, speed=0))
     np.testing.assert_array_equal(recorder.audio, soundfile.read(SPEECH, dtype="float32")[0])
