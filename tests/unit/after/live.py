@@ -1,20 +1,26 @@
 """A live session as its followers know it: a test writes its audio and its events."""
 
+import gc
 import threading
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
+import pytest
 
+from streamer.after import queues
 from streamer.audio.ring import RingBuffer
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.live_session import LiveSession
 from streamer.events import Event, Revision
-from tests.waiting import WAIT_S
+from streamer.worker import Work, once
+from tests.waiting import WAIT_S, wait_until
 
 
 class Live:
@@ -76,3 +82,49 @@ class Live:
     @property
     def revisions(self) -> list[Revision]:
         return [event for event in self.events if isinstance(event, Revision)]
+
+
+def check_freed(make: Callable[[], Live], is_at_work: Callable[[], bool]) -> None:
+    """Check that a session is freed without garbage collection when its client leaves while a model is at work."""
+    gc.collect()
+    gc.disable()
+    try:
+        live = make()
+        wait_until(is_at_work)
+        left = [weakref.ref(part) for part in (*live.followers, live.ring, live.log)]
+        live.log.close()
+        vars(live).clear()  # as a session that is over lets go of its followers
+        del live
+        wait_until(lambda: not any(part() for part in left))  # the thread may be at its last step
+    finally:
+        gc.enable()
+
+
+class Hanging:
+    """What a model calls before it answers, so that it hangs in a block."""
+
+    def __init__(self) -> None:
+        self.begun, self._let_go = threading.Event(), threading.Event()
+
+    def __call__(self) -> None:
+        self.begun.set()
+        assert self._let_go.wait(WAIT_S)
+
+    @contextmanager
+    def session(self, live: Live) -> Iterator[list[Event]]:
+        """Give what a session published up to its end, which comes though the model hangs."""
+        assert self.begun.wait(WAIT_S)
+        yield live.finish()
+        self._let_go.set()
+
+
+def patience(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let the end of a session wait for a moment only; return for how many seconds it would have waited."""
+    waited_s: list[float] = []
+
+    def soon(then: Work, within_s: float, late: Work) -> Callable[[], None]:
+        waited_s.append(within_s)
+        return once(then, 0.01, late)
+
+    monkeypatch.setattr(queues, "once", soon)
+    return waited_s

@@ -20,7 +20,7 @@ from streamer.health import Health
 from streamer.settings.table import DecodingSettings, Settings
 from tests.builders import final
 from tests.fakes import Clock
-from tests.unit.after.live import Live
+from tests.unit.after.live import Hanging, Live, check_freed, patience
 
 
 def said(text: str, start: float, end: float, language: str = "de") -> Final:
@@ -121,6 +121,22 @@ def test_the_end_of_a_recording_waits_for_as_long_as_it_takes(monkeypatch: pytes
     live.recorded = True
     live.publish(said("Guten Tag.", 0.0, 1.0))
     assert [event.type for event in live.finish()] == ["final", "translation", "end"]
+
+
+def test_a_model_that_hangs_keeps_no_session_from_its_end_nor_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_s, interpreter = patience(monkeypatch), Interpreter()
+    interpreter.meanwhile = hanging = Hanging()
+
+    def make() -> Live:
+        live = session_of(interpreter)
+        live.publish(said("Guten Tag.", 0.0, 1.0))
+        return live
+
+    with hanging.session(make()) as events:
+        assert [event.type for event in events] == ["final", "end"]
+    assert waited_s == [pytest.approx(translation.END_PATIENCE_S, abs=1.0)]
+    hanging.begun.clear()
+    check_freed(make, hanging.begun.is_set)
 
 
 class Machine:

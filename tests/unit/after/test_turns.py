@@ -15,7 +15,7 @@ from streamer.health import FIRST_PAUSE_S, Health
 from streamer.packed_models import PackedModel
 from tests.fakes import Clock
 from tests.turn_model import write_turn_model
-from tests.unit.after.live import Live
+from tests.unit.after.live import Live, check_freed
 from tests.waiting import WAIT_S, wait_until
 
 
@@ -108,6 +108,19 @@ def test_a_model_that_fails_is_one_line_and_no_end_of_captions(
     session = Session(Turns(Health()))
     assert session.ask(60.0, 61.0) is None
     assert "\n" not in session.refused().message
+
+
+def test_a_session_that_is_over_is_freed_though_a_turn_is_judged(home: Path) -> None:
+    turns, loads = Turns(Health()), list[None]()
+    turns.load = lambda: loads.append(None)  # type: ignore[method-assign]
+
+    def make() -> Live:
+        session = Session(turns)
+        assert session.turns.judge(60 * SAMPLE_RATE, 61 * SAMPLE_RATE)
+        session.followers.append(session.turns)
+        return session
+
+    check_freed(make, lambda: bool(loads))
 
 
 def test_a_turn_is_answered_though_its_audio_cannot_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,9 +26,9 @@ def reference(samples: Float32Array) -> Float32Array:
     return found
 
 
-@pytest.mark.parametrize("n_samples", [100, 400, 5_000, 10 * SAMPLE_RATE])
+@pytest.mark.parametrize("n_samples", [100, 400, 5_000, 5 * SAMPLE_RATE])
 def test_a_window_is_that_of_transformers(n_samples: int) -> None:
-    samples = speech(10.0)[:n_samples]
+    samples = speech(5.0, 4.4)[:n_samples]
     found = log_mel(samples, 80)
     assert found.shape == (80, N_FRAMES)
     np.testing.assert_allclose(found, reference(np.pad(samples, (0, N_SAMPLES - n_samples))), atol=1e-4)

@@ -1,8 +1,6 @@
 """Finals through the correctors: in which order, what each is given, and what is published of it."""
 
-import gc
 import threading
-import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -14,14 +12,15 @@ from streamer.after.correct import pipeline
 from streamer.after.correct.corrector import Draft
 from streamer.after.correct.pipeline import N_BEFORE, CorrectionFollower, Corrections, edits
 from streamer.after.passages import Passage
+from streamer.after.queues import LATE
 from streamer.after.speakers.diarization import Diarization
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
-from streamer.events import Edit, Final, Gap, Speech, Word
+from streamer.events import Edit, Final, Gap, Revision, Speech, Word
 from tests.builders import final, words
 from tests.fakes import Clock
-from tests.unit.after.live import Live
+from tests.unit.after.live import Hanging, Live, check_freed, patience
 from tests.waiting import WAIT_S, wait_until
 
 
@@ -235,6 +234,22 @@ def test_a_final_that_is_context_is_not_revised(timers: list[FakeTimer]) -> None
     assert [each.of for each in live.revisions] == [1, 4]
 
 
+@pytest.mark.parametrize("reads", [True, False])
+def test_a_model_that_hangs_keeps_no_session_from_its_end(monkeypatch: pytest.MonkeyPatch, reads: bool) -> None:
+    waited_s, hanging = patience(monkeypatch), Hanging()
+    corrections = (
+        corrections_of(reader=Reader(meanwhile=hanging))
+        if reads
+        else corrections_of(Replacing({"so": "no"}, "language_model", slow=True, meanwhile=hanging))
+    )
+    live = session_of(corrections)
+    live.publish(*FINALS, Gap(start=11.0, end=12.0, reason="overload"))
+    with hanging.session(live) as events:
+        assert not any(isinstance(event, Revision) for event in events)
+        assert corrections.health.why == {"slow correction": str(LATE)}
+    assert waited_s == [WAIT_S]
+
+
 @pytest.mark.parametrize(("error", "why"), [(TimeoutError(), {}), (StreamerError("lost"), {"second_pass": "lost"})])
 def test_finals_that_cannot_be_read_again_are_corrected_as_they_are(error: Exception, why: dict[str, str]) -> None:
     slow = Replacing({"speak": "spoke"}, "language_model", slow=True)
@@ -273,19 +288,15 @@ def test_a_pause_is_waited_for_unless_speech_goes_on_or_the_passage_has_ended(
 
 
 def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for(timers: list[FakeTimer]) -> None:
-    corrections = corrections_of(reader=Reader())
-    gc.collect()
-    gc.disable()
-    try:
-        live = session_of(corrections)
+    quick = Replacing({})
+
+    def make() -> Live:
+        live = session_of(corrections_of(quick, reader=Reader()))
         live.publish(FINALS[0])
-        corrections.queue._works.close(WAIT_S)
-        left = weakref.ref(live.followers.pop())
-        live.log.close()
-        assert left() is None
-        timers[0].fire()
-    finally:
-        gc.enable()
+        return live
+
+    check_freed(make, lambda: bool(quick.drafts))
+    timers[0].fire()
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

@@ -12,12 +12,13 @@ from streamer.after.speakers.diarization import Diarization
 from streamer.after.speakers.live import RecordedSpeakers, SpeakerFollower, SpeakerModel
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
+from streamer.errors import StreamerError
 from streamer.events import Event, Final, Revision, Speakers, Speech
 from streamer.health import Health
 from streamer.settings.table import Settings
 from tests.builders import final, words
 from tests.fakes import FakeDetector
-from tests.unit.after.live import Live
+from tests.unit.after.live import Hanging, Live, check_freed, patience
 from tests.unit.after.speakers.voices import heard
 from tests.waiting import WAIT_S, wait_until
 
@@ -43,7 +44,8 @@ class Session(Live):
         self, vector_of: Callable[[Float32Array], Float32Array | None] = person_of, buffer_s: int = 60
     ) -> None:
         super().__init__(buffer_s=buffer_s)
-        model = SpeakerModel(vector_of, {}, Health())
+        self.health = Health()
+        model = SpeakerModel(vector_of, {}, self.health)
         self.diarization = Diarization(model.known)
         corrections = Corrections([], deadline_s=WAIT_S)
         finals = CorrectionFollower(corrections, self.session, self.log, diarization=self.diarization)
@@ -140,6 +142,33 @@ def test_a_session_whose_recognition_fails_is_left_alone_and_ends() -> None:
     assert session.speakers.failed
     session.diarization.begin = lambda position: pytest.fail("begun")  # type: ignore[method-assign]
     session.speakers.label(Speech(state="start", time=8.0))
+
+
+def test_a_model_that_hangs_keeps_no_session_from_its_end_nor_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_s, hanging = patience(monkeypatch), Hanging()
+
+    def make() -> Live:
+        session = Session(lambda samples: hanging() or person_of(samples))  # type: ignore[func-returns-value]
+        session.speak(1, 0.0, 4.0)
+        session.publish(said(0.0, 4.0))
+        return session
+
+    with hanging.session(make()) as events:
+        assert not any(isinstance(event, Revision) for event in events)
+    assert waited_s[0] == live.END_S
+    hanging.begun.clear()
+    check_freed(make, hanging.begun.is_set)
+
+
+def test_a_model_that_fails_is_reported_and_leaves_words_without_a_label() -> None:
+    def fail(samples: Float32Array) -> Float32Array:
+        raise StreamerError("lost")
+
+    session = Session(fail)
+    session.speak(1, 0.0, 4.0)
+    session.publish(said(0.0, 4.0))
+    assert newest(session) == {None}
+    assert session.health.why == {"speakers": "lost"}
 
 
 def test_labels_that_are_one_person_are_published() -> None:
