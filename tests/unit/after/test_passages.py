@@ -19,7 +19,7 @@ def silence(time_s: float) -> Speech:
 
 
 def lost(start: float, end: float, reason: str = "overload") -> Gap:
-    return Gap(start=start, end=end, reason=reason)  # type: ignore[arg-type]
+    return Gap(start=start, end=end, reason=reason)
 
 
 def passages_of(*events: Event, by_sentence: bool = False) -> list[tuple[str, int]]:

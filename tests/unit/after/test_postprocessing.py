@@ -13,7 +13,7 @@ import pytest
 from streamer.after.postprocessing import PostProcessing
 from streamer.after.second_pass import SecondPass
 from streamer.arrays import Float32Array
-from streamer.daemon.sessions import SessionSource, open_session
+from streamer.daemon.sessions import NO_OPTIONS, SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -85,14 +85,14 @@ def test_the_second_passs_model_is_unloaded_with_the_others(monkeypatch: pytest.
     processing = PostProcessing(Settings(), model, MagicMock())
     processing.unload()
     assert unloaded == [processing.second_pass]
-    assert processing.reread()() is None  # type: ignore[func-returns-value]
+    assert processing.reread()() is None
 
 
 def transcribed(
     model: WhisperModel,
     samples: Float32Array,
     settings: dict[str, object],
-    options: SessionOptions | None = None,
+    options: SessionOptions = NO_OPTIONS,
     captions: DecodingSettings | None = None,
 ) -> list[Event]:
     """Return what a session of a recording publishes; its promises are kept."""
@@ -102,7 +102,7 @@ def transcribed(
     log, over, events = EventLog("abc", 10_000), Future[None](), list[Event]()
     log.subscribe(events.append)
     log.subscribe(lambda event: over.set_result(None) if isinstance(event, End) else None)
-    source = SessionSource(kind=AudioKind.RECORDED, **({"options": options} if options else {}))
+    source = SessionSource(kind=AudioKind.RECORDED, options=options)
     live = open_session(chosen, model, log, source, enrichment=processing)
     engine.start()
     try:

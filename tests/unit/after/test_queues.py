@@ -24,9 +24,13 @@ class Model:
     def __init__(self, limit: int = 9, *, health: Health | None = None) -> None:
         self.health, self.done = health or Health(), list[str]()
         self.queue = ModelQueue("model", limit, self.health)
-        begun, self._let_go = threading.Event(), threading.Event()
-        self.queue.put(follower(), lambda: (begun.set(), self._let_go.wait(WAIT_S)))
-        assert begun.wait(WAIT_S)
+        self._begun, self._let_go = threading.Event(), threading.Event()
+        self.queue.put(follower(), self._hold)
+        assert self._begun.wait(WAIT_S)
+
+    def _hold(self) -> None:
+        self._begun.set()
+        self._let_go.wait(WAIT_S)
 
     def put(self, of: QueuedFollower, *names: str, until_s: float = WAIT_S) -> None:
         for name in names:
@@ -78,12 +82,17 @@ def test_another_failure_of_the_model_is_not_over_because_work_comes_in_time(clo
     assert health.why == {"model": "the device is lost"}
 
 
+def leaves(model: Model, of: QueuedFollower) -> None:
+    model.put(of, "gone")
+    of.log.close()
+
+
 WORK: dict[str, Callable[[Model, QueuedFollower], object]] = {
     "none": lambda model, of: None,
     "fails": lambda model, of: model.queue.put(of, lambda: 1 / 0),
     "is dropped": lambda model, of: model.put(of, *"abcdef"),
     "is late": lambda model, of: model.put(of, "late", until_s=0.0),
-    "client leaves": lambda model, of: (model.put(of, "gone"), of.log.close()),
+    "client leaves": leaves,
     "goes on": lambda model, of: model.queue.put(of, lambda: model.put(of, "more")),
 }
 

@@ -75,7 +75,8 @@ class Recorder:
         return self.ends[0]
 
     def _on_audio(self, samples: Float32Array) -> None:
-        assert (samples.dtype, samples.ndim) == (np.float32, 1)
+        assert samples.dtype == np.float32
+        assert samples.ndim == 1
         self.blocks.append(samples)
         if self.order[-1:] != ["audio"]:
             self.order.append("audio")

@@ -44,7 +44,7 @@ KINDS = {
 class Pipe(io.BytesIO):
     """What can only be read on, in pieces of some size."""
 
-    seek = tell = property()  # type: ignore[assignment]
+    seek = tell = property()
 
     def __init__(self, data: bytes, size: int) -> None:
         super().__init__(data)

@@ -34,6 +34,7 @@ def content(given: Mapping[str, Any]) -> bytes:
     """
     if "noise" in given:
         return np.random.default_rng(0).bytes(given["noise"])
+    data: bytes
     if "text" in given:
         data = given["text"].encode("latin-1") * given.get("times", 1)
     elif "floats" in given:
@@ -44,7 +45,8 @@ def content(given: Mapping[str, Any]) -> bytes:
         samples = np.tile(speech(1.0) * (not given.get("silent")), given.get("times", 1))
         data = written(samples, given.get("rate", SAMPLE_RATE), format=given.get("format", "WAV"))
     data = patched(data, given.get("at", 0), bytes.fromhex(given.get("new", "")))
-    return data[: given.get("cut")] + bytes.fromhex(given.get("more", "")) * given.get("more_times", 1)
+    data = data[: given.get("cut")] + bytes.fromhex(given.get("more", "")) * given.get("more_times", 1)
+    return data
 
 
 class Attempts:

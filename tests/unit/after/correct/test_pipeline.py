@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -193,11 +194,14 @@ class FakeTimer:
 
     def __init__(self, seconds: float, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
         self.waiting, self.daemon = False, False
-        self.fire = lambda: function(*arguments)
+        self._call = partial(function, *arguments)
         self.made.append(self)
 
     def start(self) -> None:
         self.waiting = True
+
+    def fire(self) -> None:
+        self._call()
 
     def cancel(self) -> None:
         self.waiting = False

@@ -1,6 +1,7 @@
 """Texts with terms on their way out: nothing that was published as stable changes."""
 
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -46,7 +47,7 @@ def shown(text: str, n_stable: int, segment: int = 1) -> Partial:
     return partial(text, len(text_of(spoken[:n_stable])), segment=segment, words=spoken)
 
 
-def said(text: str, segment: int = 1, **fields: str) -> Final:
+def said(text: str, segment: int = 1, **fields: Any) -> Final:  # noqa: ANN401
     return final(text, segment=segment, words=words(text, step=1.0, probability=0.6), **fields)
 
 

@@ -15,7 +15,7 @@ def add(clusters: Clusters, *vectors: Float32Array, speech_s: float = 1.5) -> li
     for vector in vectors:
         start_s = 0.5 * len(clusters.windows)
         clusters.add(VoiceWindow(start_s, start_s + 1.5, vector), speech_s)
-    return [each.speaker and each.speaker.label for each in clusters.windows]
+    return [each.speaker.label if each.speaker else None for each in clusters.windows]
 
 
 def region(clusters: Clusters, people: list[int]) -> list[str | None]:

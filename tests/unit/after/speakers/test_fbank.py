@@ -31,7 +31,12 @@ def reference(samples: Float32Array) -> Float32Array:
 
 
 NOISE = np.random.default_rng(1).standard_normal(WINDOW_SAMPLES).astype(np.float32)
-SOUNDS = {"speech": recording(SAMPLE, 0.5), "noise": NOISE / 100, "silence": 0 * NOISE, "loud": np.sign(NOISE)}
+SOUNDS: dict[str, Float32Array] = {
+    "speech": recording(SAMPLE, 0.5),
+    "noise": np.float32(0.01) * NOISE,
+    "silence": 0 * NOISE,
+    "loud": np.sign(NOISE),
+}
 
 
 @pytest.mark.parametrize("kind", SOUNDS)

@@ -183,7 +183,7 @@ def test_who_speaks_in_a_recording_is_known_of_what_was_read(monkeypatch: pytest
     monkeypatch.setattr(live, "load_vectors", lambda: person_of)
     monkeypatch.setattr(live, "known_voices", lambda settings: {})
     monkeypatch.setattr("streamer.offline.speech.SpeechDetector", FakeDetector)
-    samples = np.repeat(np.float32([0.01, 0.0, 0.02, 0.0]), [n * SAMPLE_RATE for n in (5, 3, 5, 3)])
+    samples = np.repeat(np.array([0.01, 0.0, 0.02, 0.0], np.float32), [n * SAMPLE_RATE for n in (5, 3, 5, 3)])
     blocks, diarization = RecordedSpeakers(Settings()).recognize(np.array_split(samples, 250))
     np.testing.assert_array_equal(np.concatenate(list(blocks)), samples)
     assert [diarization.speaker(at, at + 0.3) for at in (1.0, 4.0, 9.0, 12.0)] == ["S1", "S1", "S2", "S2"]

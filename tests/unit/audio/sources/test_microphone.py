@@ -181,7 +181,7 @@ def test_a_consumer_that_stands_still_loses_audio_but_not_the_clock(portaudio: F
         stream.deliver(0.3, 160)
         wait_until(lambda: len(recorder.audio) >= 160 + 12 * SAMPLE_RATE + 160)
     assert recorder.gaps == [(3 * SAMPLE_RATE, "overrun")]
-    expected = np.repeat(np.float32([0.1, 0.2, 0.0, 0.3]), [160, 9 * SAMPLE_RATE, 3 * SAMPLE_RATE, 160])
+    expected = np.repeat(np.array([0.1, 0.2, 0.0, 0.3], np.float32), [160, 9 * SAMPLE_RATE, 3 * SAMPLE_RATE, 160])
     np.testing.assert_array_equal(recorder.audio, expected)
 
 
@@ -214,7 +214,9 @@ def test_the_device_is_found_again_by_its_name(portaudio: FakePortAudio) -> None
     assert recorder.order == ["audio", "error", "gap", "audio"]
     [(n_samples, reason)] = recorder.gaps
     assert reason == "device"
-    np.testing.assert_array_equal(recorder.audio, np.repeat(np.float32([0.1, 0.0, 0.2]), [1_600, n_samples, 1_600]))
+    np.testing.assert_array_equal(
+        recorder.audio, np.repeat(np.array([0.1, 0.0, 0.2], np.float32), [1_600, n_samples, 1_600])
+    )
 
 
 def test_what_came_just_before_the_device_went_away_is_delivered(portaudio: FakePortAudio, clock: Clock) -> None:
@@ -260,7 +262,11 @@ def test_an_unexpected_exception_is_an_outage(
         fail("consumer")
         recorder.callbacks.on_audio(samples)
 
-    monkeypatch.setattr(Resampler, "process", lambda _, frames: fail("resampler") or frames[:, 0].copy())
+    def process(resampler: Resampler, frames: Float32Array) -> Float32Array:
+        fail("resampler")
+        return frames[:, 0].copy()
+
+    monkeypatch.setattr(Resampler, "process", process)
     with capture_from(portaudio, on_audio=on_audio) as (recorder, microphone):
         clock.advance(0.1)
         portaudio.streams[0].deliver(0.1)

@@ -54,7 +54,9 @@ def test_the_default_output_is_captured_also_if_it_changes(monkeypatch: pytest.M
     line, _, audio = captured(monkeypatch, "ab", sources).partition(b"\n")
     assert line == b"captures Speakers a"
     n_first, n_second = (n * BLOCK_BYTES // 4 for n in (LOOK_BLOCKS, 2))
-    np.testing.assert_array_equal(np.frombuffer(audio, "<f4"), np.repeat(np.float32([0.25, 0.5]), [n_first, n_second]))
+    np.testing.assert_array_equal(
+        np.frombuffer(audio, "<f4"), np.repeat(np.array([0.25, 0.5], np.float32), [n_first, n_second])
+    )
 
 
 def test_why_nothing_is_captured_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
