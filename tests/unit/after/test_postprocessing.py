@@ -120,21 +120,26 @@ def transcribed(
 
 
 @pytest.mark.slow
-def test_a_recording_is_read_again_and_its_turns_are_judged_before_the_end(
+def test_a_final_is_read_again_before_the_end(model: WhisperModel) -> None:
+    # Captions cannot write this word: so there is something to mend.
+    (the,) = model.tokenizer.encode(" the")
+    correction = {"correction.model": "nano.en", "correction.beam_size": 5, "correction.deadline_s": WAIT_S}
+    samples = recording(SAMPLE, pause_after(1), pause_after(2))
+    events = transcribed(model, samples, correction, captions=DecodingSettings(suppress_tokens=f"-1,{the}"))
+    assert model.n_beams == 1, "what captions compute stays as it was"
+    assert " the " not in " ".join(event.text for event in events if isinstance(event, Final))
+    revisions = [event for event in events if isinstance(event, Revision)]
+    assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
+
+
+@pytest.mark.slow
+def test_the_speech_of_a_recording_ends_with_its_turns(
     model: WhisperModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn_model = write_turn_model(tmp_path)
     monkeypatch.setattr(PackedModel, "find", lambda _: turn_model)
-    # Captions cannot write this word: so there is something to mend.
-    (the,) = model.tokenizer.encode(" the")
-    correction = {"correction.model": "nano.en", "correction.beam_size": 5, "correction.deadline_s": WAIT_S}
     speech = {"speech.turns": True, "speech.turn_threshold": 0.01, "speech.turn_silence_s": 10.0}
-    captions = DecodingSettings(suppress_tokens=f"-1,{the}")
-    events = transcribed(model, recording(SAMPLE, 0.0, pause_after(2)), {**correction, **speech}, captions=captions)
-    assert model.n_beams == 1, "what captions compute stays as it was"
-    revisions = [event for event in events if isinstance(event, Revision)]
-    assert " the " not in " ".join(event.text for event in events if isinstance(event, Final))
-    assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
+    events = transcribed(model, recording(SAMPLE, 0.0, pause_after(2)), {"correction.model": "", **speech})
     turns = [event for event in events if isinstance(event, Turn)]
     assert turns
     assert all(turn.finished == (turn.probability >= 0.01) for turn in turns)
