@@ -1,7 +1,6 @@
-"""Measures streamer on recordings of people, beside other programs if they can be installed (docs/operations.md).
+"""Measures streamer on recordings of people, beside other programs if they can be installed.
 
     python tools/benchmark.py stream     delay, stability, accuracy and cost at real-time pace
-    python tools/benchmark.py report DIR the figures of timelines that `stream --timelines DIR` kept
     python tools/benchmark.py simulate   the same in simulated time, to compare settings: --curve draws them
     python tools/benchmark.py sessions   how many clients are served in real time at once
     python tools/benchmark.py files      word errors of whole recordings, beside other programs
@@ -20,38 +19,36 @@ import math
 import shlex
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 
-try:
-    from rich.console import Console
+from rich.console import Console  # noqa: E402
 
-    from streamer.errors import StreamerError, UsageError
-    from tools.benchmarks import recordings
-    from tools.benchmarks.peers.environment import default_folder
-    from tools.benchmarks.peers.whisper_live import WhisperLive
-    from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit
-    from tools.benchmarks.published import PublishedModel
-    from tools.benchmarks.recordings import Recording, SpokenWord
-    from tools.benchmarks.systems import Streamer, StreamingSystem
-except ModuleNotFoundError as error:
-    if __name__ != "__main__":
-        raise
-    sys.exit(f"benchmark: error: {error.name} is not installed: `make bench` installs what is needed")
-
-if TYPE_CHECKING:
-    from tools.benchmarks.results import Folder
+from streamer.errors import StreamerError, UsageError  # noqa: E402
+from tools.benchmarks import recordings  # noqa: E402
+from tools.benchmarks.peers.environment import default_folder  # noqa: E402
+from tools.benchmarks.peers.whisper_live import WhisperLive  # noqa: E402
+from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit  # noqa: E402
+from tools.benchmarks.published import PublishedModel  # noqa: E402
+from tools.benchmarks.recordings import Recording  # noqa: E402
+from tools.benchmarks.systems import Streamer, System, play_all, transcribe_offline  # noqa: E402
+from tools.benchmarks.text import normaliser  # noqa: E402
+from tools.benchmarks.timeline import Timeline  # noqa: E402
 
 # By the name that --peers takes.
-PEERS: dict[str, Callable[[PublishedModel], StreamingSystem]] = {
+PEERS: dict[str, Callable[[PublishedModel], System]] = {
     "whisper-live": WhisperLive,
     "whisperlivekit-agreement": lambda model: WhisperLiveKit(model, "localagreement"),
     "whisperlivekit-alignatt": lambda model: WhisperLiveKit(model, "simulstreaming"),
 }
+
+# How the offline decoder is asked. With timestamps nano.en leaves out a tenth of what is said, which would make every
+# stream look good beside it.
+NANO_OFFLINE_FLAGS = ("--without-timestamps",)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,10 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         for flag in ("json", "curve"):  # now, and not when all is measured
             path = getattr(args, flag, None)
             if path and not path.absolute().parent.is_dir():
-                raise UsageError(f"{path.absolute().parent} is no directory: expected one for --{flag}; make it first")
-        figures = measure(args, console)
-        if args.json and figures is not None:
-            args.json.write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+                raise UsageError(f"{path.absolute().parent} is not a directory: expected one for --{flag}")
+        measure(args, console)
     except StreamerError as error:
         print(f"benchmark: error: {error}", file=sys.stderr)
         return error.exit_code
@@ -87,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, help: str, measure: Callable[[argparse.Namespace, Console], object]) -> argparse.ArgumentParser:
+    def add(name: str, help: str, measure: Callable[[argparse.Namespace, Console], object]) -> Callable[..., object]:
         command = commands.add_parser(name, help=help, description=help)
         command.set_defaults(measure=measure)
         command.add_argument("--json", type=Path, metavar="FILE", help="also write all figures to a file")
@@ -95,53 +90,38 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--only", type=_names, default=("*",), metavar="NAME,NAME", help="recordings, such as 'fleurs-*'"
         )
-        return command
+        return command.add_argument
 
     stream = add("stream", "delay, stability, accuracy and cost at real-time pace", _stream)
-    _systems_arguments(stream)
-
-    report = add("report", "the figures of timelines that were kept", _report)
-    report.add_argument("timelines", type=Path, metavar="DIR", help="filled by `stream --timelines DIR`")
-    report.add_argument("--model", help="finds the times of words if they are unknown, as in `stream`")
-
     simulate = add("simulate", "delay and stability in simulated time, to compare settings", _simulate)
-    simulate.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
-    simulate.add_argument(
-        "--inference-s", type=_seconds, default=0.1, help="duration of an inference (default: %(default)s)"
-    )
-    simulate.add_argument(
-        "--point",
-        action="append",
-        default=[],
-        metavar="POINT:NAME=VALUE,NAME=VALUE",
-        help="settings to compare; given again, those too",
-    )
-    for command in (stream, simulate):
-        command.add_argument(
-            "--timelines", type=Path, metavar="DIR", help="keep what was displayed, of one model, for `report`"
-        )
-        command.add_argument("--no-offline", action="store_true", help="do not run the offline decoder beside")
-    for command in (stream, simulate, report):
-        command.add_argument("--curve", type=Path, metavar="FILE", help="draw wrong words over delay, as SVG")
-
     sessions = add("sessions", "how many clients are served in real time at once", _sessions)
-    _systems_arguments(sessions)
-    sessions.add_argument("--most", type=_count, default=64, help="clients to try at most (default: %(default)s)")
-
     files = add("files", "word errors of whole recordings, and words written without any speech", _files)
-    files.add_argument(
-        "--model", nargs="+", default=["tiny.en", "base"], metavar="NAME", help="models on this machine, or paths"
-    )
-    files.add_argument(
-        "--language", default="en", help="of recordings whose names do not end with one, as NAME-de does"
-    )
-    files.add_argument("--peers", type=_names, default=(), metavar="P,P", help="faster-whisper,openai-whisper")
-    files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
-    files.add_argument("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
-    files.add_argument("--output", type=Path, metavar="DIR", help="keep the texts; existing ones are not made again")
-
     turns = add("turns", "pauses that are taken for the end of a turn, by silence and by the turn model", _turns)
-    turns.add_argument("--model", required=True, help="finds the times of words if they are unknown")
+
+    for option in (stream, simulate):
+        option("--no-offline", action="store_true", help="do not run the offline decoder beside")
+        option("--curve", type=Path, metavar="FILE", help="draw wrong words over delay, as SVG")
+    simulate("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
+    simulate("--inference-s", type=_seconds, default=0.1, help="duration of an inference (default: %(default)s)")
+    points = "settings to compare; given again, those too"
+    simulate("--point", action="append", default=[], metavar="POINT:NAME=VALUE,NAME=VALUE", help=points)
+
+    for option in (stream, sessions):
+        option("--model", help="published model on this machine, or a path, for all (default: nano.en, ours only)")
+        option("--flags", default="", help="more flags of `streamer run`: --flags='--pace 1'")
+        option("--peers", type=_names, default=(), metavar="P,P", help=f"others: {', '.join(PEERS)}")
+    sessions("--most", type=_count, default=64, help="clients to try at most (default: %(default)s)")
+
+    names = {"nargs": "+", "default": ["tiny.en", "base"], "metavar": "NAME"}
+    files("--model", help="models on this machine, or paths", **names)
+    files("--language", default="en", help="of recordings whose names do not end with one, as NAME-de does")
+    files("--peers", type=_names, default=(), metavar="P,P", help="faster-whisper,openai-whisper")
+    files("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
+    files("--output", type=Path, metavar="DIR", help="keep the texts; existing ones are not made again")
+    for option in (stream, sessions, files):
+        option("--peers-folder", type=Path, default=default_folder(), metavar="DIR", help="where peers are installed")
+
+    turns("--model", required=True, help="finds the times of words if they are unknown")
     return parser
 
 
@@ -163,76 +143,53 @@ def _names(text: str) -> tuple[str, ...]:
     return tuple(name for name in text.split(",") if name)
 
 
-def _systems_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", help="published model on this machine, or a path, for all systems (default: nano.en, ours only)"
-    )
-    parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--pace 1'")
-    parser.add_argument(
-        "--windows",
-        action="append",
-        metavar="S,S",
-        help="window lengths of ours; given again, ours is also measured with these (default: the model's)",
-    )
-    parser.add_argument("--peers", type=_names, default=(), metavar="P,P", help=f"others: {', '.join(PEERS)}")
-    parser.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
-    parser.add_argument("--without-ours", action="store_true", help="measure the others only")
-
-
 def _stream(args: argparse.Namespace, console: Console) -> None:
-    from tools.benchmarks.results import Folder
-    from tools.benchmarks.stream import OFFLINE_FLAGS, play, transcribe_offline
-
+    found = _recordings(args, args.model)
     with tempfile.TemporaryDirectory() as temporary:
-        folder = Folder(args.timelines or Path(temporary))
-        found = _recordings(args, args.model, folder)
         systems = _systems(args, Path(temporary))
-        if not args.no_offline:
-            flags = [*(() if args.model else OFFLINE_FLAGS), *_model(args), *_model_flags(_flags(args))]
-            transcribe_offline(found, folder, flags)
-        play(systems, found, folder, console)
-        _show(args, folder, found, console)
-
-
-def _report(args: argparse.Namespace, console: Console) -> None:
-    from tools.benchmarks.results import Folder
-
-    folder = Folder(args.timelines)
-    _show(args, folder, _recordings(args, args.model, folder), console)
-
-
-def _show(args: argparse.Namespace, folder: "Folder", found: Sequence[Recording], console: Console) -> None:
-    """Print the figures of a folder, and write them and their picture to the files that are named."""
-    from tools.benchmarks.results import compute, picture, show, to_json
-
-    results = compute(folder, found)
-    show(results, console)
-    if args.json:
-        args.json.write_text(to_json(results), encoding="utf-8")
-    if args.curve:
-        args.curve.write_text(picture(results), encoding="utf-8")
+        flags = [*_model(args), *(() if args.model else NANO_OFFLINE_FLAGS)]
+        offline = {} if args.no_offline else transcribe_offline(found, flags)
+        timelines, failures = play_all(systems, found, console)
+    _report(args, timelines, found, offline, failures, console)
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> None:
     from streamer.whisper.shipped import SAMPLE_OF
-    from tools.benchmarks.results import Folder
     from tools.benchmarks.simulate import points, simulate
-    from tools.benchmarks.stream import OFFLINE_FLAGS, transcribe_offline
 
     compared = points(args.set, args.point)
     settings = next(iter(compared.values()))
-    with tempfile.TemporaryDirectory() as temporary:
-        folder = Folder(args.timelines or Path(temporary))
-        found = _recordings(args, settings.model.name, folder)
-        if not args.no_offline:
-            flags = ["--model", settings.model.name, "--language", settings.decoding.language]
-            flags += ["--tokenizer", settings.model.tokenizer] if settings.model.tokenizer else []
-            transcribe_offline(found, folder, [*(OFFLINE_FLAGS if settings.model.name == SAMPLE_OF else ()), *flags])
-        simulate(compared, found, folder, inference_s=args.inference_s)
-        _show(args, folder, found, console)
+    found = _recordings(args, settings.model.name)
+    flags = ["--model", settings.model.name, "--language", settings.decoding.language]
+    flags += ["--tokenizer", settings.model.tokenizer] if settings.model.tokenizer else []
+    flags += NANO_OFFLINE_FLAGS if settings.model.name == SAMPLE_OF else ()
+    offline = {} if args.no_offline else transcribe_offline(found, flags)
+    timelines = simulate(compared, found, inference_s=args.inference_s)
+    _report(args, timelines, found, offline, {}, console)
 
 
-def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
+def _report(
+    args: argparse.Namespace,
+    timelines: Sequence[Timeline],
+    found: Sequence[Recording],
+    offline: Mapping[str, str],
+    failures: Mapping[str, str],
+    console: Console,
+) -> None:
+    """Print figures, and write them and their picture to the files that are named."""
+    from whisper.normalizers import EnglishTextNormalizer
+
+    from tools.benchmarks import report
+    from tools.benchmarks.curve import draw
+
+    figures = report.compute(timelines, found, offline, EnglishTextNormalizer())
+    report.show(figures, found, failures, console)
+    _write_json(args, report.as_json(figures, found, failures))
+    if args.curve:
+        args.curve.write_text(draw(report.pooled(figures, found, spoken=True)), encoding="utf-8")
+
+
+def _sessions(args: argparse.Namespace, console: Console) -> None:
     from whisper.normalizers import EnglishTextNormalizer
 
     from tools.benchmarks.sessions import measure_sessions
@@ -248,24 +205,22 @@ def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
             except StreamerError as error:
                 console.print(f"{system.name}: {error}", markup=False, highlight=False)
                 figures.append({"system": system.name, "error": str(error)})
-    return figures
+    _write_json(args, figures)
 
 
-def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+def _files(args: argparse.Namespace, console: Console) -> None:
     from tools.benchmarks import files
 
-    if unknown := [name for name in args.peers if name not in files.PEERS]:
-        raise UsageError(f"no peer is called {unknown[0]!r:.40}: expected some of {', '.join(files.PEERS)}")
+    _check_peers(args.peers, files.PEERS)
     found = recordings.find(args.corpus, args.only, args.language)
-    folder = args.peers_folder or default_folder()
+    show = functools.partial(print, flush=True)
     with tempfile.TemporaryDirectory() as temporary:
         output = args.output or Path(temporary)
-        show = functools.partial(print, flush=True)
-        rows = files.measure_files(args.model, found, args.peers, folder, output, _flags(args), show)
-    return [dataclasses.asdict(row) for row in rows]
+        rows = files.measure_files(args.model, found, args.peers, args.peers_folder, output, _flags(args), show)
+    _write_json(args, [dataclasses.asdict(row) for row in rows])
 
 
-def _turns(args: argparse.Namespace, console: Console) -> list[dict[str, float]]:
+def _turns(args: argparse.Namespace, console: Console) -> None:
     from streamer.after.turn_model import TurnModel
     from streamer.packed_models import TURNS
     from streamer.settings.table import SpeechSettings
@@ -274,47 +229,43 @@ def _turns(args: argparse.Namespace, console: Console) -> list[dict[str, float]]
 
     model = TurnModel(TURNS.find(), the_core())
     spoken = [recording for recording in _recordings(args, args.model) if recording.text]
-    found = [turns.pauses_of(recording, model.probability) for recording in spoken]
-    return turns.show([pause for pauses in found for pause in pauses], SpeechSettings(), console)
+    pauses = [pause for recording in spoken for pause in turns.pauses_of(recording, model.probability)]
+    _write_json(args, turns.show(pauses, SpeechSettings(), console))
 
 
-def _recordings(args: argparse.Namespace, model_name: str | None, folder: "Folder | None" = None) -> list[Recording]:
-    """Return the recordings in English, with the times of their words if a model is named that finds them.
-
-    folder : keeps these times
-    """
+def _recordings(args: argparse.Namespace, model_name: str | None) -> list[Recording]:
+    """Return the recordings in English, with the times of their words if a model is named that finds them."""
     from streamer.settings.table import ModelSettings
     from streamer.setup.loading import load
-    from tools.benchmarks.files import normaliser
     from tools.benchmarks.word_times import words_of
 
-    model = functools.cache(lambda: load(ModelSettings(name=model_name or ""), n_beams=5))
+    found = [each for each in recordings.find(args.corpus, args.only) if each.language == "en"]
+    if not model_name or all(each.words or not each.text for each in found):
+        return found
+    model = load(ModelSettings(name=model_name), n_beams=5)
 
-    def timed(recording: Recording) -> Recording:
-        words: Sequence[SpokenWord] = folder.words(recording.name) if folder and not recording.words else ()
-        if not words and not recording.words and recording.text and model_name:
-            words = words_of(model(), recording.samples(), recording.text, normaliser("en"), language="en")
-            if folder:
-                folder.save_words(recording.name, words)
-        return dataclasses.replace(recording, words=tuple(words or recording.words))
+    def timed(each: Recording) -> Recording:
+        if each.words or not each.text:
+            return each
+        words = words_of(model, each.samples(), each.text, normaliser("en"), language="en")
+        return dataclasses.replace(each, words=tuple(words))
 
-    return [timed(each) for each in recordings.find(args.corpus, args.only) if each.language == "en"]
+    return [timed(each) for each in found]
 
 
-def _systems(args: argparse.Namespace, temporary: Path) -> list[StreamingSystem]:
+def _systems(args: argparse.Namespace, temporary: Path) -> list[System]:
     """Return ours and the others that were named; their formats of a model are written to a folder."""
-    from tools.benchmarks.results import OURS
-
-    if unknown := [name for name in args.peers if name not in PEERS]:
-        raise UsageError(f"no peer is called {unknown[0]}: expected some of {', '.join(PEERS)}")
+    _check_peers(args.peers, PEERS)
     if args.peers and not args.model:
         raise UsageError("--peers needs a published model that all can load: name one, such as --model base")
-    ours: list[StreamingSystem] = []
-    for windows in args.windows or [""]:
-        flags = [*_model(args), *_flags(args), *(["--windows", windows] if windows else [])]
-        ours.append(Streamer(flags, f"{OURS} {windows}" if ours else OURS))
-    model = PublishedModel(args.model or "", temporary, args.peers_folder or default_folder())
-    return [*([] if args.without_ours else ours), *(PEERS[name](model) for name in args.peers)]
+    model = PublishedModel(args.model or "", temporary, args.peers_folder)
+    return [Streamer([*_model(args), *_flags(args)]), *(PEERS[name](model) for name in args.peers)]
+
+
+def _check_peers(names: Sequence[str], known: Mapping[str, Any] | Sequence[str]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown peer {name!r:.40}: expected some of {', '.join(known)}")
 
 
 def _model(args: argparse.Namespace) -> list[str]:
@@ -323,23 +274,16 @@ def _model(args: argparse.Namespace) -> list[str]:
 
 
 def _flags(args: argparse.Namespace) -> list[str]:
-    """Return the flags of our daemon."""
+    """Return the flags of our program."""
     try:
         return shlex.split(args.flags)
     except ValueError as error:
-        raise UsageError(f"--flags {args.flags!r:.80} is not written as in a shell ({error}): mend it") from None
+        raise UsageError(f"--flags {args.flags!r:.80}: {error}; write them as in a shell") from None
 
 
-def _model_flags(flags: Sequence[str]) -> list[str]:
-    """Return the daemon's flags that choose its model."""
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
-    parser.add_argument("--model")
-    parser.add_argument("--tokenizer")
-    try:
-        known, _ = parser.parse_known_args(list(flags))
-    except argparse.ArgumentError:  # the daemon says what is wrong
-        return []
-    return [part for name, value in vars(known).items() if value is not None for part in (f"--{name}", value)]
+def _write_json(args: argparse.Namespace, figures: object) -> None:
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -111,28 +111,31 @@ def _errors(runs: Sequence[Run], said: Sequence[Sequence[str]]) -> dict[str, flo
     texts = [compared(words(run.segments)) for run in runs]
     offline = [compared(words(run.offline)) for run in runs if run.offline is not None]
     n_said = sum(map(len, said))
-    edits = _edits(said, texts) if said else []
-    kinds = Counter(kind for kind, _ in edits)
+    wrong = edits(said, texts) if said else []
+    kinds = Counter(kind for kind, _ in wrong)
     found: dict[str, float | None] = {
         "words": sum(map(len, texts)),
-        "wer": len(edits) / n_said if n_said else None,
+        "wer": len(wrong) / n_said if n_said else None,
         "substitutions": kinds["replace"] if said else None,
         "deletions": kinds["delete"] if said else None,
         "insertions": kinds["insert"] if said else None,
         **dict.fromkeys(("wer_offline", "delta", "delta_low", "delta_high")),
     }
     if n_said and len(offline) == len(said):
-        edits_offline = _edits(said, offline)
+        wrong_offline = edits(said, offline)
         sizes = [min(_N_UNIT, n_said - first) for first in range(0, n_said, _N_UNIT)]
-        live, beside = (Counter(word // _N_UNIT for _, word in each) for each in (edits, edits_offline))
+        live, beside = (Counter(word // _N_UNIT for _, word in each) for each in (wrong, wrong_offline))
         # The WER less the offline one, and its 95 % confidence interval.
-        found["wer_offline"], found["delta"] = len(edits_offline) / n_said, (len(edits) - len(edits_offline)) / n_said
+        found["wer_offline"], found["delta"] = len(wrong_offline) / n_said, (len(wrong) - len(wrong_offline)) / n_said
         found["delta_low"], found["delta_high"] = interval([live[k] - beside[k] for k in range(len(sizes))], sizes)
     return found
 
 
-def _edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
-    """Return `replace`, `delete` or `insert` for each error of texts, and its word among all that is said."""
+def edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
+    """Return `replace`, `delete` or `insert` for each error of texts, and its word among all that is said.
+
+    A word that is inserted stands at the word behind it, or at the last one.
+    """
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 
     *firsts, n_said = itertools.accumulate(map(len, said), initial=0)

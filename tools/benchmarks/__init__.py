@@ -1,1 +1,1 @@
-"""What tools/benchmark.py runs: the corpus, the systems under test and their figures."""
+"""What tools/benchmark.py runs: recordings, systems under test, and their figures."""

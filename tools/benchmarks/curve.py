@@ -60,22 +60,24 @@ def draw(columns: Mapping[str, Figures]) -> str:
 
     Raises UsageError if no system has both a delay and a difference.
     """
-    points = _points(columns)
+    points = []
+    for name, figures in columns.items():
+        summary = figures.summary()
+        stable_s, delta = summary["stable_p50_s"], summary["delta_streamed"]
+        if stable_s is not None and delta is not None:
+            low, high = (summary[f"delta_streamed_{end}"] for end in ("low", "high"))
+            ends = (delta if low is None else low, delta if high is None else high)
+            points.append(Point(name, stable_s, 100 * delta, *(100 * end for end in ends)))
     if not points:
         raise UsageError("nothing can be drawn: expected recordings with an offline text and the times of their words")
     x = _axis([0.0, *(point.stable_s for point in points)], LEFT, WIDTH - RIGHT)
     y = _axis([0.0, *(value for p in points for value in (p.low, p.high))], HEIGHT - BOTTOM, TOP)
     front = " ".join(f"{x.at(p.stable_s):.0f},{y.at(p.delta):.0f}" for p in best(points))
-    return "".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{TITLE}">',
-            f"<title>{TITLE}</title><style>{STYLE}</style>",
-            f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="#161b22"/><text x="{LEFT}" y="28">{TITLE}</text>',
-            *_grid(x, y),
-            f'<polyline class="f" points="{front}"/>',
-            *_drawn(points, x, y),
-            "</svg>\n",
-        ]
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{TITLE}">'
+        f"<title>{TITLE}</title><style>{STYLE}</style>"
+        f'<rect width="{WIDTH}" height="{HEIGHT}" rx="12" fill="#161b22"/><text x="{LEFT}" y="28">{TITLE}</text>'
+        f'{_grid(x, y)}<polyline class="f" points="{front}"/>{_drawn(points, x, y)}</svg>\n'
     )
 
 
@@ -88,18 +90,6 @@ def best(points: Sequence[Point]) -> list[Point]:
     return found
 
 
-def _points(columns: Mapping[str, Figures]) -> list[Point]:
-    found = []
-    for name, figures in columns.items():
-        summary = figures.summary()
-        stable_s, delta = summary["stable_p50_s"], summary["delta_streamed"]
-        if stable_s is not None and delta is not None:
-            low, high = summary["delta_streamed_low"], summary["delta_streamed_high"]
-            ends = (delta if low is None else low, delta if high is None else high)
-            found.append(Point(name, stable_s, 100 * delta, *(100 * end for end in ends)))
-    return found
-
-
 def _axis(values: Sequence[float], start: float, end: float) -> Axis:
     """Return an axis whose ends are ticks and that has all values."""
     for step in STEPS:
@@ -109,47 +99,40 @@ def _axis(values: Sequence[float], start: float, end: float) -> Axis:
     return Axis(first * step, max(last, first + 1) * step, step, start, end)
 
 
-def _grid(x: Axis, y: Axis) -> list[str]:
-    found = []
+def _grid(x: Axis, y: Axis) -> str:
+    found = ""
     for value in x.ticks():
-        at = x.at(value)
-        found.append(f'<path class="a" d="M{at:.0f} {TOP}V{HEIGHT - BOTTOM}"/>')
-        found.append(f'<text class="t" x="{at:.0f}" y="{HEIGHT - 34}" text-anchor="middle">{_shown(value)}</text>')
+        at = f"{x.at(value):.0f}"
+        found += f'<path class="a" d="M{at} {TOP}V{HEIGHT - BOTTOM}"/>'
+        found += f'<text class="t" x="{at}" y="{HEIGHT - 34}" text-anchor="middle">{round(value, 2):g}</text>'
     for value in y.ticks():
-        at = y.at(value)
-        style = "a" if abs(value) > y.step / 2 else "z"
-        found.append(f'<path class="{style}" d="M{LEFT} {at:.0f}H{WIDTH - RIGHT}"/>')
-        found.append(f'<text class="t" x="{LEFT - 8}" y="{at + 4:.0f}" text-anchor="end">{_shown(value)}</text>')
-    middle = (TOP + HEIGHT - BOTTOM) / 2
-    return [
-        *found,
-        f'<text class="t" x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{HEIGHT - 12}" text-anchor="middle">{X_LABEL}</text>',
-        f'<text class="t" transform="translate(18 {middle:.0f})rotate(-90)" text-anchor="middle">{Y_LABEL}</text>',
-    ]
+        at, style = f"{y.at(value):.0f}", "a" if abs(value) > y.step / 2 else "z"
+        found += f'<path class="{style}" d="M{LEFT} {at}H{WIDTH - RIGHT}"/>'
+        found += f'<text class="t" x="{LEFT - 8}" y="{int(at) + 4}" text-anchor="end">{round(value, 2):g}</text>'
+    middle, foot = (TOP + HEIGHT - BOTTOM) / 2, HEIGHT - 12
+    found += f'<text class="t" x="{(LEFT + WIDTH - RIGHT) / 2:.0f}" y="{foot}" text-anchor="middle">{X_LABEL}</text>'
+    turned = f'transform="translate(18 {middle:.0f})rotate(-90)"'
+    return f'{found}<text class="t" {turned} text-anchor="middle">{Y_LABEL}</text>'
 
 
-def _drawn(points: Sequence[Point], x: Axis, y: Axis) -> list[str]:
+def _drawn(points: Sequence[Point], x: Axis, y: Axis) -> str:
     """Return each point with its interval and its name, which stands where no other name is."""
-    found = []
+    found = ""
     names: list[tuple[float, float, float]] = []  # left end, right end and foot of each, in pixels
     for point in sorted(points, key=lambda point: -point.delta):
         across, up = x.at(point.stable_s), y.at(point.delta)
         width = 0.55 * FONT_PX * len(point.name)
-        left = across + 9 if across + 9 + width < WIDTH - RIGHT else across - 9 - width
+        fits = across + 9 + width < WIDTH - RIGHT
+        left, anchor, at = (across + 9, "start", across + 9) if fits else (across - 9 - width, "end", across - 9)
         foot = up + 4
         while any(left < b and a < left + width and abs(foot - other) < FONT_PX for a, b, other in names):
             foot += 1
         names.append((left, left + width, foot))
-        anchor, at = ("start", across + 9) if left > across else ("end", across - 9)
         said = f"{point.name}: {point.stable_s:.2f} s, {point.delta:+.1f} points [{point.low:+.1f}, {point.high:+.1f}]"
-        found.append(
+        found += (
             f"<g><title>{html.escape(said)}</title>"
             f'<path class="i" d="M{across:.0f} {y.at(point.low):.0f}V{y.at(point.high):.0f}"/>'
             f'<circle cx="{across:.0f}" cy="{up:.0f}" r="5"/>'
             f'<text x="{at:.0f}" y="{foot:.0f}" text-anchor="{anchor}">{html.escape(point.name)}</text></g>'
         )
     return found
-
-
-def _shown(value: float) -> str:
-    return f"{round(value, 2):g}"

@@ -1,4 +1,10 @@
-"""The figures of a system over recordings (docs/operations.md): accuracy, delay, stability, cost."""
+"""The figures of a system over recordings: accuracy, delay, stability, cost.
+
+Delays are those of the words of the final transcript. Where a displayed text's words stand in it is found by aligning
+the text with that beginning of the transcript which it is most like (the fewest edits; of several such beginnings the
+longest): a word is shown if it stands opposite an equal word. So a text whose earlier words still change does not hide
+that its later words are there already, and a word that occurs again later is not taken for that later one.
+"""
 
 import functools
 from collections.abc import Sequence
@@ -8,16 +14,20 @@ from itertools import pairwise
 from operator import add
 
 import numpy as np
+from rapidfuzz.distance import Levenshtein
 
-from tools.benchmarks.emission import Emission, emissions, in_words, place, visible
+from streamer.commands.figures import edits
 from tools.benchmarks.recordings import SpokenWord
-from tools.benchmarks.text import Errors, Normaliser, align, edits, errors
-from tools.benchmarks.timeline import Timeline
+from tools.benchmarks.text import Errors, Normaliser, align, errors
+from tools.benchmarks.timeline import Revision, Timeline
 from tools.benchmarks.unsaid import Span, unsaid
 from tools.benchmarks.utterances import Utterance, beginnings, split, summary
 
 # Percentiles of delays that are reported.
 QUANTILES = (50, 90, 99)
+
+# What is replaced sooner than this is not seen: a screen draws sixty pictures a second.
+FRAME_S = 1 / 60
 
 
 @dataclass(slots=True)
@@ -51,8 +61,8 @@ class Figures:
     settled: list[float] = field(default_factory=list)
 
     # For each utterance: from its onset to its first text, and from its end to the promise of its last word.
-    first_partial_s: list[float] = field(default_factory=list)
-    finalisation_s: list[float] = field(default_factory=list)
+    first_partial: list[float] = field(default_factory=list)
+    finalisation: list[float] = field(default_factory=list)
 
     # Words removed or replaced over all revisions, those of them that had been promised, and words of the final text.
     erased: int = 0
@@ -74,7 +84,8 @@ class Figures:
 
     def summary(self) -> dict[str, float | None]:
         """Return every figure as one number; None if it is unknown or does not apply."""
-        figures: dict[str, float | None] = {
+        delays = ("first_seen", "stable", "settled", "first_partial", "finalisation")
+        return {
             "recordings": len(self.recordings),
             "audio_s": self.audio_s,
             "wer_offline": self.offline.rate,
@@ -91,12 +102,7 @@ class Figures:
             "hallucinated_per_min": _ratio(60 * self.hallucinated, self.silent_s),
             "hallucinated_shown_per_min": _ratio(60 * self.hallucinated_shown, self.silent_s),
             "share_measured": _ratio(len(self.stable), self.n_said),
-        }
-        for name in ("first_seen", "stable", "settled"):
-            figures |= {f"{name}_p{q}_s": quantile(getattr(self, name), q) for q in QUANTILES}
-        for name in ("first_partial", "finalisation"):
-            figures |= {f"{name}_p{q}_s": quantile(getattr(self, f"{name}_s"), q) for q in QUANTILES}
-        return figures | {
+            **{f"{name}_p{q}_s": quantile(getattr(self, name), q) for name in delays for q in QUANTILES},
             "normalised_erasure": _ratio(self.erased, self.n_final),
             "broken_promises": self.broken_promises,
             "cpu_per_audio": _ratio(self.cpu_s, self.audio_s),
@@ -129,16 +135,18 @@ def measure(
     https://arxiv.org/abs/2004.03643.
     """
     normalise = functools.cache(normalise)
-    shown = [in_words(revision, normalise) for revision in visible(timeline.revisions)]
-    final = shown[-1].words if shown else ()
+    revisions = timeline.revisions
+    seen = [a for a, b in pairwise(revisions) if b.wall_s - a.wall_s >= FRAME_S] + revisions[-1:]
+    shown = [_in_words(revision, normalise) for revision in seen]
     figures = Figures(
         timeline.system,
         [timeline.recording],
         timeline.audio_s,
-        erased=erased([revision.words for revision in visible(timeline.revisions)]),
-        # Promises also count for programs, which see revisions that are too short for a person.
-        broken_promises=broken_promises([(revision.words, revision.n_stable) for revision in timeline.revisions]),
-        n_final=len(timeline.revisions[-1].words) if timeline.revisions else 0,
+        erased=_erased(seen),
+        # Promises also count for programs, which get revisions that are too short for a person.
+        broken_promises=_broken_promises(revisions),
+        n_final=len(revisions[-1].words) if revisions else 0,
+        n_said=sum(bool(normalise(word.word)) for word in words),
         gap_s=sum(end - start for start, end in timeline.gaps),
         cpu_s=timeline.cpu_s,
         peak_rss_mb=timeline.peak_rss_mb,
@@ -152,11 +160,11 @@ def measure(
         _add_errors(figures, timeline, spoken, words, offline_text, normalise)
     else:
         figures.silent_s = timeline.audio_s
-        figures.hallucinated = len(final)
-        figures.hallucinated_shown = len(final) + erased([revision.words for revision in shown])
+        figures.hallucinated = len(shown[-1].words) if shown else 0
+        figures.hallucinated_shown = figures.hallucinated + _erased(shown)
     if shown:
-        _add_delays(figures, timeline, words, normalise)
-    figures.n_said = sum(bool(normalise(word.word)) for word in words)
+        said = [SpokenWord(normalise(word.word), word.start, word.end) for word in words]
+        _add_delays(figures, shown, [word for word in said if word.word])
     return figures
 
 
@@ -169,65 +177,103 @@ def _add_errors(
     normalise: Normaliser,
 ) -> None:
     """Add what is wrong with the finals, with the finals as they were corrected, and with the offline text."""
-    written = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
-    streamed = normalise(written).split()
-    corrected = streamed if timeline.corrected is None else normalise(timeline.corrected).split()
+    streamed = normalise(" ".join(timeline.revisions[-1].words) if timeline.revisions else "").split()
     offline = None if offline_text is None else normalise(offline_text).split()
-    figures.streamed = errors(spoken, streamed)
-    figures.corrected = errors(spoken, corrected)
+    corrected = streamed
+    if timeline.corrected is not None:
+        corrected = normalise(" ".join(timeline.corrected.values())).split()
+        before, after = (
+            {i for kind, i in edits([spoken], [text]) if kind != "insert"} for text in (streamed, corrected)
+        )
+        figures.harmed, figures.mended = len(after - before), len(before - after)
+    figures.streamed, figures.corrected = errors(spoken, streamed), errors(spoken, corrected)
     if offline is not None:
         figures.offline = errors(spoken, offline)
     figures.utterances = split(spoken, words, (streamed, corrected, offline), normalise)
-    if timeline.corrected is not None:
-        before, after = _wrong(spoken, streamed), _wrong(spoken, corrected)
-        figures.harmed, figures.mended = len(after - before), len(before - after)
 
 
-def _wrong(spoken: Sequence[str], text: Sequence[str]) -> set[int]:
-    """Return the indices of the words of the reference that a text has not."""
-    return {i for tag, i in edits(spoken, text) if tag != "insert"}
-
-
-def _add_delays(figures: Figures, timeline: Timeline, words: Sequence[SpokenWord], normalise: Normaliser) -> None:
-    """Add the delays of each word that the final text has, and of each utterance."""
-    shown = [in_words(revision, normalise) for revision in visible(timeline.revisions)]
+def _add_delays(figures: Figures, shown: Sequence[Revision], said: Sequence[SpokenWord]) -> None:
+    """Add the delays of each word that the final text has, and of each utterance; all words are normalised."""
     final = shown[-1].words
-    placed = [place(revision.words, final) for revision in shown]
-    said = [SpokenWord(normalise(word.word), word.start, word.end) for word in words]
-    said = [word for word in said if word.word]
     pairs = align([word.word for word in said], final).pairs
-    begins_s: list[float | None] = [None] * len(final)
+    begins_s = [0.0] * len(final)
     for i, j in pairs:
         begins_s[j] = said[i].start
-    emitted: list[Emission] = emissions(shown, placed, len(final), begins_s)
-
-    def when_s(number: int | None) -> float:
-        # What never happened counts from the end.
-        return max(timeline.audio_s, shown[-1].wall_s) if number is None else shown[number].wall_s
-
+    placed = [_place(revision.words, final) for revision in shown]
+    first_s, stable_s, settled_s = _emissions(shown, [places for places, _ in placed], begins_s)
+    # What never happened counts from the end.
+    end_s = max(figures.audio_s, shown[-1].wall_s)
     for i, j in pairs:
-        figures.first_seen.append(when_s(emitted[j].first) - said[i].end)
-        figures.stable.append(when_s(emitted[j].stable) - said[i].end)
-        figures.settled.append(when_s(emitted[j].settled) - said[i].end)
-
+        figures.first_seen.append(first_s.get(j, end_s) - said[i].end)
+        figures.stable.append(stable_s.get(j, end_s) - said[i].end)
+        figures.settled.append(settled_s.get(j, end_s) - said[i].end)
     for first, behind in pairwise([*beginnings(said), len(said)]):
         of_utterance = [(i, j) for i, j in pairs if first <= i < behind]
         if not of_utterance:
             continue
         onset_s, first_word = said[first].start, of_utterance[0][1]
-        for revision, at in zip(shown, placed, strict=True):
-            if revision.wall_s >= onset_s and at.reach > first_word:
-                figures.first_partial_s.append(revision.wall_s - onset_s)
-                break
+        reached = (at.wall_s for at, (_, reach) in zip(shown, placed, strict=True) if reach > first_word)
+        figures.first_partial += [at_s - onset_s for at_s in reached if at_s >= onset_s][:1]
         # Words at the end that the transcript lacks are errors, not delays.
-        last_s = max(when_s(emitted[j].stable) for _, j in of_utterance)
-        figures.finalisation_s.append(last_s - said[of_utterance[-1][0]].end)
+        last_s = max(stable_s.get(j, end_s) for _, j in of_utterance)
+        figures.finalisation.append(last_s - said[of_utterance[-1][0]].end)
+
+
+def _in_words(revision: Revision, normalise: Normaliser) -> Revision:
+    """Return a revision with its words normalised one by one, without those of which nothing is left."""
+    words = [normalise(word) for word in revision.words]
+    n_stable = sum(map(bool, words[: revision.n_stable]))
+    return Revision(revision.wall_s, tuple(filter(None, words)), n_stable)
+
+
+def _place(words: Sequence[str], transcript: Sequence[str]) -> tuple[list[int | None], int]:
+    """Return the place of each displayed word in the transcript, and how many words of that the text stands for.
+
+    None: the transcript has another word there, or none.
+    """
+    same = _common_prefix(words, transcript)
+    tail = words[same:]
+    places: list[int | None] = [*range(same), *[None] * len(tail)]
+    if not tail:
+        return places, same
+    # A text can be as like to no more words than it has edits to reach them.
+    most = min(len(transcript) - same, 2 * len(tail))
+    rest = transcript[same : same + most]
+    n = min(range(most + 1), key=lambda n: (Levenshtein.distance(tail, rest[:n]), -n))
+    for i, j in align(tail, rest[:n]).pairs:
+        if tail[i] == rest[j]:
+            places[same + i] = same + j
+    return places, same + n
+
+
+def _emissions(
+    shown: Sequence[Revision], placed: Sequence[Sequence[int | None]], begins_s: Sequence[float]
+) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+    """Return when each word of the transcript was first shown, from when on it was promised, and always shown.
+
+    begins_s : when each begins to be spoken: what is shown before that is a guess, and counts from then on only
+    """
+    first_s: dict[int, float] = {}
+    stable_s: dict[int, float] = {}
+    settled_s: dict[int, float] = {}
+    for revision, places in zip(shown, placed, strict=True):
+        at_s = revision.wall_s
+        present = {place: i for i, place in enumerate(places) if place is not None and at_s >= begins_s[place]}
+        for word in range(len(begins_s)):
+            if word not in present:
+                settled_s.pop(word, None)
+            else:
+                first_s.setdefault(word, at_s)
+                settled_s.setdefault(word, at_s)
+            if present.get(word, revision.n_stable) < revision.n_stable:
+                stable_s.setdefault(word, at_s)
+            else:
+                stable_s.pop(word, None)
+    return first_s, stable_s, settled_s
 
 
 def pool(figures: Sequence[Figures]) -> Figures:
-    """Add the figures of a system's recordings. Raises ValueError if there are none."""
-    if not figures:
-        raise ValueError("no figures to pool: expected those of at least one recording")
+    """Add the figures of at least one recording."""
     total = Figures(figures[0].system, [], 0.0)
     for name in (f.name for f in fields(Figures) if f.name != "system"):
         values = [getattr(f, name) for f in figures]
@@ -243,18 +289,19 @@ def quantile(values: Sequence[float], percent: float) -> float | None:
     return float(np.percentile(values, percent)) if values else None
 
 
-def erased(texts: Sequence[tuple[str, ...]]) -> int:
+def _erased(revisions: Sequence[Revision]) -> int:
     """Return how many words must be deleted over all texts so that each can continue as the next."""
-    return sum(len(a) - _common_prefix(a, b) for a, b in pairwise(texts))
+    return sum(len(a.words) - _common_prefix(a.words, b.words) for a, b in pairwise(revisions))
 
 
-def broken_promises(texts: Sequence[tuple[tuple[str, ...], int]]) -> int:
-    """Return how many stable words the next text does not have; texts are (words, n_stable).
+def _broken_promises(revisions: Sequence[Revision]) -> int:
+    """Return how many stable words the next text does not have.
 
     The promise is about characters: the last stable word may grow, as "President" to "President's".
     """
     n_broken = 0
-    for (words, n_stable), (following, _) in pairwise(texts):
+    for before, after in pairwise(revisions):
+        words, n_stable, following = before.words, before.n_stable, after.words
         n_kept = _common_prefix(words[:n_stable], following)
         grown = n_kept == n_stable - 1 < len(following) and following[n_kept].startswith(words[n_kept])
         n_broken += 0 if grown else n_stable - n_kept

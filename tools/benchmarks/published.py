@@ -1,14 +1,12 @@
 """Published weights in the format of each program that is measured beside ours."""
 
 import sys
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from streamer.errors import UsageError
-from streamer.whisper.heads import known_heads
 from streamer.whisper.locate import find_model
 from streamer.whisper.weights import formats
 from streamer.whisper.weights.checkpoint import Checkpoint
@@ -64,10 +62,6 @@ class PublishedModel:
         if not path.exists():
             write_pt(path, self.checkpoint())
         return path
-
-    def alignment_heads(self) -> Sequence[tuple[int, int]]:
-        """Return layer and number of each head of the decoder whose cross-attention gives word times."""
-        return known_heads(self.checkpoint().dims, self.name)
 
     def of_peer(self, system: str) -> tuple[Path, Path]:
         """Return the interpreter and the weights of a program. Raises PeerUnavailable if it cannot be installed."""

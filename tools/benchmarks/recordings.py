@@ -3,12 +3,12 @@
 NAME.json may have the times of the words: `{"words": [{"word": ..., "start": ..., "end": ...}, ...]}`, in seconds.
 """
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,12 +28,6 @@ class SpokenWord(msgspec.Struct, frozen=True):
     word: str
     start: float
     end: float
-
-
-class _Times(msgspec.Struct):
-    """NAME.json."""
-
-    words: tuple[SpokenWord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +73,10 @@ def find(folder: Path | None, only: Sequence[str] = ("*",), language: str = "en"
             continue
         if other := found.get(path.stem):
             raise UsageError(f"{other.path} and {path} have the same name: rename one of them")
+        code = re.search(r"-([a-z]{2})(-\d+)?$", path.stem)
+        spoken = code[1] if code and code[1] in LANGUAGE_NAMES else language
         text = " ".join(path.with_suffix(".txt").read_text(encoding="utf-8").split())
-        found[path.stem] = Recording(path, text, _language(path, language), read_words(path.with_suffix(".json")))
+        found[path.stem] = Recording(path, text, spoken, _read_words(path.with_suffix(".json")))
     if not found:
         raise UsageError(
             f"{folder or SAMPLE} has no {' or '.join(only)} (.flac, with a .txt beside it): check --corpus and --only"
@@ -88,20 +84,10 @@ def find(folder: Path | None, only: Sequence[str] = ("*",), language: str = "en"
     return sorted(found.values(), key=lambda recording: (recording.language, recording.path))
 
 
-def _language(path: Path, default: str) -> str:
-    code = re.search(r"-([a-z]{2})(-\d+)?$", path.stem)
-    return code[1] if code and code[1] in LANGUAGE_NAMES else default
-
-
-def read_words(path: Path) -> tuple[SpokenWord, ...]:
-    """Return the words of NAME.json, none if they are unknown. Raises AudioFileError if it is damaged."""
+def _read_words(path: Path) -> tuple[SpokenWord, ...]:
+    """Return the words of NAME.json; none without it, or if it has times of sentences, as nano.en's sample."""
     try:
-        known = msgspec.json.decode(path.read_bytes() if path.is_file() else b"[]", type=_Times | list[Any])
-    except msgspec.DecodeError as error:
+        known = json.loads(path.read_bytes()) if path.is_file() else []
+        return () if isinstance(known, list) else msgspec.convert(known["words"], tuple[SpokenWord, ...])
+    except (ValueError, TypeError, KeyError) as error:
         raise AudioFileError(f"{path} has no word times ({error}): correct or delete it") from None
-    return known.words if isinstance(known, _Times) else ()  # nano.en's sample has the times of its sentences
-
-
-def write_words(path: Path, words: Sequence[SpokenWord]) -> None:
-    """Write NAME.json."""
-    path.write_bytes(msgspec.json.encode(_Times(tuple(words))))

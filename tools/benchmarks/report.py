@@ -1,15 +1,24 @@
-"""Figures as a table and as JSON."""
+"""Figures of timelines as tables and as JSON."""
 
-import json
+import functools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
-from tools.benchmarks.figures import Figures
+from streamer.errors import UsageError
+from tools.benchmarks.figures import Figures, measure, pool
+from tools.benchmarks.recordings import Recording
+from tools.benchmarks.text import Normaliser
+from tools.benchmarks.timeline import Timeline
+from tools.benchmarks.unsaid import detect_speech
 
+OURS = "streamer"
 NOTHING = "–"
+
+# By system, then by recording.
+AllFigures = dict[str, dict[str, Figures]]
 
 
 class Row(NamedTuple):
@@ -72,57 +81,104 @@ SECTIONS = {
 }
 
 
-def print_figures(columns: Mapping[str, Figures], console: Console, *, title: str, ours: str | None = None) -> None:
-    """Print one column for each of `columns`, and, if `ours` names one, its ratio to the best of the others.
+def compute(
+    timelines: Sequence[Timeline], recordings: Sequence[Recording], offline: Mapping[str, str], normalise: Normaliser
+) -> AllFigures:
+    """Compute the figures of timelines of some recordings; `offline` has their offline texts by name."""
+    by_name = {recording.name: recording for recording in recordings}
+    speech = functools.cache(lambda name: detect_speech(by_name[name].samples()))
+    found: AllFigures = {}
+    for timeline in timelines:
+        recording = by_name[timeline.recording]
+        found.setdefault(timeline.system, {})[recording.name] = measure(
+            timeline,
+            recording.text,
+            recording.words,
+            normalise,
+            offline_text=offline.get(recording.name),
+            speech=speech(recording.name) if timeline.words is not None else (),
+        )
+    if not found:
+        raise UsageError("nothing was measured: see the failures above")
+    return found
+
+
+def pooled(figures: AllFigures, recordings: Sequence[Recording], *, spoken: bool) -> dict[str, Figures]:
+    """Return each system's figures over what has speech, or has none; recordings that a system lacks count for none."""
+    kind = {recording.name for recording in recordings if bool(recording.text) == spoken}
+    named = {system: names for system, found in figures.items() if (names := kind & set(found))}
+    common = set.intersection(*named.values()) if named else set()
+    return {
+        system: pool([figures[system][name] for name in sorted(names & common or names)])
+        for system, names in named.items()
+    }
+
+
+def show(figures: AllFigures, recordings: Sequence[Recording], failures: Mapping[str, str], console: Console) -> None:
+    """Print the figures of speech and of sounds without speech, and what is missing."""
+    for title, spoken in (("speech", True), ("sounds without speech", False)):
+        if columns := pooled(figures, recordings, spoken=spoken):
+            console.print(table(columns, title))
+    names = {name for found in figures.values() for name in found}
+    for system, found in figures.items():
+        if missing := names - set(found):
+            console.print(f"{system} lacks {', '.join(sorted(missing))}: left out for all", highlight=False)
+    for name, reason in failures.items():
+        console.print(f"{name}: {reason}", markup=False, highlight=False)
+
+
+def as_json(figures: AllFigures, recordings: Sequence[Recording], failures: Mapping[str, str]) -> dict[str, object]:
+    """Return all figures for JSON: of speech, of sounds without speech, and of each recording."""
+
+    def summaries(columns: Mapping[str, Figures]) -> dict[str, object]:
+        return {name: each.summary() for name, each in columns.items()}
+
+    return {
+        "figures": summaries(pooled(figures, recordings, spoken=True)),
+        "sounds": summaries(pooled(figures, recordings, spoken=False)),
+        "recordings": {system: summaries(found) for system, found in figures.items()},
+        "failures": failures,
+    }
+
+
+def table(columns: Mapping[str, Figures], title: str) -> Table:
+    """Return a table with a column for each system; beside others also our ratio to the best of them.
 
     Figures that no column has are left out.
     """
     summaries = {name: figures.summary() for name, figures in columns.items()}
-    others = [name for name in summaries if name != ours]
-    compared = ours in summaries and bool(others)
+    others = [summary for name, summary in summaries.items() if name != OURS]
+    compared = OURS in summaries and bool(others)
     # Long names are folded: a table in a log of 80 columns is still complete.
-    table = Table("", title=title, title_justify="left")
-    for name in summaries:
-        table.add_column(name, justify="right", overflow="fold")
-    if compared:
-        table.add_column(f"{ours} / best other", justify="right", overflow="fold")
+    made = Table("", title=title, title_justify="left")
+    for name in [*summaries, *([f"{OURS} / best other"] if compared else [])]:
+        made.add_column(name, justify="right", overflow="fold")
     for section, rows in SECTIONS.items():
         known = [row for row in rows if any(summary[row.figure] is not None for summary in summaries.values())]
         if not known:
             continue
-        table.add_section()
-        table.add_row(section, style="bold")
+        made.add_section()
+        made.add_row(section, style="bold")
         for row in known:
             cells = [_format(summary, row) for summary in summaries.values()]
             if compared:
-                values = [summaries[name][row.figure] for name in others]
-                cells.append(_ratio(summaries[ours or ""][row.figure], values) if row.compared else "")
-            table.add_row(f"  {row.label}", *cells)
-    console.print(table)
-
-
-def as_json(columns: Mapping[str, Figures], **more: object) -> str:
-    """Return the figures of each column, and more, as JSON."""
-    figures = {name: figures.summary() for name, figures in columns.items()}
-    return json.dumps({"figures": figures, **more}, indent=1, ensure_ascii=False) + "\n"
+                ratio = _ratio(summaries[OURS][row.figure], [summary[row.figure] for summary in others])
+                cells.append(ratio if row.compared else "")
+            made.add_row(f"  {row.label}", *cells)
+    return made
 
 
 def _format(summary: Mapping[str, float | None], row: Row) -> str:
-    value, low, high = (summary.get(f"{row.figure}{end}") for end in ("", "_low", "_high"))
-    if value is None:
-        return NOTHING
+    value, *ends = (summary.get(f"{row.figure}{end}") for end in ("", "_low", "_high"))
     sign = "+" if row.interval else ""
-    figure = f"{value * row.scale:{sign}.{row.digits}f}"
-    if not row.interval or low is None or high is None:
-        return figure
-    return f"{figure} [{low * row.scale:{sign}.{row.digits}f}, {high * row.scale:{sign}.{row.digits}f}]"
+    cell, *cells = (NOTHING if each is None else f"{each * row.scale:{sign}.{row.digits}f}" for each in (value, *ends))
+    return f"{cell} [{', '.join(cells)}]" if row.interval and None not in ends else cell
 
 
 def _ratio(value: float | None, others: Sequence[float | None]) -> str:
-    known = [other for other in others if other is not None]
-    if value is None or not known:
+    best = min((other for other in others if other is not None), default=None)
+    if value is None or best is None:
         return NOTHING
-    best = min(known)
     if best <= 0:
         return "=" if value == best else "worse" if value > best else "better"
     return f"{value / best:.2f}"

@@ -3,139 +3,148 @@
 import asyncio
 import json
 import os
+import sys
+import tempfile
 import urllib.request
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
-from urllib.parse import urlsplit
 
-import numpy as np
-import soundfile
-from numpy.typing import NDArray
 from prometheus_client.parser import text_string_to_metric_families
+from rich.console import Console
 from websockets.asyncio.client import ClientConnection
 
+from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import ProtocolError
+from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Final, Partial, Revision, from_json
-from tools.benchmarks.playing import Samples, play
-from tools.benchmarks.processes import Meter, Server, ServerFailure, our_python
-from tools.benchmarks.recorder import Recorder
-from tools.benchmarks.timeline import Timeline
+from tools.benchmarks.playing import Conversation, play
+from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port, is_listening
+from tools.benchmarks.recordings import SAMPLE, Recording
+from tools.benchmarks.timeline import Recorder, Timeline
 
 START_TIMEOUT_S = 300.0  # an NPU may compile for minutes
-ANSWER_TIMEOUT_S = 10.0  # for /metrics
+TRANSCRIBE_TIMEOUT_S = 6 * 3600.0
+METRICS_TIMEOUT_S = 10.0
 
-WARM_UP = Path(__file__).parents[2] / "models" / "nano.en" / "sample.flac"
-WARM_UP_S = 6.0  # of it, before anything is measured
+WARM_UP_S = 6.0  # of the sample, before anything is measured
 
 
-class StreamingSystem(Protocol):
-    """A system under test."""
+class System(ABC):
+    """A system under test: its server is a process of its own."""
 
-    name: str
+    def __init__(self, name: str, variables: Mapping[str, str]) -> None:
+        """Take its name in tables, and the environment variables of its server."""
+        self.name = name
+        self._variables = variables
+        self._server: Server | None = None
+        self._port = 0
+
+    @abstractmethod
+    def command(self, port: int) -> list[str]:
+        """Install it, and return what starts its server. Raises PeerUnavailable."""
+
+    @abstractmethod
+    def conversation(self, port: int) -> Conversation:
+        """Return a new client's side of its protocol."""
+
+    def is_ready(self, server: Server, port: int) -> bool:
+        """Return whether its server takes clients."""
+        return is_listening(port)
+
+    def calls(self, port: int) -> tuple[int, int] | None:
+        """Return how often its encoder and its decoder have run; None if it does not report that."""
+        return None
 
     def start(self) -> None:
-        """Make it ready and warm. Raises PeerUnavailable where it cannot be installed or started."""
+        """Start its server and play it some speech.
 
-    def stream(self, recording: str, samples: NDArray[np.float32]) -> Timeline:
+        Raises PeerUnavailable or ServerFailure; `stop` is to be called after that, too.
+        """
+        self._port = free_port()
+        self._server = server = Server(self.name, self.command(self._port), self._variables)
+        server.wait_ready(lambda: self.is_ready(server, self._port), START_TIMEOUT_S)
+        self.stream("warm-up", warm_up())
+
+    def stream(self, recording: str, samples: Float32Array) -> Timeline:
         """Play 16 kHz mono at real-time pace and wait for the end; several may be played at once.
 
-        Raises ServerFailure where the system does not answer or goes away.
+        Raises ServerFailure if the system refuses it or goes away.
         """
-
-    def stop(self) -> None:
-        """End all its processes."""
-
-
-class Streamer:
-    """`streamer run` as a process of its own, its audio over /v1/stream."""
-
-    def __init__(self, flags: Sequence[str] = (), name: str = "streamer") -> None:
-        """`flags` are further ones of `streamer run`."""
-        self.name = name
-        self._flags = tuple(flags)
-        self._server: Server | None = None
-        self._host = ""
-
-    def start(self) -> None:
-        """Start the daemon. Raises ServerFailure where it does not."""
-        command = [our_python(), "-m", "streamer", "run", "--input", "none", "--port", "0", *self._flags]
-        self._server = Server(self.name, command, without_settings())
-        try:
-            url = self._server.wait_said(r"http://[^\s/]+/", START_TIMEOUT_S)
-            self._host = urlsplit(url).netloc
-            self.stream("warm-up", warm_up())
-        except ServerFailure:
-            self.stop()
-            raise
-
-    def stream(self, recording: str, samples: NDArray[np.float32]) -> Timeline:
-        """Play a recording. Raises ServerFailure where the daemon refuses it or goes away."""
         assert self._server is not None, "not started"
-        conversation = StreamerConversation(self._host)
-        before = self._counters()
+        conversation = self.conversation(self._port)
+        before = self.calls(self._port)
         with Meter(self._server) as meter:
-            cost = asyncio.run(play(conversation, samples, meter))
-        after = self._counters()
-        return conversation.recorder.timeline(
-            self.name,
-            recording,
-            len(samples) / SAMPLE_RATE,
-            cpu_s=cost.cpu_s,
-            peak_rss_mb=cost.peak_rss_mb,
-            energy_j=cost.energy_j,
-            encoder_calls=round(after["streamer_encodes_total"] - before["streamer_encodes_total"]),
-            decoder_calls=round(after["streamer_decoder_calls_total"] - before["streamer_decoder_calls_total"]),
-        )
+            asyncio.run(play(conversation, samples, meter))
+        after = self.calls(self._port)
+        timeline = conversation.timeline
+        timeline.system, timeline.recording, timeline.audio_s = self.name, recording, len(samples) / SAMPLE_RATE
+        if before is not None and after is not None:
+            timeline.encoder_calls, timeline.decoder_calls = after[0] - before[0], after[1] - before[1]
+        return timeline
 
     def stop(self) -> None:
-        """End the daemon; nothing happens where it does not run."""
+        """End all its processes; do nothing if it does not run."""
         if self._server is not None:
             self._server.stop()
             self._server = None
 
-    def _counters(self) -> dict[str, float]:
-        """Return the daemon's counters by name; they count for all its sessions together."""
+
+class Streamer(System):
+    """`streamer run`, its audio over /v1/stream."""
+
+    def __init__(self, flags: Sequence[str] = ()) -> None:
+        """Take further flags of `streamer run`."""
+        super().__init__("streamer", without_settings())
+        self._flags = flags
+
+    def command(self, port: int) -> list[str]:
+        """Return what starts the daemon."""
+        return [sys.executable, "-m", "streamer", "run", "--input", "none", "--port", str(port), *self._flags]
+
+    def conversation(self, port: int) -> "StreamerConversation":
+        """Return a new client."""
+        return StreamerConversation(f"ws://127.0.0.1:{port}/v1/stream")
+
+    def is_ready(self, server: Server, port: int) -> bool:
+        """Return whether the model is loaded: it listens before that."""
+        return "listening on http" in server.log()
+
+    def calls(self, port: int) -> tuple[int, int]:
+        """Return the daemon's counters; they count for all its sessions together."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
-            with opener.open(f"http://{self._host}/metrics", timeout=ANSWER_TIMEOUT_S) as answer:
-                text = answer.read().decode("utf-8")
+            with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=METRICS_TIMEOUT_S) as answer:
+                families = text_string_to_metric_families(answer.read().decode("utf-8"))
         except OSError as error:
             raise ServerFailure(f"{self.name} does not answer at /metrics: {error}") from None
-        return {
-            sample.name: sample.value
-            for family in text_string_to_metric_families(text)
-            for sample in family.samples
-            if not sample.labels
-        }
+        values = {sample.name: round(sample.value) for family in families for sample in family.samples}
+        return values["streamer_encodes_total"], values["streamer_decoder_calls_total"]
 
 
-class StreamerConversation:
+class StreamerConversation(Conversation):
     """Our own protocol, version 1 (docs/protocol.md)."""
 
-    def __init__(self, host: str) -> None:
-        self.address = f"ws://{host}/v1/stream"
-        self.recorder = Recorder()
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self._recorder = Recorder()
+        self.timeline = self._recorder.timeline
         self._ended = False
 
     async def open(self, connection: ClientConnection) -> None:
         await connection.send(json.dumps({"type": "start", "format": "f32le", "sample_rate": SAMPLE_RATE}))
 
-    def encode(self, samples: Samples) -> bytes:
-        return samples.astype("<f4").tobytes()
-
     async def finish(self, connection: ClientConnection) -> None:
         await connection.send('{"type":"finish"}')
 
-    def hear(self, message: str | bytes, wall_s: float) -> bool:
+    def receive(self, message: str | bytes, wall_s: float) -> bool:
         try:
             event = from_json(message)
         except ProtocolError as error:
             raise ServerFailure(f"{self.address}: {error}") from None
         if isinstance(event, Error) and event.fatal:
             raise ServerFailure(f"{self.address}: {event.message}")
-        self.recorder.add(event, wall_s)
+        self._recorder.add(event, wall_s)
         self._ended = self._ended or isinstance(event, End)
         return isinstance(event, Partial | Final | Revision)
 
@@ -143,13 +152,63 @@ class StreamerConversation:
         return self._ended
 
 
-def warm_up() -> Samples:
-    """Return the speech that every system hears before it is measured: 16 kHz mono, shape (n_samples,)."""
-    samples, _ = soundfile.read(WARM_UP, frames=round(WARM_UP_S * SAMPLE_RATE), dtype="float32")
-    return np.asarray(samples, dtype=np.float32)
+def play_all(
+    systems: Sequence[System], recordings: Sequence[Recording], console: Console
+) -> tuple[list[Timeline], dict[str, str]]:
+    """Play every recording through every system, one after the other; return what they displayed, and failures."""
+    timelines: list[Timeline] = []
+    failures: dict[str, str] = {}
+    for system in systems:
+        at = system.name
+        try:
+            system.start()
+            for recording in recordings:
+                at = f"{system.name}, {recording.name}"
+                console.print(f"{at}: {recording.audio_s:.0f} s at real-time pace", markup=False, highlight=False)
+                try:
+                    timelines.append(system.stream(recording.name, recording.samples()))
+                except StreamerError as error:
+                    failures[at] = str(error)
+        except StreamerError as error:
+            failures[at] = str(error)
+        finally:
+            system.stop()
+    return timelines, failures
+
+
+def transcribe_offline(recordings: Sequence[Recording], flags: Sequence[str]) -> dict[str, str]:
+    """Return what `streamer transcribe` writes of the recordings with speech, by name. Raises ServerFailure."""
+    spoken = [recording for recording in recordings if recording.text]
+    if not spoken:
+        return {}
+    with tempfile.TemporaryDirectory() as folder:
+        transcribe([recording.path for recording in spoken], Path(folder), flags)
+        return {each.name: Path(folder, f"{each.name}.txt").read_text(encoding="utf-8") for each in spoken}
+
+
+def transcribe(paths: Sequence[Path], folder: Path, flags: Sequence[str]) -> float:
+    """Let `streamer transcribe` write texts to a folder; return the processor time. Raises ServerFailure."""
+    command = [sys.executable, "-m", "streamer", "transcribe", *map(str, paths), "--format", "txt"]
+    return run("streamer transcribe", [*command, "--output-dir", str(folder), *flags], without_settings())
+
+
+def run(name: str, command: Sequence[str], variables: Mapping[str, str]) -> float:
+    """Run a program to its end; return its processor time in seconds. Raises ServerFailure."""
+    process = Server(name, command, variables)
+    try:
+        with Meter(process) as meter:
+            process.wait_ended(TRANSCRIBE_TIMEOUT_S)
+        return meter.cpu_s()
+    finally:
+        process.stop()
+
+
+def warm_up() -> Float32Array:
+    """Return the speech that every system receives before it is measured: 16 kHz mono, shape (n_samples,)."""
+    return Recording(SAMPLE, "", "en").samples()[: round(WARM_UP_S * SAMPLE_RATE)]
 
 
 def without_settings() -> dict[str, str]:
-    """Return the environment without anybody's settings."""
+    """Return the environment without settings of the user."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMER_")}
     return {**kept, "XDG_CONFIG_HOME": os.devnull, "APPDATA": os.devnull, "PYTHONUTF8": "1"}

@@ -1,12 +1,10 @@
 """What a system displayed while it received a recording, from moment to moment: the source of all figures."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
-import msgspec
-
-from streamer.errors import UsageError
-from streamer.outside import one_line
+from streamer.events import Event, Final, Gap, Partial
+from streamer.events import Revision as Correction
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +20,14 @@ class Revision:
 class Timeline:
     """One system over one recording."""
 
-    system: str
-    recording: str
-    audio_s: float
-    revisions: list[Revision]
+    system: str = ""
+    recording: str = ""
+    audio_s: float = 0.0
+    revisions: list[Revision] = field(default_factory=list)
 
     # Processor seconds of all the system's processes while the audio was played and finished, and their peak memory.
-    cpu_s: float
-    peak_rss_mb: float
+    cpu_s: float = 0.0
+    peak_rss_mb: float = 0.0
 
     # Joules that the machine's processors used in that time; None if it reports none.
     energy_j: float | None = None
@@ -38,8 +36,8 @@ class Timeline:
     encoder_calls: int | None = None
     decoder_calls: int | None = None
 
-    # Text of all finals with later corrections (`revision` events); None if the system makes none.
-    corrected: str | None = None
+    # Texts of the finals by their numbers, as corrected later; None if the system makes no corrections.
+    corrected: dict[int, str] | None = None
 
     # (start, end) of audio that was announced as lost, in seconds.
     gaps: list[tuple[float, float]] = field(default_factory=list)
@@ -47,17 +45,45 @@ class Timeline:
     # (start, end) of each word of the finals, in seconds; None if they are unknown.
     words: list[tuple[float, float]] | None = None
 
-    def to_json(self) -> str:
-        """Write it as one JSON object."""
-        return msgspec.json.encode(self).decode()
+    def show(self, stable: Sequence[str], unstable: Sequence[str], wall_s: float) -> bool:
+        """Add stable words and those that may still change; return whether they are new."""
+        shown = Revision(wall_s, (*stable, *unstable), len(stable))
+        before = self.revisions[-1] if self.revisions else Revision(0.0, (), 0)
+        if (shown.words, shown.n_stable) == (before.words, before.n_stable):
+            return False
+        self.revisions.append(shown)
+        return True
 
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote. Raises UsageError if it is something else."""
-        try:
-            return msgspec.json.decode(text, type=cls)
-        except (ValueError, RecursionError) as error:
-            raise UsageError(
-                f"not a timeline ({type(error).__name__}: {one_line(error):.200}): expected the JSON that"
-                " `tools/benchmark.py stream --timelines DIR` writes; play the recording again"
-            ) from error
+
+class Recorder:
+    """Turns the events of one of our sessions into a timeline: displayed are its finals and the newest partial."""
+
+    def __init__(self) -> None:
+        self.timeline = Timeline(corrected={}, words=[])
+        self._finals: tuple[str, ...] = ()  # words of all finals so far, as they are displayed
+
+    def add(self, event: Event, wall_s: float) -> None:
+        """Add an event that came `wall_s` seconds after the first audio was sent."""
+        timeline = self.timeline
+        assert timeline.corrected is not None
+        assert timeline.words is not None
+        match event:
+            case Gap():
+                timeline.gaps.append((event.start, event.end))
+            case Partial():
+                n_stable = len(self._finals) + _n_whole(event.text, event.stable)
+                timeline.revisions.append(Revision(wall_s, (*self._finals, *event.text.split()), n_stable))
+            case Final():
+                timeline.corrected[event.seq] = event.text
+                timeline.words += [(word.start, word.end) for word in event.words]
+                self._finals = (*self._finals, *event.text.split())
+                timeline.revisions.append(Revision(wall_s, self._finals, len(self._finals)))
+            case Correction():
+                timeline.corrected[event.of] = event.text
+
+
+def _n_whole(text: str, n_characters: int) -> int:
+    """Return how many words of a text are whole within its first characters."""
+    first, rest = text[:n_characters].split(), text.split()
+    n = len(first)
+    return n if not n or first[-1] == rest[n - 1] else n - 1

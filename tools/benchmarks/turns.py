@@ -7,7 +7,7 @@ been found so far.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from rich.console import Console
@@ -28,8 +28,7 @@ _SENTENCE_ENDS = (".", "?", "!")
 _CLOSING = "\"'”’)"
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(NamedTuple):
     """A pause."""
 
     length_s: float  # infinite at the end of the recording
@@ -37,8 +36,7 @@ class Pause:
     probability: float  # of that, as the model has it
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
+class Found(NamedTuple):
     """What a rule makes of pauses."""
 
     cut: float  # share of the pauses within sentences that it takes for an end
@@ -51,9 +49,8 @@ def pauses_of(recording: Recording, probability: Callable[[Float32Array], float]
 
     probability : of samples, shape (n,), that the speaker has finished
     """
-    samples = recording.samples()
-    silence = np.zeros(2 * PAUSE_SAMPLES, dtype=np.float32)
-    changes = SpeechFinder(GATE).process(np.concatenate([samples, silence]))
+    samples = np.concatenate([recording.samples(), np.zeros(2 * PAUSE_SAMPLES, dtype=np.float32)])
+    changes = SpeechFinder(GATE).process(samples)
     starts = [change.position for change in changes if isinstance(change, SpeechStart)]
     ends = [change.position for change in changes if isinstance(change, SpeechEnd)]
     pauses: list[Pause] = []
@@ -61,18 +58,18 @@ def pauses_of(recording: Recording, probability: Callable[[Float32Array], float]
     for end, following in zip(ends, [*starts[1:], math.inf], strict=False):
         before = [word.word for word in recording.words if (word.start + word.end) / 2 * SAMPLE_RATE < end]
         is_end = following == math.inf or (bool(before) and before[-1].rstrip(_CLOSING).endswith(_SENTENCE_ENDS))
-        padded = np.concatenate([samples, silence])[turn : end + PAUSE_SAMPLES]
-        pauses.append(Pause((following - end) / SAMPLE_RATE, is_end, probability(padded)))
+        finished = probability(samples[turn : end + PAUSE_SAMPLES])
+        pauses.append(Pause((following - end) / SAMPLE_RATE, is_end, finished))
         turn = int(following) if is_end and following < math.inf else turn
     return pauses
 
 
 def judge(pauses: Sequence[Pause], silence_s: float, unfinished_s: float, threshold: float) -> Found:
     """Return what becomes of pauses if silence ends a turn: that of `unfinished_s` if it seems unfinished."""
-    needed_s = {pause: silence_s if pause.probability >= threshold else unfinished_s for pause in pauses}
-    taken = [pause for pause in pauses if pause.length_s >= needed_s[pause]]
+    needed_s = [silence_s if pause.probability >= threshold else unfinished_s for pause in pauses]
+    taken = [(pause.ends, needed) for pause, needed in zip(pauses, needed_s, strict=True) if pause.length_s >= needed]
     n_ends = sum(pause.ends for pause in pauses)
-    found_s = [needed_s[pause] for pause in taken if pause.ends]
+    found_s = [needed for ends, needed in taken if ends]
     return Found(
         cut=(len(taken) - len(found_s)) / max(1, len(pauses) - n_ends),
         ends=len(found_s) / max(1, n_ends),
@@ -83,21 +80,16 @@ def judge(pauses: Sequence[Pause], silence_s: float, unfinished_s: float, thresh
 def show(pauses: Sequence[Pause], settings: SpeechSettings, console: Console) -> list[dict[str, float]]:
     """Print what silence makes of pauses, and the turn model with it; return the same for JSON."""
     n_ends = sum(pause.ends for pause in pauses)
-    title = f"{n_ends} ends of turns and {len(pauses) - n_ends} pauses within them"
-    table = Table(title=title)
+    table = Table(title=f"{n_ends} ends of turns and {len(pauses) - n_ends} pauses within them")
     for column in ("Silence", "Cut", "Ends found", "after", "With the model: cut", "Ends found", "after"):
         table.add_column(column, justify="right")
     rows: list[dict[str, float]] = []
     for silence_s in SILENCES_S:
         alone = judge(pauses, silence_s, silence_s, 0.0)
         held = judge(pauses, silence_s, max(silence_s, settings.turn_silence_s), settings.turn_threshold)
-        cells = [f"{value:.0%}" if i < 2 else f"{value:.2f} s" for f in (alone, held) for i, value in enumerate(_of(f))]
+        cells = [text for f in (alone, held) for text in (f"{f.cut:.0%}", f"{f.ends:.0%}", f"{f.wait_s:.2f} s")]
         table.add_row(f"{silence_s:g} s", *cells)
         rows.append({"silence_s": silence_s, "cut": alone.cut, "ends": alone.ends, "held_cut": held.cut})
         rows[-1] |= {"held_ends": held.ends, "held_wait_s": held.wait_s}
     console.print(table)
     return rows
-
-
-def _of(found: Found) -> tuple[float, float, float]:
-    return found.cut, found.ends, found.wait_s

@@ -11,7 +11,7 @@ from streamer.settings.table import SpeechSettings
 
 Span = tuple[float, float]  # start and end in seconds
 
-# Less between two words is a pause that the detector did not see, or a word whose times are not exact.
+# Less between two words is a pause that the detector missed, or a word whose times are not exact.
 LEAST_S = 1.0
 
 
@@ -26,12 +26,10 @@ def detect_speech(samples: Float32Array) -> list[Span]:
 def unsaid(
     speech: Sequence[Span], covered: Sequence[Span], least_s: float = LEAST_S
 ) -> list[tuple[float, float, float]]:
-    """Return where there are `least_s` seconds of speech or more between words and gaps.
+    """Return start, end and seconds of speech wherever `least_s` or more of it lie between words and gaps.
 
     speech : in order, none within another
     covered : words and gaps, in any order
-
-    Returns start and end of the speech in each such place, and how many seconds of it there are.
     """
     reached: list[Span] = [(0.0, 0.0)]
     for start, end in sorted(covered):

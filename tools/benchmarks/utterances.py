@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from streamer.commands.figures import interval
+from streamer.commands.figures import edits, interval
 from tools.benchmarks.recordings import SpokenWord
-from tools.benchmarks.text import Normaliser, align, edits
+from tools.benchmarks.text import Normaliser, align
 
 # Speech after a silence this long is a new utterance.
 PAUSE_S = 1.0
@@ -20,18 +20,18 @@ TAIL_S = 2.0
 class Utterance:
     """What is wrong with one utterance in the texts of a recording; None: there is no such text."""
 
-    # Words of the reference; of the finals, the finals with later corrections, and the offline text the wrong ones.
+    # Words of the reference; wrong words of the finals, of the finals with later corrections, and of the offline text.
     n_words: int
     streamed: int
     corrected: int
     offline: int | None = None
 
-    # Words of the reference in the last TAIL_S, and how many of them are left out; 0 if the times are unknown.
+    # Words of the reference in the last TAIL_S, and how many of them are deleted; 0 if the times are unknown.
     n_tail: int = 0
     tail_lost: int = 0
     tail_lost_offline: int = 0
 
-    # Whether its first word is left out.
+    # Whether its first word is deleted.
     first_lost: bool = False
     first_lost_offline: bool = False
 
@@ -49,20 +49,14 @@ def split(
 ) -> list[Utterance]:
     """Return the utterances of a recording; without the times of words the recording is one.
 
-    An error belongs to the utterance of the word that is exchanged or left out, or behind which a word is put in.
-
     reference : what is said, in normalised words, at least one
     words : the same as it is written, if the times are known
     texts : normalised words of the finals, of the finals with later corrections, and of the offline text
     """
     placed = _place(reference, words, normalise)
-    wrong = [Counter[int]() for _ in texts]
-    lost: list[set[int]] = [set() for _ in texts]
-    for k, text in enumerate(texts):
-        for tag, i in edits(reference, text) if text is not None else []:
-            wrong[k][placed[i][0]] += 1
-            if tag == "delete":
-                lost[k].add(i)
+    wrong = [edits([reference], [text]) if text is not None else [] for text in texts]
+    n_wrong = [Counter(placed[i][0] for _, i in found) for found in wrong]
+    lost = [{i for kind, i in found if kind == "delete"} for found in wrong]
     found = []
     for number in dict.fromkeys(number for number, _ in placed):
         own = [i for i, at in enumerate(placed) if at[0] == number]
@@ -70,9 +64,9 @@ def split(
         found.append(
             Utterance(
                 n_words=len(own),
-                streamed=wrong[0][number],
-                corrected=wrong[1][number],
-                offline=None if texts[2] is None else wrong[2][number],
+                streamed=n_wrong[0][number],
+                corrected=n_wrong[1][number],
+                offline=None if texts[2] is None else n_wrong[2][number],
                 n_tail=len(tail),
                 tail_lost=len(tail & lost[0]),
                 tail_lost_offline=len(tail & lost[2]),
@@ -109,11 +103,10 @@ def summary(utterances: Sequence[Utterance]) -> dict[str, float | None]:
         figures[f"delta_{name}"] = sum(more) / sum(n_words) if beside else None
         figures[f"delta_{name}_low"], figures[f"delta_{name}_high"] = interval(more, n_words)
     timed = [u for u in utterances if u.n_tail]
-    n_tail = sum(u.n_tail for u in timed)
-    both = timed if timed and len(beside) == len(utterances) else []
-    return figures | {
-        "tail_loss": sum(u.tail_lost for u in timed) / n_tail if timed else None,
-        "tail_loss_offline": sum(u.tail_lost_offline for u in both) / n_tail if both else None,
-        "first_word_loss": sum(u.first_lost for u in timed) / len(timed) if timed else None,
-        "first_word_loss_offline": sum(u.first_lost_offline for u in both) / len(both) if both else None,
-    }
+    both = timed if len(beside) == len(utterances) else []
+    for suffix, known in (("", timed), ("_offline", both)):
+        n_tail = sum(u.n_tail for u in known)
+        n_lost, n_first = (sum(getattr(u, f"{name}{suffix}") for u in known) for name in ("tail_lost", "first_lost"))
+        figures[f"tail_loss{suffix}"] = n_lost / n_tail if known else None
+        figures[f"first_word_loss{suffix}"] = n_first / len(known) if known else None
+    return figures

@@ -1,6 +1,5 @@
-"""A virtual environment for each peer: what it needs never meets what we need."""
+"""A virtual environment for each peer, so that its packages never meet ours."""
 
-import hashlib
 import json
 import os
 import shutil
@@ -21,9 +20,6 @@ TORCH = "torch==2.13.0"
 INSTALL_TIMEOUT_S = 1800.0  # for one call of pip, or of what converts a model
 RUN_TIMEOUT_S = 600.0  # for one program of a peer's
 
-# What was installed, in the environment's folder.
-_RECORD = "installed.json"
-
 
 class PeerUnavailable(StreamerError):  # noqa: N818 - a state of the world, not a fault of ours
     """A peer that cannot be installed or started; the message says why."""
@@ -32,7 +28,7 @@ class PeerUnavailable(StreamerError):  # noqa: N818 - a state of the world, not 
 
 
 def default_folder() -> Path:
-    """Return the folder of the environments where none is named."""
+    """Return the folder of the environments if none is named."""
     return platformdirs.user_cache_path("streamer") / "peers"
 
 
@@ -46,14 +42,12 @@ class Environment:
     installs: tuple[tuple[str, ...], ...]
 
     def python(self, folder: Path) -> Path:
-        """Return the environment's interpreter; the environment is made where `folder` does not hold it yet.
-
-        Raises PeerUnavailable where it cannot be made.
-        """
+        """Return the environment's interpreter; it is installed unless `folder` holds it. Raises PeerUnavailable."""
         place = folder / self.name
         interpreter = place / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-        record = place / _RECORD
-        if interpreter.is_file() and record.is_file() and record.read_text(encoding="utf-8") == self._written():
+        record = place / "installed.json"  # what was installed, once that is complete
+        wanted = json.dumps({"python": sys.version.split()[0], "installs": self.installs})
+        if interpreter.is_file() and record.is_file() and record.read_text(encoding="utf-8") == wanted:
             return interpreter
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,46 +55,37 @@ class Environment:
                 shutil.rmtree(place)
         except OSError as error:
             raise PeerUnavailable(
-                f"{self.name}: {place} cannot be written ({error.strerror});"
-                " name another folder with --peers-folder DIR"
+                f"{self.name}: cannot write {place} ({error.strerror}); name another folder with --peers-folder DIR"
             ) from None
-        command = [sys.executable, "-m", "venv", str(place)]
-        run(f"{self.name}: no virtual environment could be made", command, timeout_s=INSTALL_TIMEOUT_S)
+        run(f"{self.name}: cannot make a virtual environment", [sys.executable, "-m", "venv", str(place)])
         for packages in self.installs:
             command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *packages]
             run(f"{self.name}: pip could not install {' '.join(packages)}", command, timeout_s=INSTALL_TIMEOUT_S)
-        record.write_text(self._written(), encoding="utf-8")
+        record.write_text(wanted, encoding="utf-8")
         return interpreter
 
-    def fingerprint(self) -> str:
-        """Return a short name of exactly what is installed."""
-        return hashlib.sha256(self._written().encode("utf-8")).hexdigest()[:12]
 
-    def _written(self) -> str:
-        return json.dumps({"python": sys.version.split()[0], "installs": self.installs})
-
-
-def run(
-    what: str, command: Sequence[str], variables: Mapping[str, str] | None = None, timeout_s: float = RUN_TIMEOUT_S
-) -> str:
+def run(what: str, command: Sequence[str], timeout_s: float = RUN_TIMEOUT_S) -> str:
     """Run a program of a peer's, or one that installs it, to its end; return what it printed.
 
-    Raises PeerUnavailable where it fails, which begins with `what` it was.
+    Raises PeerUnavailable if it fails; the message begins with `what`.
     """
     try:
         done = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            env=variables_of_peer(variables),
+            env=variables_of_peer(),
             timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise PeerUnavailable(f"{what}: {error}") from None
     if done.returncode != 0:
-        said = (done.stderr or done.stdout).decode("utf-8", "replace")
-        raise PeerUnavailable(f"{what}: {last_line(said)}")
+        printed = (done.stderr or done.stdout).decode("utf-8", "replace")
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
+        errors = [line for line in lines if line.startswith("ERROR:")]  # of pip
+        raise PeerUnavailable(f"{what}: {(errors or lines or ['it printed nothing'])[-1][:300]}")
     return done.stdout.decode("utf-8", "replace")
 
 
@@ -122,10 +107,3 @@ def n_cores() -> int:
     if hasattr(process, "cpu_affinity"):  # not on macOS
         return len(process.cpu_affinity())
     return os.cpu_count() or 1
-
-
-def last_line(text: str) -> str:
-    """Return the last line of a program's output that says something; of pip's, the last error."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in lines if line.startswith("ERROR:")]
-    return (errors or lines or ["it said nothing"])[-1][:300]

@@ -16,13 +16,15 @@ import numpy as np
 import soundfile
 from websockets.asyncio.client import ClientConnection
 
+from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from tools.benchmarks.peers.environment import TORCH, Environment
-from tools.benchmarks.peers.peer import Peer, parse_answer
-from tools.benchmarks.playing import Samples, Screen, pcm16
+from streamer.whisper.heads import known_heads
+from tools.benchmarks.peers.environment import TORCH, Environment, variables_of_peer
+from tools.benchmarks.peers.whisper_live import parse_answer
+from tools.benchmarks.playing import Conversation
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.published import PublishedModel
-from tools.benchmarks.systems import warm_up
+from tools.benchmarks.systems import System, warm_up
 
 # It asks for torchaudio too, of which no build for CPUs fits, and never imports it.
 NEEDED = (
@@ -43,41 +45,35 @@ NAMES: dict[Policy, str] = {
 }
 
 
-class WhisperLiveKit(Peer):
+class WhisperLiveKit(System):
     """A server of WhisperLiveKit's."""
 
     def __init__(self, model: PublishedModel, policy: Policy) -> None:
-        super().__init__(NAMES[policy], model, {})
+        super().__init__(NAMES[policy], variables_of_peer())
+        self._model = model
         self._policy: Policy = policy
 
     def command(self, port: int) -> list[str]:
-        """Return what starts the server."""
-        python = str(ENVIRONMENT.python(self._model.peers_folder))
-        server = [python, "-P", "-m", "whisperlivekit.basic_server", "--host", "127.0.0.1", "--port", str(port)]
-        return [*server, *self._flags()]
-
-    def conversation(self, port: int) -> "WhisperLiveKitConversation":
-        """Return a new client's side of its protocol."""
-        return WhisperLiveKitConversation(f"ws://127.0.0.1:{port}/asr?language=en")
-
-    def _flags(self) -> list[str]:
-        encoder = str(self._model.ctranslate2())
+        python, encoder = str(ENVIRONMENT.python(self._model.peers_folder)), str(self._model.ctranslate2())
         warm_up_file = self._model.temporary / "warm-up.wav"
         soundfile.write(warm_up_file, warm_up(), SAMPLE_RATE)
-        flags = ["--pcm-input", "--language", "en", "--warmup-file", str(warm_up_file)]
-        flags += ["--backend-policy", self._policy, "--backend", "faster-whisper"]
+        command = [python, "-P", "-m", "whisperlivekit.basic_server", "--host", "127.0.0.1", "--port", str(port)]
+        command += ["--pcm-input", "--language", "en", "--warmup-file", str(warm_up_file)]
+        command += ["--backend-policy", self._policy, "--backend", "faster-whisper"]
         if self._policy == "localagreement":
-            return [*flags, "--model_dir", encoder]
-        flags += ["--encoder-model-path", encoder, "--decoder-model-path", str(self._model.openai())]
-        return [*flags, "--custom-alignment-heads", heads_mask(self._model)]
+            return [*command, "--model_dir", encoder]
+        command += ["--encoder-model-path", encoder, "--decoder-model-path", str(self._model.openai())]
+        return [*command, "--custom-alignment-heads", heads_mask(self._model)]
+
+    def conversation(self, port: int) -> "WhisperLiveKitConversation":
+        return WhisperLiveKitConversation(f"ws://127.0.0.1:{port}/asr?language=en")
 
 
-class WhisperLiveKitConversation:
+class WhisperLiveKitConversation(Conversation):
     """Its protocol: audio until an empty message, the whole state with every answer."""
 
     def __init__(self, address: str) -> None:
-        self.address = address
-        self.screen = Screen()
+        super().__init__(address)
         self._ended = False
 
     async def open(self, connection: ClientConnection) -> None:
@@ -85,22 +81,20 @@ class WhisperLiveKitConversation:
         if answer.get("type") != "config":
             raise ServerFailure(f"{self.address} began with {answer!r:.80}: expected its config")
 
-    def encode(self, samples: Samples) -> bytes:
-        return pcm16(samples)
+    def encode(self, samples: Float32Array) -> bytes:
+        return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
     async def finish(self, connection: ClientConnection) -> None:
         await connection.send(b"")
 
-    def hear(self, message: str | bytes, wall_s: float) -> bool:
+    def receive(self, message: str | bytes, wall_s: float) -> bool:
         answer = parse_answer(message, self.address)
-        if answer.get("error"):
-            raise ServerFailure(f"{self.address}: {answer['error']!s:.200}")
         if answer.get("type") == "ready_to_stop":
             self._ended = True
         if "lines" not in answer:
             return False
         lines = " ".join(line["text"] for line in answer["lines"] if line["text"])
-        return self.screen.show(lines, answer["buffer_transcription"], wall_s)
+        return self.timeline.show(lines.split(), answer["buffer_transcription"].split(), wall_s)
 
     def is_over(self, quiet_s: float) -> bool:
         return self._ended
@@ -110,5 +104,5 @@ def heads_mask(model: PublishedModel) -> str:
     """Return the alignment heads as openai-whisper writes them: a mask over layers and heads, in gzip and base 85."""
     dims = model.checkpoint().dims
     mask = np.zeros((dims.n_text_layer, dims.n_text_head), dtype=np.bool_)
-    mask[tuple(np.transpose(model.alignment_heads()))] = True
+    mask[tuple(np.transpose(known_heads(dims, model.name)))] = True
     return base64.b85encode(gzip.compress(mask.tobytes())).decode("ascii")

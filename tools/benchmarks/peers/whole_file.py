@@ -9,79 +9,70 @@ Run by the interpreter of the system's own environment, so it imports nothing of
 import json
 import sys
 import wave
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-Transcribe = Callable[[NDArray[np.float32], str], list[str]]
+Recordings = Iterable[NDArray[np.float32]]
 
 
-def faster_whisper(model: str) -> Transcribe:
+def faster_whisper(model: str, language: str, recordings: Recordings) -> Iterator[list[str]]:
     """Transcribe with the filter of its speech detector."""
     import faster_whisper
 
     loaded = faster_whisper.WhisperModel(model, device="cpu", local_files_only=True)
-
-    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+    for samples in recordings:
         segments, _ = loaded.transcribe(samples, language=language, beam_size=5, vad_filter=True)
-        return [segment.text for segment in segments]
-
-    return transcribe
+        yield [segment.text for segment in segments]
 
 
-def openai_whisper(model: str) -> Transcribe:
+def openai_whisper(model: str, language: str, recordings: Recordings) -> Iterator[list[str]]:
     """Transcribe with the defaults of the command `whisper`."""
     import whisper
 
     loaded = whisper.load_model(model, device="cpu")
-
-    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+    for samples in recordings:
         found = whisper.transcribe(loaded, samples, language=language, beam_size=5, best_of=5, fp16=False)
-        return [segment["text"] for segment in found["segments"]]
-
-    return transcribe
+        yield _texts(found)
 
 
-def mlx_whisper(model: str) -> Transcribe:
+def mlx_whisper(model: str, language: str, recordings: Recordings) -> Iterator[list[str]]:
     """Transcribe greedily, which is all that it can."""
     import mlx_whisper
 
-    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
-        found = mlx_whisper.transcribe(samples, path_or_hf_repo=model, language=language, fp16=False, temperature=0.0)
-        return [segment["text"] for segment in found["segments"]]
-
-    return transcribe
+    options = {"path_or_hf_repo": model, "language": language, "fp16": False, "temperature": 0.0}
+    for samples in recordings:
+        yield _texts(mlx_whisper.transcribe(samples, **options))
 
 
-def pywhispercpp(model: str) -> Transcribe:
+def pywhispercpp(model: str, language: str, recordings: Recordings) -> Iterator[list[str]]:
     """Transcribe greedily."""
     import pywhispercpp.model
 
-    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+    for samples in recordings:
         loaded = pywhispercpp.model.Model(model, language=language, temperature_inc=0.0, print_progress=False)
-        return [segment.text for segment in loaded.transcribe(samples)]
-
-    return transcribe
+        yield [segment.text for segment in loaded.transcribe(samples)]
 
 
-SYSTEMS = {
-    "faster-whisper": faster_whisper,
-    "openai-whisper": openai_whisper,
-    "mlx-whisper": mlx_whisper,
-    "pywhispercpp": pywhispercpp,
-}
+def _texts(found: dict[str, Any]) -> list[str]:
+    return [segment["text"] for segment in found["segments"]]
+
+
+def _read(path: Path) -> NDArray[np.float32]:
+    with wave.open(str(path)) as file:
+        samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2")
+    return samples.astype(np.float32) / np.float32(32768)
+
 
 if __name__ == "__main__":
+    system = globals()[sys.argv[1].replace("-", "_")]
     task = json.loads(sys.argv[2])
-    transcribe = SYSTEMS[sys.argv[1]](task["model"])
-    for path in sorted(Path(task["audio"]).glob("*.wav")):
-        with wave.open(str(path)) as file:
-            samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / np.float32(
-                32768
-            )
-        lines = [text.strip() for text in transcribe(samples, task["language"])]
+    paths = sorted(Path(task["audio"]).glob("*.wav"))
+    texts = system(task["model"], task["language"], map(_read, paths))
+    for path, lines in zip(paths, texts, strict=True):
         partial = Path(task["output"]) / f"{path.stem}.partial"
-        partial.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        partial.write_text("\n".join([*(line.strip() for line in lines), ""]), encoding="utf-8")
         partial.replace(partial.with_suffix(".txt"))
