@@ -2,7 +2,6 @@
 
     python -m tools.npu base                 compile each graph for three generations, and compare with results.json
     python -m tools.npu base --write         keep the results there
-    python -m tools.npu small --random       the same sizes with random weights
 
 Intel's own compiler runs under wine64 (Debian: apt install wine64 gcc-mingw-w64-x86-64); it comes with the Windows
 wheel of openvino and is fetched by its digest. It reports which graphs it accepts, their size, and its estimate of
@@ -13,7 +12,6 @@ The exit code is 1 if a graph is refused, or an estimate is a tenth above the on
 
 import argparse
 import itertools
-import math
 import os
 import sys
 import tempfile
@@ -21,7 +19,6 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
-import numpy as np
 import openvino as ov
 import platformdirs
 
@@ -30,14 +27,11 @@ from streamer.whisper import adapters
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import StagePlan, properties_for
-from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
-from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.locate import find_model
 from streamer.whisper.source import read_model
-from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from tools.npu.compiler import PLATFORMS, Compiled, Compiler, Unavailable
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -47,14 +41,6 @@ Results = dict[str, dict[str, Compiled]]
 
 # An estimate may rise by this factor.
 MOST_RISE = 1.1
-
-# Width, layers of the encoder and of the decoder, mel bins and vocabulary of the sizes that --random knows.
-SIZES = {
-    "tiny": (384, 4, 4, 80, 51865),
-    "base": (512, 6, 6, 80, 51865),
-    "small": (768, 12, 12, 80, 51865),
-    "turbo": (1280, 32, 4, 128, 51866),
-}
 
 PLANS = {stage: StagePlan(stage, ("NPU",), {}, "NPU", npu_through_cpu=False) for stage in STAGES}
 
@@ -69,8 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         worse = 0
         for model, weights in itertools.product(args.models, args.weights):
             for key, graph, compiled in _compile(compiler, model, weights, args):
-                before = results.get(key, {}).get(graph)
-                worse += _print(key, graph, compiled, before)
+                worse += _print(key, graph, compiled, results.get(key, {}).get(graph))
                 if args.write:
                     results.setdefault(key, {})[graph] = compiled
                     RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(results), indent=1) + b"\n")
@@ -85,13 +70,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("models", nargs="+", metavar="MODEL", help="models on this machine, or paths, or sizes")
-    parser.add_argument("--random", action="store_true", help=f"random weights of {', '.join(SIZES)}")
+    parser.add_argument("models", nargs="+", metavar="MODEL", help="models on this machine, or paths")
     forms = ("f16", "int8", "int8-sym")
     parser.add_argument("--weights", type=_names(PRECISIONS), default=forms, metavar="W,W", help="default: all but f32")
-    parser.add_argument(
-        "--platforms", type=_names(PLATFORMS), default=PLATFORMS, metavar="P,P", help=",".join(PLATFORMS)
-    )
+    names = ",".join(PLATFORMS)
+    parser.add_argument("--platforms", type=_names(PLATFORMS), default=PLATFORMS, metavar="P,P", help=names)
     parser.add_argument("--graphs", default="", metavar="TEXT", help="only graphs whose names contain this")
     parser.add_argument("--write", action="store_true", help="keep the results in results.json")
     folder = platformdirs.user_cache_path("streamer") / "npu"
@@ -103,59 +86,32 @@ def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     def parse(text: str) -> tuple[str, ...]:
         names = tuple(text.split(","))
         if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"{unknown.pop()!r} is unknown: expected some of {','.join(known)}")
+            raise argparse.ArgumentTypeError(f"unknown {unknown.pop()!r}: expected some of {','.join(known)}")
         return names
 
     return parse
 
 
 def _compile(
-    compiler: Compiler, model: str, weights: str, args: argparse.Namespace
+    compiler: Compiler, name: str, weights: str, args: argparse.Namespace
 ) -> Iterator[tuple[str, str, Compiled]]:
     """Yield the results of each graph for each platform as (key, graph, result)."""
-    compilation = _random(model, weights) if args.random else _published(model, weights)
-    name = f"{model} (random)" if args.random else Path(model).name
-    for stage in STAGES:
-        for sizes, graph in compilation.models(stage).items():
-            if args.graphs not in str(sizes):
-                continue
-            with tempfile.TemporaryDirectory(prefix="streamer-npu-") as temporary:
-                path = Path(temporary) / "graph.xml"
-                ov.save_model(graph, path, compress_to_fp16=False)
-                for platform in args.platforms:
-                    compiled = compiler.compile(path, platform, properties_for("NPU", PLANS[stage]))
-                    yield f"{name} {weights} {platform}", str(sizes), compiled
-
-
-def _published(name: str, weights: str) -> Compilation:
     path = find_model(name)
     if path is None:
         raise UsageError(f"{name!r:.80} is not on this machine: fetch it with `streamer models pull NAME`")
     source = read_model(path, name, None, None).with_adapter(adapters.NONE).with_weights(weights)
     windows_s = source.generation.windows_s or DEFAULT_WINDOWS_S[-1:]
-    return Compilation(source.graphs, PLANS, n_beams=FILE_BEAMS, windows_s=windows_s)
-
-
-def _random(size: str, weights: str) -> Compilation:
-    if size not in SIZES:
-        raise UsageError(f"no size is called {size!r:.40}: expected one of {', '.join(SIZES)}")
-    width, n_audio_layer, n_text_layer, n_mels, n_vocab = SIZES[size]
-    n_head = width // 64
-    dims = ModelDimensions(n_mels, 1500, width, n_head, n_audio_layer, n_vocab, 448, width, n_head, n_text_layer)
-    heads = tuple((n_text_layer - 1, head) for head in range(6))
-    graphs = ModelGraphs.of(_random_checkpoint(dims), heads, weights)
-    return Compilation(graphs, PLANS, n_beams=FILE_BEAMS, windows_s=DEFAULT_WINDOWS_S[-1:])
-
-
-def _random_checkpoint(dims: ModelDimensions) -> Checkpoint:
-    """Return random weights that keep values finite."""
-    random = np.random.default_rng(0)
-    tensors = {}
-    for name, shape in expected_shapes(dims).items():
-        spread = math.prod(shape[1:]) ** -0.5 if len(shape) > 1 else 0.1
-        tensors[name] = random.standard_normal(shape, dtype=np.float32) * np.float32(spread)
-        tensors[name] += np.float32("layer_norm.weight" in name)
-    return Checkpoint(dims, tensors)
+    compilation = Compilation(source.graphs, PLANS, n_beams=FILE_BEAMS, windows_s=windows_s)
+    for stage in STAGES:
+        for sizes, graph in compilation.models(stage).items():
+            if args.graphs not in str(sizes):
+                continue
+            with tempfile.TemporaryDirectory(prefix="streamer-npu-") as temporary:
+                saved = Path(temporary) / "graph.xml"
+                ov.save_model(graph, saved, compress_to_fp16=False)
+                for platform in args.platforms:
+                    compiled = compiler.compile(saved, platform, properties_for("NPU", PLANS[stage]))
+                    yield f"{Path(name).name} {weights} {platform}", str(sizes), compiled
 
 
 def _print(key: str, graph: str, compiled: Compiled, before: Compiled | None) -> bool:
@@ -163,13 +119,11 @@ def _print(key: str, graph: str, compiled: Compiled, before: Compiled | None) ->
     if compiled.refused:
         print(f"{key}: {graph}: REFUSED: {compiled.refused}", flush=True)
         return True
-    estimate_us, known_us = compiled.estimate_us or 0.0, before.estimate_us if before else None
-    slower = known_us is not None and estimate_us > MOST_RISE * known_us
-    print(
-        f"{key}: {graph}: {estimate_us / 1000:.2f} ms, {compiled.blob_mb:.0f} MB, compiled in {compiled.seconds:.0f} s"
-        f" with {compiled.peak_mb:.0f} MB" + (f"; SLOWER than {known_us / 1000:.2f} ms" if slower and known_us else ""),
-        flush=True,
-    )
+    estimate_us, known_us = compiled.estimate_us or 0.0, (before and before.estimate_us) or 0.0
+    slower = 0 < known_us * MOST_RISE < estimate_us
+    took = f"compiled in {compiled.seconds:.0f} s with {compiled.peak_mb:.0f} MB"
+    line = f"{key}: {graph}: {estimate_us / 1000:.2f} ms, {compiled.blob_mb:.0f} MB, {took}"
+    print(line + (f"; SLOWER than {known_us / 1000:.2f} ms" if slower else ""), flush=True)
     return slower
 
 

@@ -30,12 +30,13 @@ PLATFORMS = ("3720", "4000", "5010")
 # An encoder of large models takes minutes on a quiet machine.
 TIMEOUT_S = 3600.0
 
-# A compiler that ends without an answer, as one does that the system ends for its memory, is started again.
+# A compiler that ends without an answer, such as one that the system killed for its memory, is started again.
 ATTEMPTS = 2
 PAUSE_S = 60.0
 OUT_OF_MEMORY = r"(?i)bad_alloc|bad allocation|out of memory|not enough memory"
 
 SOURCE = Path(__file__).with_name("compile.c")
+MINGW = "x86_64-w64-mingw32-gcc"
 
 
 class Unavailable(StreamerError):  # noqa: N818 - the machine lacks something
@@ -65,33 +66,39 @@ class Compiler:
 
     @classmethod
     def install(cls, folder: Path) -> "Compiler":
-        """Fetch and unpack the wheel, and build the program; nothing is done again. Raises Unavailable."""
-        for program, package in (("wine", "wine64"), ("x86_64-w64-mingw32-gcc", "gcc-mingw-w64-x86-64")):
+        """Fetch and unpack the wheel, and build the program, unless that is done. Raises Unavailable."""
+        for program, package in (("wine", "wine64"), (MINGW, "gcc-mingw-w64-x86-64")):
             if shutil.which(program) is None:
-                raise Unavailable(
-                    f"{program} is not installed: expected it to run Intel's compiler; apt install {package}"
-                )
-        compiler = cls(folder)
-        if not compiler._program.is_file():
-            compiler._fetch()
-            command = ["x86_64-w64-mingw32-gcc", "-O1", "-o", str(compiler._program), str(SOURCE)]
-            _run([*command, str(compiler._libraries / "openvino_c.lib")])
-        return compiler
+                raise Unavailable(f"{program} is not installed: it runs Intel's compiler; apt install {package}")
+        program = folder / "openvino" / "libs" / "compile.exe"
+        if not program.is_file():
+            folder.mkdir(parents=True, exist_ok=True)
+            try:
+                wheel = download(WHEEL, folder)
+            except PeerError as error:
+                raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
+            with zipfile.ZipFile(wheel) as archive:
+                archive.extractall(folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
+            wheel.unlink()
+            command = [MINGW, "-O1", "-o", str(program), str(SOURCE), str(program.with_name("openvino_c.lib"))]
+            built = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+            if built.returncode != 0:
+                last = (built.stderr.strip() or "it printed nothing").splitlines()[-1]
+                raise Unavailable(f"{MINGW} failed ({last:.200}): Intel's compiler cannot be installed")
+        return cls(folder)
 
     def compile(self, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
         """Compile a saved graph for an NPU; its blob is deleted. Raises Unavailable if the compiler does not start."""
         blob = model.with_suffix(f".{platform}.blob")
-        given = {
-            "NPU_PLATFORM": platform,
-            "NPU_COMPILER_TYPE": "PLUGIN",
-            "LOG_LEVEL": "LOG_INFO",  # prints the estimate
-            **properties,
-        }
+        # LOG_INFO prints the estimate.
+        given = {"NPU_PLATFORM": platform, "NPU_COMPILER_TYPE": "PLUGIN", "LOG_LEVEL": "LOG_INFO", **properties}
         words = [str(word) for pair in given.items() for word in pair]
-        command = ["wine", str(self._program), _windows_path(model), _windows_path(blob), *words]
+        program = self.folder / "openvino" / "libs" / "compile.exe"
         for attempt in range(ATTEMPTS):
             begin_s = time.monotonic()
-            returncode, peak_mb, printed = self._call(command)
+            returncode, peak_mb, printed = self._call(
+                ["wine", str(program), _windows_path(model), _windows_path(blob), *words]
+            )
             seconds = round(time.monotonic() - begin_s, 1)
             if blob.is_file():
                 blob_mb = round(blob.stat().st_size / 1e6, 1)
@@ -105,43 +112,29 @@ class Compiler:
         raise Unavailable(f"Intel's compiler ended with {returncode} {ATTEMPTS} times: {printed[-300:]!r}")
 
     def _call(self, command: list[str]) -> tuple[int, float, str]:
-        """Return the exit code of a program, its peak memory in MB, and what it printed."""
-        with (self.folder / f"{os.getpid()}.log").open("w+b") as log:
-            process = psutil.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=self._environment(),
-                cwd=self.folder,
-            )
-            peak_mb = _wait(process)
-            log.seek(0)
-            printed = log.read().decode("utf-8", "replace")
-        Path(log.name).unlink()
-        return process.returncode, peak_mb, printed
-
-    @property
-    def _libraries(self) -> Path:
-        return self.folder / "openvino" / "libs"
-
-    @property
-    def _program(self) -> Path:
-        return self._libraries / "compile.exe"
-
-    def _fetch(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        try:
-            wheel = download(WHEEL, self.folder)
-        except PeerError as error:
-            raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(self.folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
-        wheel.unlink()
-
-    def _environment(self) -> dict[str, str]:
+        """Return the exit code of a program, its peak memory in MB, and what it printed; kill it after TIMEOUT_S."""
         wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
-        return {**os.environ, **wine, "WINEPATH": _windows_path(self._libraries)}
+        variables = {**os.environ, **wine, "WINEPATH": _windows_path(self.folder / "openvino" / "libs")}
+        log = self.folder / f"{os.getpid()}.log"
+        with log.open("wb") as output:
+            process = psutil.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables, cwd=self.folder
+            )
+        peak, deadline_s = 0, time.monotonic() + TIMEOUT_S
+        while process.poll() is None:
+            try:
+                peak = max(peak, process.memory_info().rss)
+                process.wait(0.1)
+            except psutil.TimeoutExpired:
+                pass
+            except psutil.Error:
+                break
+            if time.monotonic() > deadline_s:
+                process.kill()
+        process.wait()
+        printed = log.read_text(encoding="utf-8", errors="replace")
+        log.unlink()
+        return process.returncode, round(peak / 1e6, 1), printed
 
 
 def why_refused(printed: str) -> str:
@@ -153,28 +146,3 @@ def why_refused(printed: str) -> str:
 def _windows_path(path: Path) -> str:
     """Return a path as programs under wine see it."""
     return "Z:" + str(path.absolute()).replace("/", "\\")
-
-
-def _wait(process: psutil.Popen) -> float:
-    """Wait for a process; return its peak memory in MB. It is killed after `TIMEOUT_S`."""
-    peak = 0
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while process.poll() is None:
-        try:
-            peak = max(peak, process.memory_info().rss)
-            process.wait(0.1)
-        except psutil.TimeoutExpired:
-            pass
-        except psutil.Error:
-            break
-        if time.monotonic() > deadline_s:
-            process.kill()
-    process.wait()
-    return round(peak / 1e6, 1)
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", errors="replace", check=False)
-    if done.returncode != 0:
-        last = (done.stderr.strip() or done.stdout.strip() or "it printed nothing").splitlines()[-1]
-        raise Unavailable(f"{Path(command[0]).name} failed ({last:.200}): Intel's compiler cannot be installed")
