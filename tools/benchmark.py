@@ -15,13 +15,11 @@ import argparse
 import dataclasses
 import functools
 import json
-import math
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
@@ -102,20 +100,20 @@ def _parser() -> argparse.ArgumentParser:
         option("--no-offline", action="store_true", help="do not run the offline decoder beside")
         option("--curve", type=Path, metavar="FILE", help="draw wrong words over delay, as SVG")
     simulate("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
-    simulate("--inference-s", type=_seconds, default=0.1, help="duration of an inference (default: %(default)s)")
+    simulate("--inference-s", type=float, default=0.1, help="duration of an inference (default: %(default)s)")
     points = "settings to compare; given again, those too"
     simulate("--point", action="append", default=[], metavar="POINT:NAME=VALUE,NAME=VALUE", help=points)
 
     for option in (stream, sessions):
         option("--model", help="published model on this machine, or a path, for all (default: nano.en, ours only)")
         option("--flags", default="", help="more flags of `streamer run`: --flags='--pace 1'")
-        option("--peers", type=_names, default=(), metavar="P,P", help=f"others: {', '.join(PEERS)}")
-    sessions("--most", type=_count, default=64, help="clients to try at most (default: %(default)s)")
+        option("--peers", nargs="+", choices=PEERS, default=(), help="others")
+    sessions("--most", type=int, default=64, help="clients to try at most (default: %(default)s)")
 
     names = {"nargs": "+", "default": ["tiny.en", "base"], "metavar": "NAME"}
     files("--model", help="models on this machine, or paths", **names)
     files("--language", default="en", help="of recordings whose names do not end with one, as NAME-de does")
-    files("--peers", type=_names, default=(), metavar="P,P", help="faster-whisper,openai-whisper")
+    files("--peers", nargs="+", choices=("faster-whisper", "openai-whisper"), default=(), help="others")
     files("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
     files("--output", type=Path, metavar="DIR", help="keep the texts; existing ones are not made again")
     for option in (stream, sessions, files):
@@ -123,20 +121,6 @@ def _parser() -> argparse.ArgumentParser:
 
     turns("--model", required=True, help="finds the times of words if they are unknown")
     return parser
-
-
-def _seconds(text: str) -> float:
-    value = float(text)
-    if not (math.isfinite(value) and value >= 0):
-        raise argparse.ArgumentTypeError(f"{text} is not a duration: expected 0 or more")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is too few: expected 1 or more")
-    return value
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -211,7 +195,6 @@ def _sessions(args: argparse.Namespace, console: Console) -> None:
 def _files(args: argparse.Namespace, console: Console) -> None:
     from tools.benchmarks import files
 
-    _check_peers(args.peers, files.PEERS)
     found = recordings.find(args.corpus, args.only, args.language)
     show = functools.partial(print, flush=True)
     with tempfile.TemporaryDirectory() as temporary:
@@ -255,17 +238,10 @@ def _recordings(args: argparse.Namespace, model_name: str | None) -> list[Record
 
 def _systems(args: argparse.Namespace, temporary: Path) -> list[System]:
     """Return ours and the others that were named; their formats of a model are written to a folder."""
-    _check_peers(args.peers, PEERS)
     if args.peers and not args.model:
         raise UsageError("--peers needs a published model that all can load: name one, such as --model base")
     model = PublishedModel(args.model or "", temporary, args.peers_folder)
     return [Streamer([*_model(args), *_flags(args)]), *(PEERS[name](model) for name in args.peers)]
-
-
-def _check_peers(names: Sequence[str], known: Mapping[str, Any] | Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise UsageError(f"unknown peer {name!r:.40}: expected some of {', '.join(known)}")
 
 
 def _model(args: argparse.Namespace) -> list[str]:

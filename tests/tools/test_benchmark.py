@@ -13,7 +13,7 @@ from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from tests.daemon import recording
 from tools import benchmark
-from tools.benchmarks import sessions, systems
+from tools.benchmarks import processes, sessions, systems
 from tools.benchmarks.peers.environment import PeerUnavailable
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.published import PublishedModel
@@ -75,7 +75,16 @@ def test_stream_prints_ours_beside_the_best_of_the_others(
 ) -> None:
     monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda model: Shows("whisper-live", 2.0))
     monkeypatch.setitem(benchmark.PEERS, "whisperlivekit-alignatt", lambda model: Shows("gone", most=0))
-    command = ["stream", *corpus, "--no-offline", "--model", "base", "--peers", "whisper-live,whisperlivekit-alignatt"]
+    command = [
+        "stream",
+        *corpus,
+        "--no-offline",
+        "--model",
+        "base",
+        "--peers",
+        "whisper-live",
+        "whisperlivekit-alignatt",
+    ]
     assert benchmark.main(command) == 0
     figures = figures_in(tmp_path)
     assert figures["figures"]["streamer"]["stable_p50_s"] == pytest.approx(1.0)
@@ -138,12 +147,12 @@ def test_files_counts_errors_of_each_system_and_makes_no_text_again(
             (folder / f"{path.stem}.txt").write_text("good morning to all", encoding="utf-8")
         return 1.0
 
-    def run(name: str, command: Sequence[str], variables: object) -> float:
+    def run(name: str, command: Sequence[str], *_: object) -> float:
         ran.append((name, *sorted(path.stem for path in Path(json.loads(command[-1])["audio"]).glob("*.wav"))))
         raise ServerFailure("it ended with 1")
 
     monkeypatch.setattr(systems, "transcribe", transcribe)
-    monkeypatch.setattr(systems, "run", run)
+    monkeypatch.setattr(processes, "run", run)
     monkeypatch.setattr(PublishedModel, "of_peer", lambda model, system: (Path("python"), Path("weights")))
     command = ["files", *corpus, "--model", "nano.en", "--peers", "faster-whisper", "--output", str(tmp_path)]
     assert benchmark.main([*command, "--flags", "--beam-size 1"]) == 0
@@ -162,11 +171,9 @@ def test_files_counts_errors_of_each_system_and_makes_no_text_again(
     "command",
     [
         ["stream", "--corpus", "nowhere"],
-        ["stream", "--peers", "whisper-life"],
         ["stream", "--peers", "whisper-live"],  # needs a model that all can load
         ["stream", "--flags", "'"],
         ["sessions"],  # of the sample no times of words are known
-        ["files", "--peers", "whisper-live"],
         ["simulate", "--json", "nowhere/figures.json"],
         ["simulate", "--point", ":stream.captions=early"],
         ["simulate", "--point", "a", "--point", "a"],

@@ -17,7 +17,7 @@ from typing import Self
 import soundfile
 
 from streamer.constants import SAMPLE_RATE
-from tools.benchmarks import systems
+from tools.benchmarks import processes, systems
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.published import PublishedModel
@@ -26,7 +26,6 @@ from tools.benchmarks.text import Errors, errors, normaliser
 
 OURS = "streamer"
 LIVE = "streamer --stream"  # only for sounds without speech
-PEERS = ("faster-whisper", "openai-whisper")
 WORKER = Path(__file__).parent / "peers" / "whole_file.py"
 
 
@@ -130,7 +129,7 @@ def _transcribe_with_peer(
         task = {"model": str(weights), "language": language, "audio": audio, "output": str(folder)}
         # -P: beside the script lie modules of the libraries' names.
         command = [str(python), "-P", str(WORKER), system, json.dumps(task)]
-        return systems.run(system, command, variables_of_peer())
+        return processes.run(system, command, variables_of_peer(), systems.TRANSCRIBE_TIMEOUT_S)
 
 
 def _rows(model: str, system: str, recordings: Sequence[Recording], folder: Path) -> Iterator[Row]:

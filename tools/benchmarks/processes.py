@@ -71,9 +71,9 @@ class Server:
         return self._log.read_bytes().decode("utf-8", "replace")
 
     def last_line(self) -> str:
-        """Return the last line of its log that names a Python exception, else the last line."""
+        """Return the last line of its log that names an error of Python or pip, else the last line."""
         lines = [line.strip() for line in self.log().splitlines() if line.strip()]
-        named = [line for line in lines if re.match(r"[\w.]+(Error|Exception)\b", line)]
+        named = [line for line in lines if re.match(r"([\w.]+(Error|Exception)\b|ERROR:)", line)]
         return (named or lines or ["it printed nothing"])[-1][:300]
 
     def processes(self) -> list[psutil.Process]:
@@ -145,6 +145,17 @@ class Meter:
         while not self._left.wait(LOOK_S):
             self.look()
             self.energy.joules()  # often, so that no counter wraps round unseen
+
+
+def run(name: str, command: Sequence[str], variables: Mapping[str, str], timeout_s: float) -> float:
+    """Run a program to its end; return its processor time in seconds. Raises ServerFailure."""
+    process = Server(name, command, variables)
+    try:
+        with Meter(process) as meter:
+            process.wait_ended(timeout_s)
+        return meter.cpu_s()
+    finally:
+        process.stop()
 
 
 def free_port() -> int:

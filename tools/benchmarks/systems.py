@@ -19,7 +19,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Final, Partial, Revision, from_json
 from tools.benchmarks.playing import Conversation, play
-from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port, is_listening
+from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port, is_listening, run
 from tools.benchmarks.recordings import SAMPLE, Recording
 from tools.benchmarks.timeline import Recorder, Timeline
 
@@ -189,18 +189,8 @@ def transcribe_offline(recordings: Sequence[Recording], flags: Sequence[str]) ->
 def transcribe(paths: Sequence[Path], folder: Path, flags: Sequence[str]) -> float:
     """Let `streamer transcribe` write texts to a folder; return the processor time. Raises ServerFailure."""
     command = [sys.executable, "-m", "streamer", "transcribe", *map(str, paths), "--format", "txt"]
-    return run("streamer transcribe", [*command, "--output-dir", str(folder), *flags], without_settings())
-
-
-def run(name: str, command: Sequence[str], variables: Mapping[str, str]) -> float:
-    """Run a program to its end; return its processor time in seconds. Raises ServerFailure."""
-    process = Server(name, command, variables)
-    try:
-        with Meter(process) as meter:
-            process.wait_ended(TRANSCRIBE_TIMEOUT_S)
-        return meter.cpu_s()
-    finally:
-        process.stop()
+    command += ["--output-dir", str(folder), *flags]
+    return run("streamer transcribe", command, without_settings(), TRANSCRIBE_TIMEOUT_S)
 
 
 def warm_up() -> Float32Array:

@@ -16,7 +16,7 @@ from tests.daemon import recording
 from tools.benchmarks import playing, systems
 from tools.benchmarks.peers import whisper_live
 from tools.benchmarks.peers.whisperlivekit import WhisperLiveKitConversation
-from tools.benchmarks.processes import Meter, Server, ServerFailure
+from tools.benchmarks.processes import Meter, Server, ServerFailure, run
 
 SAMPLES = np.random.default_rng(0).uniform(-0.5, 0.5, 8077).astype(np.float32)
 
@@ -103,7 +103,7 @@ def test_a_server_that_says_nothing_refuses_or_goes_away_is_a_failure(
 
 def test_a_program_that_fails_is_reported_with_its_error() -> None:
     with pytest.raises(ServerFailure, match="ValueError: no model"):
-        systems.run("it", [sys.executable, "-c", "raise ValueError('no model')"], {})
+        run("it", [sys.executable, "-c", "raise ValueError('no model')"], {}, 60.0)
     with pytest.raises(ServerFailure):
         Server("it", ["./no-such-program"], {})
 

@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,8 @@ import platformdirs
 import psutil
 
 from streamer.errors import StreamerError
+from tools.benchmarks import processes
+from tools.benchmarks.processes import ServerFailure
 
 # The build for CPUs; a later or an unpinned one brings gigabytes for graphics cards.
 TORCH = "torch==2.13.0"
@@ -57,36 +58,23 @@ class Environment:
             raise PeerUnavailable(
                 f"{self.name}: cannot write {place} ({error.strerror}); name another folder with --peers-folder DIR"
             ) from None
-        run(f"{self.name}: cannot make a virtual environment", [sys.executable, "-m", "venv", str(place)])
+        run(f"venv of {self.name}", [sys.executable, "-m", "venv", str(place)])
         for packages in self.installs:
             command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *packages]
-            run(f"{self.name}: pip could not install {' '.join(packages)}", command, timeout_s=INSTALL_TIMEOUT_S)
+            run(f"pip install {' '.join(packages)}", command, INSTALL_TIMEOUT_S)
         record.write_text(wanted, encoding="utf-8")
         return interpreter
 
 
-def run(what: str, command: Sequence[str], timeout_s: float = RUN_TIMEOUT_S) -> str:
-    """Run a program of a peer's, or one that installs it, to its end; return what it printed.
+def run(what: str, command: Sequence[str], timeout_s: float = RUN_TIMEOUT_S) -> None:
+    """Run a program of a peer's, or one that installs it, to its end.
 
     Raises PeerUnavailable if it fails; the message begins with `what`.
     """
     try:
-        done = subprocess.run(
-            command,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            env=variables_of_peer(),
-            timeout=timeout_s,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise PeerUnavailable(f"{what}: {error}") from None
-    if done.returncode != 0:
-        printed = (done.stderr or done.stdout).decode("utf-8", "replace")
-        lines = [line.strip() for line in printed.splitlines() if line.strip()]
-        errors = [line for line in lines if line.startswith("ERROR:")]  # of pip
-        raise PeerUnavailable(f"{what}: {(errors or lines or ['it printed nothing'])[-1][:300]}")
-    return done.stdout.decode("utf-8", "replace")
+        processes.run(what, command, variables_of_peer(), timeout_s)
+    except ServerFailure as failure:
+        raise PeerUnavailable(str(failure)) from None
 
 
 def variables_of_peer(more: Mapping[str, str] | None = None) -> dict[str, str]:
