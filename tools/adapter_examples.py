@@ -32,7 +32,6 @@ from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import resolve_decoding
 from streamer.whisper.result import TimedWord, is_mark
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from tools.acoustics import add_noise, reverberate
 
 # Seconds of a piece, and of sound behind it that only the teacher gets.
 PIECE_S = (2.5, 14.0)
@@ -45,6 +44,10 @@ PROMPTED, PROMPT_WORDS = 0.4, 30
 # Chances of what is done to a piece: noise from another recording or white, a room, a telephone's band, and no speech.
 NOISE, ROOM, TELEPHONE, NO_SPEECH = 0.35, 0.2, 0.1, 0.1
 SPEECH = 0.3  # probability of the speech detector, below which there is none
+
+# Samples of a frame (20 ms); a frame with more than this share of the loudest one's power (-30 dB) is active; the level
+# that silence counts as.
+FRAME, ACTIVE_RANGE, SILENT_LEVEL = 320, 1e-3, 0.03
 
 # A text that is less probable is not learned from: mean log-probability of a segment, and of a piece's words.
 WORST_LOGPROB = -1.0
@@ -322,12 +325,43 @@ def _beginning(words: Sequence[SpokenWord | None], rng: np.random.Generator) -> 
 def _disturbed(samples: Float32Array, noise: Float32Array, rng: np.random.Generator) -> Float32Array:
     """Return a copy of samples, in a room, with noise, or of a telephone, at another level."""
     if rng.random() < ROOM:
-        samples = reverberate(samples, rng.uniform(0.2, 0.9), rng)
-    if rng.random() < NOISE:
-        samples = add_noise(samples, noise, rng.uniform(10, 30))
+        samples = signal.oaconvolve(samples, room(rng.uniform(0.2, 0.9), rng))[: len(samples)].astype(np.float32)
+    if rng.random() < NOISE and (level := active_level(noise)) > 0:
+        target = (active_level(samples) or SILENT_LEVEL) * 10 ** (-rng.uniform(10, 30) / 20)
+        samples = samples + noise * np.float32(target / level)
     if rng.random() < TELEPHONE:
         band = signal.butter(4, (300, 3400), "bandpass", fs=SAMPLE_RATE, output="sos")
         samples = signal.sosfilt(band, samples).astype(np.float32)
     samples = samples * np.float32(10 ** (rng.uniform(-20, 6) / 20))
     clipped: Float32Array = np.clip(samples, -1, 1)
     return clipped
+
+
+def room(rt60_s: float, rng: np.random.Generator) -> Float32Array:
+    """Return the impulse response of a generated room whose sound decays by 60 dB in `rt60_s` seconds.
+
+    It is the direct sound at 0, 4 to 11 early reflections within 50 ms, and noise that decays exponentially. The ratio
+    of direct to reverberant energy is -3 to 15 dB. The whole response has an energy of 1.
+    """
+    length = max(2, int(rt60_s * SAMPLE_RATE))
+    tail = rng.standard_normal(length, dtype=np.float32)
+    # Air and walls swallow high sounds: a first-order low-pass.
+    pole = rng.uniform(0.0, 0.7)
+    tail = signal.lfilter([1 - pole], [1, -pole], tail).astype(np.float32)
+    tail[: min(int(rng.uniform(0.001, 0.01) * SAMPLE_RATE), length - 1)] = 0
+    count = int(rng.integers(4, 12))
+    at = rng.integers(min(16, length - 1), min(length, int(0.05 * SAMPLE_RATE)), count)
+    tail[at] += rng.choice([-1.0, 1.0], count) * rng.uniform(1, 8, count)
+    tail *= np.exp(np.arange(length, dtype=np.float32) * np.float32(-np.log(1000) / length))
+    tail[0] = 0
+    reverberant = 10 ** (-rng.uniform(-3, 15) / 10)  # energy, that of the direct sound being 1
+    tail *= np.float32(np.sqrt(reverberant / (float(np.dot(tail, tail)) + 1e-12)))
+    tail[0] = 1
+    return tail * np.float32(1 / np.sqrt(float(np.dot(tail, tail))))
+
+
+def active_level(samples: Float32Array) -> float:
+    """Return the rms of those frames that are not silent beside the loudest frame; 0 for silence."""
+    frames = np.pad(samples, (0, -len(samples) % FRAME)).reshape(-1, FRAME)
+    power = np.square(frames).mean(axis=1)
+    return float(np.sqrt(np.mean(power[power > ACTIVE_RANGE * power.max()]))) if power.any() else 0.0

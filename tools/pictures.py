@@ -13,6 +13,7 @@ speakers, corrections and translations are made of events, and need no model.
 import argparse
 import asyncio
 import base64
+import functools
 import html
 import io
 import json
@@ -43,7 +44,9 @@ EXAMPLE = REPOSITORY / "examples" / "kennedy.flac"
 SILENCE_S = 15.0  # behind the recording, so that the daemon still listens when the last picture is taken
 SPEED = 0.25
 
-DESKTOP, TELEVISION = {"width": 1280, "height": 800}, {"width": 1280, "height": 720}
+on_desktop = functools.partial(browse, width=1280, height=800)
+on_television = functools.partial(browse, width=1280, height=720)
+
 N_COLOURS = 128  # of a picture
 
 # A talk in a hall, in flat colours: someone at a lectern, and a slide.
@@ -77,9 +80,9 @@ async def pages(model: str, output: Path) -> None:
         with running("--model", model, "--input", talk, "--speed", str(SPEED)) as daemon:
             async with (
                 connected(daemon.address("/v1/captions?after=0")) as (_, received),
-                browse(daemon.url, **DESKTOP) as captions,
-                browse(f"{daemon.url}overlay?size=44&fade=0", **TELEVISION) as overlay,
-                browse(f"{daemon.url}settings?lines=2&size=64", **DESKTOP) as settings,
+                on_desktop(daemon.url) as captions,
+                on_television(f"{daemon.url}overlay?size=44&fade=0") as overlay,
+                on_desktop(f"{daemon.url}settings?lines=2&size=64") as settings,
             ):
                 await received.wait_for(Final)
                 await received.wait_for(Partial, n=len(received.of(Partial)) + 1)
@@ -95,7 +98,7 @@ async def pages(model: str, output: Path) -> None:
 async def page_of(publish: Callable[[EventLog], str], path: Path) -> None:
     """Make a picture of the captions page once it shows the text that `publish` returns."""
     log = opened_log()
-    async with serving(log) as server, browse(server.url, **DESKTOP) as page:
+    async with serving(log) as server, on_desktop(server.url) as page:
         shown = publish(log)
         await page.wait_for(f"document.querySelector('#finals').textContent.includes({json.dumps(shown)})")
         await page.evaluate("document.querySelector('.revised')?.click()")
@@ -148,7 +151,7 @@ async def over_video(overlay: Page, path: Path) -> None:
     """Make a picture of the overlay over a video frame."""
     await overlay.command("Emulation.setDefaultBackgroundColorOverride", color={"r": 0, "g": 0, "b": 0, "a": 0})
     words = await overlay.command("Page.captureScreenshot", format="png")
-    async with browse(**TELEVISION) as stage:
+    async with on_television() as stage:
         layers = [("svg+xml", base64.b64encode(FRAME.encode()).decode()), ("png", words["data"])]
         images = "".join(f'<img src="data:image/{kind};base64,{data}">' for kind, data in layers)
         style = "<style>body { margin: 0 } img { position: absolute; width: 100%; height: 100% }</style>"

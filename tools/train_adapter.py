@@ -9,19 +9,19 @@ cross-attention keys and values of its decoder. Its sound ends at a cut, its tex
 there. No transcripts are needed. What it writes is an adapter in PEFT's layout (Hu et al. 2021, arXiv:2106.09685),
 which `streamer/whisper/adapters.py` finds by the weights it is for.
 
-It goes on where it was stopped: DIR/work keeps the teacher's answers and the last state. Needs `pip install torch
+DIR/work/pieces keeps the teacher's answers, so that training can be repeated without it. Needs `pip install torch
 openai-whisper`. Two cores need about an hour for base.
 """
 
 import argparse
+import itertools
 import json
 import math
 import random
 import re
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -62,22 +62,13 @@ BATCH = 8  # examples a step
 LEARNING_RATE = 4e-4
 WARM_UP_STEPS = 20
 N_VALIDATION = 40  # the last pieces, which are not trained on
-EVERY_STEPS = 25  # between two validations, and two saved states
+EVERY_STEPS = 25  # between two validations
 
 # Of the decoder what a short window has of its own, by openai-whisper's names.
 CROSS_KV = re.compile(r"^decoder\..*cross_attn\.(key|value)$")
 
 # Where a processor multiplies in bfloat16, the teacher does, too: it takes a third of the time.
 ON_ONE_CORE = DeviceSettings("CPU", properties=("INFERENCE_NUM_THREADS=1", "INFERENCE_PRECISION_HINT=bf16"))
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """How long to train, and where its state is kept."""
-
-    n_steps: int
-    seed: int
-    work: Path
 
 
 class LowRank(nn.Module):
@@ -118,13 +109,10 @@ class Student:
             for name, layer in self.model.named_modules()
             if isinstance(layer, nn.Linear) and (name.startswith("encoder.") or CROSS_KV.search(name))
         }
+        self.parameters = [parameter for change in self.changes.values() for parameter in change.parameters()]
         self._end = tokenizer.special.end_of_text
         marks = (token for token in range(self._end) if is_ending(tokenizer.decode([token])))
         self._stops = torch.tensor([self._end, *marks])
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        return [parameter for change in self.changes.values() for parameter in change.parameters()]
 
     def encode(self, mel: Tensor) -> Tensor:
         """Return the states of a window of any length; mel: shape (1, n_mels, n_frames)."""
@@ -202,39 +190,30 @@ def window_of(n_samples: int, rng: random.Random) -> int:
     return rng.randint(shortest, WINDOWS_S[-1]) if rng.random() < LONGER else shortest
 
 
-def train(student: Student, cutter: Cutter, files: Sequence[Path], plan: Plan) -> list[dict[str, float]]:
-    """Train from the last saved state on; return the losses of the pieces that are not trained on, by step."""
+def train(
+    student: Student, cutter: Cutter, files: Sequence[Path], *, n_steps: int, seed: int
+) -> list[dict[str, float]]:
+    """Train; return the losses of the last pieces, which are not trained on, by step."""
     validation, files = files[-N_VALIDATION:], files[:-N_VALIDATION]
     optimizer = torch.optim.AdamW(student.parameters, LEARNING_RATE, weight_decay=0.01)
 
     def rate(step: int) -> float:
-        falling = 0.01 + 0.99 * (1 + math.cos(math.pi * step / max(1, plan.n_steps))) / 2
+        falling = 0.01 + 0.99 * (1 + math.cos(math.pi * step / max(1, n_steps))) / 2
         return min(1.0, (step + 1) / WARM_UP_STEPS) * falling
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
-    saved, curve = plan.work / "state.pt", list[dict[str, float]]()
-    first = 0
-    if saved.exists():
-        state = torch.load(saved, weights_only=True)
-        for name, change in student.changes.items():
-            change.load_state_dict(state["changes"][name])
-        optimizer.load_state_dict(state["optimizer"])
-        schedule.load_state_dict(state["schedule"])
-        first, curve = state["step"], state["curve"]
-    order = _shuffled(files, plan.seed)
-    batches = [[next(order) for _ in range(BATCH)] for _ in range(plan.n_steps)]
+    shuffled = random.Random(seed)
+    order = itertools.chain.from_iterable(shuffled.sample(files, len(files)) for _ in itertools.count())
+    curve: list[dict[str, float]] = []
     begin = time.monotonic()
-    for step in range(first, plan.n_steps + 1):
-        if step % EVERY_STEPS == 0 or step == plan.n_steps:
+    for step in range(n_steps + 1):
+        if step % EVERY_STEPS == 0 or step == n_steps:
             curve.append({"step": step, **_validate(student, cutter, validation), "seconds": time.monotonic() - begin})
             print(json.dumps(curve[-1]), flush=True)
-            changes = {name: change.state_dict() for name, change in student.changes.items()}
-            kept = {"changes": changes, "step": step, "curve": curve}
-            torch.save(kept | {"optimizer": optimizer.state_dict(), "schedule": schedule.state_dict()}, saved)
-        if step == plan.n_steps:
+        if step == n_steps:
             break
-        rng = random.Random(f"{plan.seed} {step}")
-        for path in batches[step]:
+        rng = random.Random(f"{seed} {step}")
+        for path in itertools.islice(order, BATCH):
             example = cutter.draw(Piece.read(path), rng)
             losses = student.losses(example, window_of(example.n_samples, rng))
             loss = torch.stack([WEIGHTS[name] * each for name, each in losses.items()]).sum()
@@ -244,12 +223,6 @@ def train(student: Student, cutter: Cutter, files: Sequence[Path], plan: Plan) -
         schedule.step()
         optimizer.zero_grad()
     return curve
-
-
-def _shuffled(files: Sequence[Path], seed: int) -> Iterator[Path]:
-    rng = random.Random(seed)
-    while True:
-        yield from rng.sample(files, len(files))
 
 
 @torch.no_grad()
@@ -278,15 +251,13 @@ def main() -> int:
     recordings = find_recordings(options.recordings)
     path = find_or_pull(options.model, lambda progress: None)
     _, checkpoint = load_checkpoint(path)
-    work = options.out / "work"
-
     model = load_model(str(path), LoadOptions(ON_ONE_CORE, weights="f32", n_beams=FILE_BEAMS, live=False))
     teacher = Teacher(model, recordings, options.seed)
-    files = teacher.write(work / "pieces", options.pieces)
+    files = teacher.write(options.out / "work" / "pieces", options.pieces)
     cutter = Cutter(model.tokenizer, teacher.words)
     student = Student(checkpoint, model.tokenizer, options.rank, options.seed)
     del teacher, model
-    curve = train(student, cutter, files, Plan(options.steps, options.seed, work))
+    curve = train(student, cutter, files, n_steps=options.steps, seed=options.seed)
     dims = checkpoint.dims
     description = AdapterDescription(WINDOWS_S, encoder_digest(checkpoint), dims.n_audio_layer, dims.n_audio_state)
     student.save(options.out, description, path.name, options.rank)

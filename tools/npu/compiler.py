@@ -67,9 +67,9 @@ class Compiler:
     @classmethod
     def install(cls, folder: Path) -> "Compiler":
         """Fetch and unpack the wheel, and build the program, unless that is done. Raises Unavailable."""
-        for program, package in (("wine", "wine64"), (MINGW, "gcc-mingw-w64-x86-64")):
-            if shutil.which(program) is None:
-                raise Unavailable(f"{program} is not installed: it runs Intel's compiler; apt install {package}")
+        for name, package in (("wine", "wine64"), (MINGW, "gcc-mingw-w64-x86-64")):
+            if shutil.which(name) is None:
+                raise Unavailable(f"{name} is not installed: it runs Intel's compiler; apt install {package}")
         program = folder / "openvino" / "libs" / "compile.exe"
         if not program.is_file():
             folder.mkdir(parents=True, exist_ok=True)
