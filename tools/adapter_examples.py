@@ -10,11 +10,10 @@ import itertools
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
-import msgspec
 import numpy as np
 import torch
 from scipy import signal
@@ -64,7 +63,7 @@ WRONG = 0.08
 N_BEST = 48  # the teacher's probabilities that are kept of each token
 
 
-class SpokenWord(msgspec.Struct, frozen=True, array_like=True):
+class SpokenWord(NamedTuple):
     """A word of a recording; times in seconds."""
 
     tokens: tuple[int, ...]
@@ -73,11 +72,11 @@ class SpokenWord(msgspec.Struct, frozen=True, array_like=True):
     end_s: float
 
 
-class Transcript(msgspec.Struct, frozen=True):
+class Transcript(NamedTuple):
     """What the teacher says of a recording; None is a passage that it is not sure of."""
 
     language: str
-    words: tuple[SpokenWord | None, ...]
+    words: list[SpokenWord | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +90,9 @@ class Piece:
     n_tokens: Tensor  # of each word; shape (n_words,)
     n_marks: Tensor  # of these, punctuation at the end; shape (n_words,)
     times: Tensor  # start and end of each word in seconds of the piece; shape (n_words, 2)
-    best: (
-        Tensor  # the likeliest tokens after the first token of `start`, and of each of `tokens`; shape (1 + n, N_BEST)
-    )
+    best: Tensor  # the likeliest tokens after the first of `start`, and each of `tokens`; shape (1 + n, N_BEST)
     log_probs: Tensor  # their log-probabilities, float16
     states: Tensor  # the teacher's encoder's, of the piece, shape (n_positions, n_audio_state), float16
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        return {field.name: getattr(self, field.name) for field in fields(self)}
-
-    @classmethod
-    def read(cls, path: Path) -> "Piece":
-        return cls(**torch.load(path, weights_only=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,26 +175,8 @@ class Teacher:
     def __init__(self, model: WhisperModel, recordings: Sequence[Path], seed: int) -> None:
         self._model = model
         self._seed = seed
-        self._names = [path.name for path in recordings]
         self._sounds = [np.concatenate(list(read_audio(path))) for path in recordings]
-        self._transcripts: list[Transcript] = []
-
-    def write(self, directory: Path, n: int) -> list[Path]:
-        """Write transcripts and n pieces, except those that are there, and return the files of good pieces."""
-        directory.mkdir(parents=True, exist_ok=True)
-        self._transcripts = [
-            self._transcript(directory / f"{name}.json", sound)
-            for name, sound in zip(self._names, self._sounds, strict=True)
-        ]
-        paths = [directory / f"{number:05d}.pt" for number in range(n)]
-        for number, path in enumerate(paths):
-            if not path.exists():
-                piece = self.piece(number)
-                torch.save(None if piece is None else piece.fields, path.with_suffix(".new"))
-                path.with_suffix(".new").replace(path)
-                if number % 50 == 0:
-                    print(f"piece {number} of {n}", flush=True)
-        return [path for path in paths if torch.load(path, weights_only=True, mmap=True) is not None]
+        self._transcripts = [self._transcript(sound) for sound in self._sounds]
 
     @property
     def words(self) -> list[tuple[int, ...]]:
@@ -235,7 +206,7 @@ class Teacher:
                 n_samples = min(n_samples, round(words[-1].end_s * SAMPLE_RATE))
             if word is None or word.start_s - begin_s >= n_samples / SAMPLE_RATE:
                 break
-            words.append(msgspec.structs.replace(word, start_s=word.start_s - begin_s, end_s=word.end_s - begin_s))
+            words.append(word._replace(start_s=word.start_s - begin_s, end_s=word.end_s - begin_s))
         prompt: list[int] = []
         if rng.random() < PROMPTED:
             said = transcript.words[max(0, first - int(rng.integers(1, PROMPT_WORDS))) : first]
@@ -274,25 +245,18 @@ class Teacher:
             states=torch.from_numpy(runtime.last_hidden_state[: len(samples) // N_SAMPLES_PER_TOKEN]).half(),
         )
 
-    def _transcript(self, path: Path, sound: Float32Array) -> Transcript:
-        """Return what the teacher says of a recording, which is kept in a file."""
-        if path.exists():
-            return msgspec.json.decode(path.read_bytes(), type=Transcript)
-        decoding = resolve_decoding(DecodingSettings(), self._model)
+    def _transcript(self, sound: Float32Array) -> Transcript:
+        """Return what the teacher says of a recording."""
         words: list[SpokenWord | None] = []
         language = "en"
-        for segment in transcribe_segments(self._model, sound, decoding):
+        for segment in transcribe_segments(self._model, sound, resolve_decoding(DecodingSettings(), self._model)):
             language = segment.language
             if segment.avg_logprob < WORST_LOGPROB or segment.temperature > 0:
                 words.append(None)
-                continue
-            words += [self._spoken_word(word) for word in segment.words if word.tokens]
-        if max(SpeechDetector().process(sound), default=0.0) < SPEECH:
-            words = []
-        transcript = Transcript(language, tuple(words))
-        path.write_bytes(msgspec.json.encode(transcript))
-        print(f"transcribed {path.name}: {len(words)} words", flush=True)
-        return transcript
+            else:
+                words += [self._spoken_word(word) for word in segment.words if word.tokens]
+        silent = max(SpeechDetector().process(sound), default=0.0) < SPEECH
+        return Transcript(language, [] if silent else words)
 
     def _spoken_word(self, word: TimedWord) -> SpokenWord:
         marks = itertools.takewhile(

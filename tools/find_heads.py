@@ -17,12 +17,11 @@ from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
 from streamer.constants import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.errors import UsageError
-from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import word_spans
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.dims import Heads
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.heads import all_heads
 from streamer.whisper.locate import find_or_pull
@@ -46,31 +45,6 @@ MOST_HEADS = 10
 
 # Less of the best head's attention at the right places is chance: a head that does not follow has a few hundredths.
 LEAST_SHARE = 0.2
-
-
-def measure_heads(
-    decoder: TokenDecoder,
-    tokenizer: Tokenizer,
-    dims: ModelDimensions,
-    sentences: Sequence[tuple[str, int, int]],
-    n_samples: int,
-    language: str = "en",
-) -> Heads:
-    """Find the heads that follow the audio, best first, on the window that the decoder holds.
-
-    decoder : one that was built to give the attention of `all_heads`
-    sentences : all that is said in the window, with the first and last sample of each
-    n_samples : length of the window's audio
-
-    Returns nothing where no head follows it, as in a model that does not understand the speech.
-    """
-    start = [*tokenizer.start_sequence(language, "transcribe"), tokenizer.special.no_timestamps]
-    spelled = [tokenizer.encode(f" {text}") for text, _, _ in sentences]
-    decoder.begin()
-    text = [token for tokens in spelled for token in tokens]
-    (_,), (attention,) = decoder.feed([*start, *text, tokenizer.special.end_of_text])
-    spans = [(len(tokens), first, last) for tokens, (_, first, last) in zip(spelled, sentences, strict=True)]
-    return tuple(all_heads(dims)[index] for index in choose_heads(attention, len(start), spans, n_samples))
 
 
 def choose_heads(
@@ -97,7 +71,7 @@ def choose_heads(
 
 
 def _share_between(rows: FloatArray, begins: FloatArray, ends: FloatArray) -> FloatArray:
-    """Return which part of each head's attention lies between two places, of each row its own, shape (n_heads,)."""
+    """Return the share of each head's attention between two places, of each row its own, shape (n_heads,)."""
     places = (np.arange(rows.shape[-1]) + 0.5) * N_SAMPLES_PER_TOKEN
     inside = (places >= begins[:, np.newaxis]) & (places < ends[:, np.newaxis])
     shares: FloatArray = np.where(inside, rows, 0).sum(axis=-1).mean(axis=-1)
@@ -108,23 +82,28 @@ def find_heads(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Heads:
     """Return the heads that follow the shipped sample, best first; none in a model that knows no English."""
     folder = shipped().get(SAMPLE_OF)
     if folder is None:
-        raise UsageError(f"{SAMPLE_OF}, on whose sample heads are measured, is not here: install streamer again")
-    told = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
-    inside = [line for line in told if line["end"] * SAMPLE_RATE < N_SAMPLES]
-    sentences = [
-        (line["text"], round(line["start"] * SAMPLE_RATE), round(line["end"] * SAMPLE_RATE)) for line in inside
-    ]
+        raise UsageError(f"{SAMPLE_OF}, on whose sample heads are measured, is missing: install streamer again")
+    lines = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
+    inside = [line for line in lines if line["end"] * SAMPLE_RATE < N_SAMPLES]
     # The middle of the pause behind the last whole sentence.
-    n_samples = round((inside[-1]["end"] + told[len(inside)]["start"]) / 2 * SAMPLE_RATE)
+    n_samples = round((inside[-1]["end"] + lines[len(inside)]["start"]) / 2 * SAMPLE_RATE)
     samples = np.concatenate(list(read_audio(folder / "sample.flac")))[:n_samples]
 
     dims = checkpoint.dims
-    graphs = ModelGraphs.of(checkpoint, all_heads(dims))
-    compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]))
+    compilation = Compilation(ModelGraphs.of(checkpoint, all_heads(dims)), plan_stages(DeviceSettings("CPU"), ["CPU"]))
     compilation.compile()
     runtime = Runtime(compilation, n_buffers=1)
     runtime.decoder.use(runtime.encode(log_mel(samples, dims.n_mels), 0))
-    return measure_heads(runtime.decoder, tokenizer, dims, sentences, n_samples)
+    runtime.decoder.begin()
+    start = [*tokenizer.start_sequence("en", "transcribe"), tokenizer.special.no_timestamps]
+    spelled = [tokenizer.encode(f" {line['text']}") for line in inside]
+    text = [token for tokens in spelled for token in tokens]
+    (_,), (attention,) = runtime.decoder.feed([*start, *text, tokenizer.special.end_of_text])
+    sentences = [
+        (len(tokens), round(line["start"] * SAMPLE_RATE), round(line["end"] * SAMPLE_RATE))
+        for tokens, line in zip(spelled, inside, strict=True)
+    ]
+    return tuple(all_heads(dims)[index] for index in choose_heads(attention, len(start), sentences, n_samples))
 
 
 def main() -> int:

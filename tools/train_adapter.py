@@ -9,8 +9,7 @@ cross-attention keys and values of its decoder. Its sound ends at a cut, its tex
 there. No transcripts are needed. What it writes is an adapter in PEFT's layout (Hu et al. 2021, arXiv:2106.09685),
 which `streamer/whisper/adapters.py` finds by the weights it is for.
 
-DIR/work/pieces keeps the teacher's answers, so that training can be repeated without it. Needs `pip install torch
-openai-whisper`. Two cores need about an hour for base.
+Needs `pip install torch openai-whisper`, and 2 MB of memory for each piece. Two cores need about an hour for base.
 """
 
 import argparse
@@ -191,10 +190,10 @@ def window_of(n_samples: int, rng: random.Random) -> int:
 
 
 def train(
-    student: Student, cutter: Cutter, files: Sequence[Path], *, n_steps: int, seed: int
+    student: Student, cutter: Cutter, pieces: Sequence[Piece], *, n_steps: int, seed: int
 ) -> list[dict[str, float]]:
     """Train; return the losses of the last pieces, which are not trained on, by step."""
-    validation, files = files[-N_VALIDATION:], files[:-N_VALIDATION]
+    validation, pieces = pieces[-N_VALIDATION:], pieces[:-N_VALIDATION]
     optimizer = torch.optim.AdamW(student.parameters, LEARNING_RATE, weight_decay=0.01)
 
     def rate(step: int) -> float:
@@ -203,7 +202,7 @@ def train(
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate)
     shuffled = random.Random(seed)
-    order = itertools.chain.from_iterable(shuffled.sample(files, len(files)) for _ in itertools.count())
+    order = itertools.chain.from_iterable(shuffled.sample(pieces, len(pieces)) for _ in itertools.count())
     curve: list[dict[str, float]] = []
     begin = time.monotonic()
     for step in range(n_steps + 1):
@@ -213,8 +212,8 @@ def train(
         if step == n_steps:
             break
         rng = random.Random(f"{seed} {step}")
-        for path in itertools.islice(order, BATCH):
-            example = cutter.draw(Piece.read(path), rng)
+        for piece in itertools.islice(order, BATCH):
+            example = cutter.draw(piece, rng)
             losses = student.losses(example, window_of(example.n_samples, rng))
             loss = torch.stack([WEIGHTS[name] * each for name, each in losses.items()]).sum()
             torch.autograd.backward(loss / BATCH)
@@ -226,12 +225,12 @@ def train(
 
 
 @torch.no_grad()
-def _validate(student: Student, cutter: Cutter, files: Sequence[Path]) -> dict[str, float]:
+def _validate(student: Student, cutter: Cutter, pieces: Sequence[Piece]) -> dict[str, float]:
     """Return the mean of each loss; the cuts are always the same."""
     found = []
-    for path in files:
-        rng = random.Random(path.name)
-        example = cutter.draw(Piece.read(path), rng)
+    for number, piece in enumerate(pieces):
+        rng = random.Random(number)
+        example = cutter.draw(piece, rng)
         found.append(student.losses(example, window_of(example.n_samples, rng)))
     return {name: float(torch.stack([losses[name] for losses in found]).mean()) for name in WEIGHTS}
 
@@ -253,17 +252,17 @@ def main() -> int:
     _, checkpoint = load_checkpoint(path)
     model = load_model(str(path), LoadOptions(ON_ONE_CORE, weights="f32", n_beams=FILE_BEAMS, live=False))
     teacher = Teacher(model, recordings, options.seed)
-    files = teacher.write(options.out / "work" / "pieces", options.pieces)
+    pieces = [piece for piece in map(teacher.piece, range(options.pieces)) if piece is not None]
     cutter = Cutter(model.tokenizer, teacher.words)
     student = Student(checkpoint, model.tokenizer, options.rank, options.seed)
     del teacher, model
-    curve = train(student, cutter, files, n_steps=options.steps, seed=options.seed)
+    curve = train(student, cutter, pieces, n_steps=options.steps, seed=options.seed)
     dims = checkpoint.dims
     description = AdapterDescription(WINDOWS_S, encoder_digest(checkpoint), dims.n_audio_layer, dims.n_audio_state)
     student.save(options.out, description, path.name, options.rank)
     record = {
         "recordings": [path.name for path in recordings],
-        "pieces": len(files),
+        "pieces": len(pieces),
         **{key: getattr(options, key) for key in ("steps", "rank", "seed")},
         "curve": curve,
     }

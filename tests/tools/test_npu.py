@@ -13,10 +13,11 @@ from tools.npu import compiler
 # Called as `wine compile.exe Z:MODEL.xml Z:BLOB ...`. The first run has no memory; then it does what `answer` says.
 WINE = f"""#!{sys.executable}
 import pathlib, sys
-if not pathlib.Path("ran").exists():
-    pathlib.Path("ran").touch()
+folder = pathlib.Path(__file__).parent
+if not (folder / "ran").exists():
+    (folder / "ran").touch()
     sys.exit("FAILED compile: std::bad_alloc")
-answer = pathlib.Path("answer").read_text()
+answer = (folder / "answer").read_text()
 print(answer)
 if "FAILED" not in answer:
     pathlib.Path(sys.argv[3].removeprefix("Z:").replace(chr(92), "/")).write_bytes(b"blob")

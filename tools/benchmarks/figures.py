@@ -8,7 +8,7 @@ that its later words are there already, and a word that occurs again later is no
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import pairwise
 from operator import add
@@ -23,7 +23,8 @@ from tools.benchmarks.timeline import Revision, Timeline
 from tools.benchmarks.unsaid import Span, unsaid
 from tools.benchmarks.utterances import Utterance, beginnings, split, summary
 
-# Percentiles of delays that are reported.
+# Delays of words, and of utterances; and their percentiles that are reported.
+DELAYS = ("first_seen", "stable", "settled", "first_partial", "finalisation")
 QUANTILES = (50, 90, 99)
 
 # What is replaced sooner than this is not seen: a screen draws sixty pictures a second.
@@ -34,9 +35,9 @@ FRAME_S = 1 / 60
 class Figures:
     """What one system did over recordings; `pool` adds several."""
 
-    system: str
-    recordings: list[str]
-    audio_s: float
+    # Sums by name; what is unknown or does not apply is missing.
+    sums: dict[str, float]
+    peak_rss_mb: float
 
     # Errors of the finals, of the finals with later corrections, and of the same model's offline transcript.
     streamed: Errors = field(default_factory=Errors)
@@ -46,72 +47,40 @@ class Figures:
     # The same utterance by utterance.
     utterances: list[Utterance] = field(default_factory=list)
 
-    # Right words of the finals that corrections made wrong, and wrong ones made right; None if the system makes none.
-    harmed: int | None = None
-    mended: int | None = None
-
-    # Of recordings without speech: their length, words of the finals, and all words that were displayed.
-    silent_s: float = 0.0
-    hallucinated: int = 0
-    hallucinated_shown: int = 0
-
-    # Seconds from the end of each word to its first display, to its promise, and to the last change of it.
-    first_seen: list[float] = field(default_factory=list)
-    stable: list[float] = field(default_factory=list)
-    settled: list[float] = field(default_factory=list)
-
-    # For each utterance: from its onset to its first text, and from its end to the promise of its last word.
-    first_partial: list[float] = field(default_factory=list)
-    finalisation: list[float] = field(default_factory=list)
-
-    # Words removed or replaced over all revisions, those of them that had been promised, and words of the final text.
-    erased: int = 0
-    broken_promises: int = 0
-    n_final: int = 0
-
-    # Words of the reference whose times are known.
-    n_said: int = 0
-
-    # Detected speech in no word and in no gap; None if the times of words are unknown.
-    unsaid_s: float | None = None
-
-    gap_s: float = 0.0
-    cpu_s: float = 0.0
-    peak_rss_mb: float = 0.0
-    energy_j: float | None = None
-    encoder_calls: int | None = None
-    decoder_calls: int | None = None
+    # Seconds. Of each word: from its end to its first display, to its promise (`stable`), and to its last change
+    # (`settled`). Of each utterance: from its onset to its first text (`first_partial`), and from its end to the
+    # promise of its last word (`finalisation`).
+    delays: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in DELAYS})
 
     def summary(self) -> dict[str, float | None]:
         """Return every figure as one number; None if it is unknown or does not apply."""
-        delays = ("first_seen", "stable", "settled", "first_partial", "finalisation")
+        sums = self.sums
+        names = ("substitutions", "deletions", "insertions")
         return {
-            "recordings": len(self.recordings),
-            "audio_s": self.audio_s,
+            "recordings": sums["recordings"],
+            "audio_s": sums["audio_s"],
             "wer_offline": self.offline.rate,
             "wer_streamed": self.streamed.rate,
             "wer_corrected": self.corrected.rate,
             **summary(self.utterances),
-            "harmed_words": self.harmed,
-            "mended_words": self.mended,
-            "substitutions": self.streamed.substitutions,
-            "deletions": self.streamed.deletions,
-            "insertions": self.streamed.insertions,
+            "harmed_words": sums.get("harmed"),
+            "mended_words": sums.get("mended"),
+            **{name: getattr(self.streamed, name) for name in names},
             "doubled_words": self.streamed.doubled,
             "dropped_words": self.streamed.dropped,
-            "hallucinated_per_min": _ratio(60 * self.hallucinated, self.silent_s),
-            "hallucinated_shown_per_min": _ratio(60 * self.hallucinated_shown, self.silent_s),
-            "share_measured": _ratio(len(self.stable), self.n_said),
-            **{f"{name}_p{q}_s": quantile(getattr(self, name), q) for name in delays for q in QUANTILES},
-            "normalised_erasure": _ratio(self.erased, self.n_final),
-            "broken_promises": self.broken_promises,
-            "cpu_per_audio": _ratio(self.cpu_s, self.audio_s),
-            "energy_j_per_audio_s": _ratio(self.energy_j, self.audio_s),
-            "encoder_calls_per_audio_s": _ratio(self.encoder_calls, self.audio_s),
-            "decoder_calls_per_audio_s": _ratio(self.decoder_calls, self.audio_s),
+            "hallucinated_per_min": _ratio(60 * sums["hallucinated"], sums["silent_s"]),
+            "hallucinated_shown_per_min": _ratio(60 * sums["hallucinated_shown"], sums["silent_s"]),
+            "share_measured": _ratio(len(self.delays["stable"]), sums["n_said"]),
+            **{f"{name}_p{q}_s": quantile(self.delays[name], q) for name in DELAYS for q in QUANTILES},
+            "normalised_erasure": _ratio(sums["erased"], sums["n_final"]),
+            "broken_promises": sums["broken_promises"],
+            "cpu_per_audio": _ratio(sums["cpu_s"], sums["audio_s"]),
+            "energy_j_per_audio_s": _ratio(sums.get("energy_j"), sums["audio_s"]),
+            "encoder_calls_per_audio_s": _ratio(sums.get("encoder_calls"), sums["audio_s"]),
+            "decoder_calls_per_audio_s": _ratio(sums.get("decoder_calls"), sums["audio_s"]),
             "peak_rss_mb": self.peak_rss_mb,
-            "gap_s": self.gap_s,
-            "unsaid_s": self.unsaid_s,
+            "gap_s": sums["gap_s"],
+            "unsaid_s": sums.get("unsaid_s"),
         }
 
 
@@ -138,30 +107,30 @@ def measure(
     revisions = timeline.revisions
     seen = [a for a, b in pairwise(revisions) if b.wall_s - a.wall_s >= FRAME_S] + revisions[-1:]
     shown = [_in_words(revision, normalise) for revision in seen]
-    figures = Figures(
-        timeline.system,
-        [timeline.recording],
-        timeline.audio_s,
-        erased=_erased(seen),
-        # Promises also count for programs, which get revisions that are too short for a person.
-        broken_promises=_broken_promises(revisions),
-        n_final=len(revisions[-1].words) if revisions else 0,
-        n_said=sum(bool(normalise(word.word)) for word in words),
-        gap_s=sum(end - start for start, end in timeline.gaps),
-        cpu_s=timeline.cpu_s,
-        peak_rss_mb=timeline.peak_rss_mb,
-        energy_j=timeline.energy_j,
-        encoder_calls=timeline.encoder_calls,
-        decoder_calls=timeline.decoder_calls,
-    )
+    spoken = normalise(text).split()
+    hallucinated = len(shown[-1].words) if shown and not spoken else 0
+    sums: dict[str, float | None] = {
+        "recordings": 1,
+        "audio_s": timeline.audio_s,
+        # Of recordings without speech: their length, words of the finals, and all words that were displayed.
+        "silent_s": 0.0 if spoken else timeline.audio_s,
+        "hallucinated": hallucinated,
+        "hallucinated_shown": 0 if spoken else hallucinated + _erased(shown),
+        # Words removed or replaced over all revisions, and those of them that had been promised: promises also count
+        # for programs, which get revisions that are too short for a person.
+        "erased": _erased(seen),
+        "broken_promises": _broken_promises(revisions),
+        "n_final": len(revisions[-1].words) if revisions else 0,
+        "n_said": sum(bool(normalise(word.word)) for word in words),
+        "gap_s": sum(end - start for start, end in timeline.gaps),
+        "cpu_s": timeline.cpu_s,
+        **{name: getattr(timeline, name) for name in ("energy_j", "encoder_calls", "decoder_calls")},
+    }
     if timeline.words is not None:
-        figures.unsaid_s = sum(speech_s for _, _, speech_s in unsaid(speech, [*timeline.words, *timeline.gaps]))
-    if spoken := normalise(text).split():
+        sums["unsaid_s"] = sum(speech_s for _, _, speech_s in unsaid(speech, [*timeline.words, *timeline.gaps]))
+    figures = Figures({name: value for name, value in sums.items() if value is not None}, timeline.peak_rss_mb)
+    if spoken:
         _add_errors(figures, timeline, spoken, words, offline_text, normalise)
-    else:
-        figures.silent_s = timeline.audio_s
-        figures.hallucinated = len(shown[-1].words) if shown else 0
-        figures.hallucinated_shown = figures.hallucinated + _erased(shown)
     if shown:
         said = [SpokenWord(normalise(word.word), word.start, word.end) for word in words]
         _add_delays(figures, shown, [word for word in said if word.word])
@@ -185,7 +154,8 @@ def _add_errors(
         before, after = (
             {i for kind, i in edits([spoken], [text]) if kind != "insert"} for text in (streamed, corrected)
         )
-        figures.harmed, figures.mended = len(after - before), len(before - after)
+        # Right words that corrections made wrong, and wrong ones made right.
+        figures.sums |= {"harmed": len(after - before), "mended": len(before - after)}
     figures.streamed, figures.corrected = errors(spoken, streamed), errors(spoken, corrected)
     if offline is not None:
         figures.offline = errors(spoken, offline)
@@ -200,23 +170,21 @@ def _add_delays(figures: Figures, shown: Sequence[Revision], said: Sequence[Spok
     for i, j in pairs:
         begins_s[j] = said[i].start
     placed = [_place(revision.words, final) for revision in shown]
-    first_s, stable_s, settled_s = _emissions(shown, [places for places, _ in placed], begins_s)
+    emitted = _emissions(shown, [places for places, _ in placed], begins_s)
     # What never happened counts from the end.
-    end_s = max(figures.audio_s, shown[-1].wall_s)
-    for i, j in pairs:
-        figures.first_seen.append(first_s.get(j, end_s) - said[i].end)
-        figures.stable.append(stable_s.get(j, end_s) - said[i].end)
-        figures.settled.append(settled_s.get(j, end_s) - said[i].end)
+    end_s = max(figures.sums["audio_s"], shown[-1].wall_s)
+    for name, at_s in zip(DELAYS, emitted, strict=False):
+        figures.delays[name] = [at_s.get(j, end_s) - said[i].end for i, j in pairs]
     for first, behind in pairwise([*beginnings(said), len(said)]):
         of_utterance = [(i, j) for i, j in pairs if first <= i < behind]
         if not of_utterance:
             continue
         onset_s, first_word = said[first].start, of_utterance[0][1]
         reached = (at.wall_s for at, (_, reach) in zip(shown, placed, strict=True) if reach > first_word)
-        figures.first_partial += [at_s - onset_s for at_s in reached if at_s >= onset_s][:1]
+        figures.delays["first_partial"] += [at_s - onset_s for at_s in reached if at_s >= onset_s][:1]
         # Words at the end that the transcript lacks are errors, not delays.
-        last_s = max(stable_s.get(j, end_s) for _, j in of_utterance)
-        figures.finalisation.append(last_s - said[of_utterance[-1][0]].end)
+        last_s = max(emitted[1].get(j, end_s) for _, j in of_utterance)
+        figures.delays["finalisation"].append(last_s - said[of_utterance[-1][0]].end)
 
 
 def _in_words(revision: Revision, normalise: Normaliser) -> Revision:
@@ -249,7 +217,7 @@ def _place(words: Sequence[str], transcript: Sequence[str]) -> tuple[list[int | 
 def _emissions(
     shown: Sequence[Revision], placed: Sequence[Sequence[int | None]], begins_s: Sequence[float]
 ) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
-    """Return when each word of the transcript was first shown, from when on it was promised, and always shown.
+    """Return when each word of the transcript was first shown, and from when on it was promised, and was always shown.
 
     begins_s : when each begins to be spoken: what is shown before that is a guess, and counts from then on only
     """
@@ -273,15 +241,17 @@ def _emissions(
 
 
 def pool(figures: Sequence[Figures]) -> Figures:
-    """Add the figures of at least one recording."""
-    total = Figures(figures[0].system, [], 0.0)
-    for name in (f.name for f in fields(Figures) if f.name != "system"):
-        values = [getattr(f, name) for f in figures]
-        if name == "peak_rss_mb":
-            setattr(total, name, max(values))
-        elif None not in values:
-            setattr(total, name, reduce(add, values))
-    return total
+    """Add the figures of at least one recording; what is unknown of one of them is unknown of all."""
+    known = [name for name in figures[0].sums if all(name in each.sums for each in figures)]
+    return Figures(
+        sums={name: sum(each.sums[name] for each in figures) for name in known},
+        peak_rss_mb=max(each.peak_rss_mb for each in figures),
+        streamed=reduce(add, [each.streamed for each in figures]),
+        corrected=reduce(add, [each.corrected for each in figures]),
+        offline=reduce(add, [each.offline for each in figures]),
+        utterances=[utterance for each in figures for utterance in each.utterances],
+        delays={name: [delay_s for each in figures for delay_s in each.delays[name]] for name in DELAYS},
+    )
 
 
 def quantile(values: Sequence[float], percent: float) -> float | None:

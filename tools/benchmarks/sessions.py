@@ -92,7 +92,7 @@ def _run(system: System, recordings: Sequence[Recording], normalise: Normaliser,
             timeline = system.stream(f"{recording.name}, client {i}", recording.samples())
         except StreamerError as error:
             return Session(None, 0.0, str(error))
-        delays = measure(timeline, recording.text, recording.words, normalise).first_seen
+        delays = measure(timeline, recording.text, recording.words, normalise).delays["first_seen"]
         share = len(delays) / max(1, len(recording.words))
         return Session(quantile(delays[-(len(delays) // 3) :], 90), share)
 

@@ -1,5 +1,6 @@
 """Intel's NPU compiler as the Windows wheel of openvino carries it, run under wine64."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -11,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import psutil
 
 from streamer.errors import PeerError, StreamerError
 from streamer.wheels import Wheel, download
+from tools.benchmarks.processes import Meter, Server, ServerFailure
 
 WHEEL = Wheel(
     "openvino==2026.4.1",
@@ -96,9 +97,8 @@ class Compiler:
         program = self.folder / "openvino" / "libs" / "compile.exe"
         for attempt in range(ATTEMPTS):
             begin_s = time.monotonic()
-            returncode, peak_mb, printed = self._call(
-                ["wine", str(program), _windows_path(model), _windows_path(blob), *words]
-            )
+            command = ["wine", str(program), _windows_path(model), _windows_path(blob), *words]
+            peak_mb, printed = self._call(command)
             seconds = round(time.monotonic() - begin_s, 1)
             if blob.is_file():
                 blob_mb = round(blob.stat().st_size / 1e6, 1)
@@ -109,32 +109,19 @@ class Compiler:
                 return Compiled(seconds=seconds, peak_mb=peak_mb, refused=why_refused(printed))
             if attempt + 1 < ATTEMPTS:
                 time.sleep(PAUSE_S)
-        raise Unavailable(f"Intel's compiler ended with {returncode} {ATTEMPTS} times: {printed[-300:]!r}")
+        raise Unavailable(f"Intel's compiler ended without a result {ATTEMPTS} times: {printed[-300:]!r}")
 
-    def _call(self, command: list[str]) -> tuple[int, float, str]:
-        """Return the exit code of a program, its peak memory in MB, and what it printed; kill it after TIMEOUT_S."""
+    def _call(self, command: list[str]) -> tuple[float, str]:
+        """Return the peak memory of a program in MB, and what it printed; it is killed after TIMEOUT_S."""
         wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
         variables = {**os.environ, **wine, "WINEPATH": _windows_path(self.folder / "openvino" / "libs")}
-        log = self.folder / f"{os.getpid()}.log"
-        with log.open("wb") as output:
-            process = psutil.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=variables, cwd=self.folder
-            )
-        peak, deadline_s = 0, time.monotonic() + TIMEOUT_S
-        while process.poll() is None:
-            try:
-                peak = max(peak, process.memory_info().rss)
-                process.wait(0.1)
-            except psutil.TimeoutExpired:
-                pass
-            except psutil.Error:
-                break
-            if time.monotonic() > deadline_s:
-                process.kill()
-        process.wait()
-        printed = log.read_text(encoding="utf-8", errors="replace")
-        log.unlink()
-        return process.returncode, round(peak / 1e6, 1), printed
+        process = Server("Intel's compiler", command, variables)
+        try:
+            with Meter(process) as meter, contextlib.suppress(ServerFailure):  # what it printed says why it failed
+                process.wait_ended(TIMEOUT_S)
+            return round(meter.peak_rss_mb, 1), process.log()
+        finally:
+            process.stop()
 
 
 def why_refused(printed: str) -> str:
