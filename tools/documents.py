@@ -12,28 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import streamer.events
+from streamer import events
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
-from streamer.events import (
-    EVENT_TYPES,
-    Edit,
-    End,
-    Error,
-    Event,
-    Final,
-    Flushed,
-    Gap,
-    Partial,
-    Ready,
-    Resumed,
-    Revision,
-    Speakers,
-    Speech,
-    Translation,
-    Turn,
-    Word,
-)
+from streamer.events import EVENT_TYPES, Edit, Event, Word
 from streamer.protocols.native import OPTIONS
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
 from streamer.settings.flags import option_groups
@@ -49,20 +31,20 @@ _SEAN = Word(word=" Sean.", start=1.9, end=2.6, probability=0.93, stable=True)
 
 # An example of each event.
 EXAMPLES: tuple[Event, ...] = (
-    Ready(
+    events.Ready(
         model="base",
         device={"encoder": "NPU", "cross_kv": "NPU", "decoder": "CPU"},
         sample_rate=16_000,
         language="en",
         seq=1,
     ),
-    Resumed(heard_samples=48_000, seq=1),
-    Speech(state="start", time=1.216, seq=2),
-    Turn(time=2.912, probability=0.94, finished=True, seq=6),
-    Partial(
+    events.Resumed(heard_samples=48_000, seq=1),
+    events.Speech(state="start", time=1.216, seq=2),
+    events.Turn(time=2.912, probability=0.94, finished=True, seq=6),
+    events.Partial(
         segment=1, start=1.2, end=2.3, text="Good morning every", stable=12, words=(_GOOD, _MORNING, _EVERY), seq=5
     ),
-    Final(
+    events.Final(
         segment=1,
         start=1.2,
         end=2.6,
@@ -73,7 +55,7 @@ EXAMPLES: tuple[Event, ...] = (
         avg_logprob=-0.12,
         seq=7,
     ),
-    Revision(
+    events.Revision(
         of=7,
         by="glossary",
         text="Good morning Sean.",
@@ -81,12 +63,12 @@ EXAMPLES: tuple[Event, ...] = (
         edits=(Edit(start=13, end=19, text="Sean."),),
         seq=8,
     ),
-    Speakers(same=("S3", "S1"), seq=9),
-    Translation(of=7, text="Good morning Sean.", language="en", seq=10),
-    Gap(start=14.2, end=16.8, reason="overload", seq=11),
-    Flushed(time=16.8, seq=12),
-    Error(code="audio_device", message="the microphone was unplugged: plug it in again", fatal=False, seq=13),
-    End(seq=14),
+    events.Speakers(same=("S3", "S1"), seq=9),
+    events.Translation(of=7, text="Good morning Sean.", language="en", seq=10),
+    events.Gap(start=14.2, end=16.8, reason="overload", seq=11),
+    events.Flushed(time=16.8, seq=12),
+    events.Error(code="audio_device", message="the microphone was unplugged: plug it in again", fatal=False, seq=13),
+    events.End(seq=14),
 )
 
 # How the types of fields are called in docs/protocol.md.
@@ -145,7 +127,7 @@ def options_markdown() -> str:
 
 def events_markdown() -> str:
     """Return the section *Events* of docs/protocol.md, from the source of streamer/events.py and `EXAMPLES`."""
-    source = Path(streamer.events.__file__).read_text(encoding="utf-8")
+    source = Path(events.__file__).read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
     examples = {example.type: example for example in EXAMPLES}
     parts = ["### All events\n\n" + _fields_markdown(classes["Event"], source)]

@@ -59,27 +59,26 @@ class Recorder:
     """Turns the events of one of our sessions into a timeline: displayed are its finals and the newest partial."""
 
     def __init__(self) -> None:
-        self.timeline = Timeline(corrected={}, words=[])
+        self._corrected: dict[int, str] = {}
+        self._words: list[tuple[float, float]] = []
         self._finals: tuple[str, ...] = ()  # words of all finals so far, as they are displayed
+        self.timeline = Timeline(corrected=self._corrected, words=self._words)
 
     def add(self, event: Event, wall_s: float) -> None:
         """Add an event that came `wall_s` seconds after the first audio was sent."""
-        timeline = self.timeline
-        assert timeline.corrected is not None
-        assert timeline.words is not None
         match event:
             case Gap():
-                timeline.gaps.append((event.start, event.end))
+                self.timeline.gaps.append((event.start, event.end))
             case Partial():
                 n_stable = len(self._finals) + _n_whole(event.text, event.stable)
-                timeline.revisions.append(Revision(wall_s, (*self._finals, *event.text.split()), n_stable))
+                self.timeline.revisions.append(Revision(wall_s, (*self._finals, *event.text.split()), n_stable))
             case Final():
-                timeline.corrected[event.seq] = event.text
-                timeline.words += [(word.start, word.end) for word in event.words]
+                self._corrected[event.seq] = event.text
+                self._words += [(word.start, word.end) for word in event.words]
                 self._finals = (*self._finals, *event.text.split())
-                timeline.revisions.append(Revision(wall_s, self._finals, len(self._finals)))
+                self.timeline.revisions.append(Revision(wall_s, self._finals, len(self._finals)))
             case Correction():
-                timeline.corrected[event.of] = event.text
+                self._corrected[event.of] = event.text
 
 
 def _n_whole(text: str, n_characters: int) -> int:
