@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from streamer import events
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
-from streamer.events import EVENT_TYPES, Edit, Event, Word
+from streamer.events import EVENT_TYPES, Event
 from streamer.protocols.native import OPTIONS
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
 from streamer.settings.flags import option_groups
@@ -23,53 +23,32 @@ from streamer.settings.flags import option_groups
 REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
 
-_GOOD = Word(word=" Good", start=1.2, end=1.5, probability=0.98, stable=True)
-_MORNING = Word(word=" morning", start=1.5, end=1.9, probability=0.97, stable=True)
-_EVERY = Word(word=" every", start=1.9, end=2.3, probability=0.61, stable=False)
-_SHAWN = Word(word=" Shawn.", start=1.9, end=2.6, probability=0.93, stable=True)
-_SEAN = Word(word=" Sean.", start=1.9, end=2.6, probability=0.93, stable=True)
-
 # An example of each event.
-EXAMPLES: tuple[Event, ...] = (
-    events.Ready(
-        model="base",
-        device={"encoder": "NPU", "cross_kv": "NPU", "decoder": "CPU"},
-        sample_rate=16_000,
-        language="en",
-        seq=1,
-    ),
-    events.Resumed(heard_samples=48_000, seq=1),
-    events.Speech(state="start", time=1.216, seq=2),
-    events.Turn(time=2.912, probability=0.94, finished=True, seq=6),
-    events.Partial(
-        segment=1, start=1.2, end=2.3, text="Good morning every", stable=12, words=(_GOOD, _MORNING, _EVERY), seq=5
-    ),
-    events.Final(
-        segment=1,
-        start=1.2,
-        end=2.6,
-        text="Good morning Shawn.",
-        words=(_GOOD, _MORNING, _SHAWN),
-        language="en",
-        no_speech_prob=0.01,
-        avg_logprob=-0.12,
-        seq=7,
-    ),
-    events.Revision(
-        of=7,
-        by="glossary",
-        text="Good morning Sean.",
-        words=(_GOOD, _MORNING, _SEAN),
-        edits=(Edit(start=13, end=19, text="Sean."),),
-        seq=8,
-    ),
-    events.Speakers(same=("S3", "S1"), seq=9),
-    events.Translation(of=7, text="Good morning Sean.", language="en", seq=10),
-    events.Gap(start=14.2, end=16.8, reason="overload", seq=11),
-    events.Flushed(time=16.8, seq=12),
-    events.Error(code="audio_device", message="the microphone was unplugged: plug it in again", fatal=False, seq=13),
-    events.End(seq=14),
-)
+EXAMPLES = """
+{"type":"ready","model":"base","device":{"encoder":"NPU","cross_kv":"NPU","decoder":"CPU"},"sample_rate":16000,
+ "language":"en","seq":1}
+{"type":"resumed","heard_samples":48000,"seq":1}
+{"type":"speech","state":"start","time":1.216,"seq":2}
+{"type":"turn","time":2.912,"probability":0.94,"finished":true,"seq":6}
+{"type":"partial","segment":1,"start":1.2,"end":2.3,"text":"Good morning every","stable":12,"words":[GOOD,MORNING,
+ {"word":" every","start":1.9,"end":2.3,"probability":0.61,"stable":false}],"seq":5}
+{"type":"final","segment":1,"start":1.2,"end":2.6,"text":"Good morning Shawn.","words":[GOOD,MORNING,
+ {"word":" Shawn.","start":1.9,"end":2.6,"probability":0.93,"stable":true}],
+ "language":"en","no_speech_prob":0.01,"avg_logprob":-0.12,"seq":7}
+{"type":"revision","of":7,"by":"glossary","text":"Good morning Sean.","words":[GOOD,MORNING,
+ {"word":" Sean.","start":1.9,"end":2.6,"probability":0.93,"stable":true}],
+ "edits":[{"start":13,"end":19,"text":"Sean."}],"seq":8}
+{"type":"speakers","same":["S3","S1"],"seq":9}
+{"type":"translation","of":7,"text":"Good morning Sean.","language":"en","seq":10}
+{"type":"gap","start":14.2,"end":16.8,"reason":"overload","seq":11}
+{"type":"flushed","time":16.8,"seq":12}
+{"type":"error","code":"audio_device","message":"the microphone was unplugged: plug it in again","fatal":false,"seq":13}
+{"type":"end","seq":14}
+"""
+WORDS = {
+    "GOOD": '{"word":" Good","start":1.2,"end":1.5,"probability":0.98,"stable":true}',
+    "MORNING": '{"word":" morning","start":1.5,"end":1.9,"probability":0.97,"stable":true}',
+}
 
 # How the types of fields are called in docs/protocol.md.
 TYPES = {
@@ -129,7 +108,8 @@ def events_markdown() -> str:
     """Return the section *Events* of docs/protocol.md, from the source of streamer/events.py and `EXAMPLES`."""
     source = Path(events.__file__).read_text(encoding="utf-8")
     classes = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)}
-    examples = {example.type: example for example in EXAMPLES}
+    text = re.sub("|".join(WORDS), lambda found: WORDS[found[0]], EXAMPLES.replace("\n ", ""))
+    examples = {example.type: example for example in map(events.from_json, text.strip().splitlines())}
     parts = ["### All events\n\n" + _fields_markdown(classes["Event"], source)]
     for name in EVENT_TYPES:
         node = classes[name.capitalize()]

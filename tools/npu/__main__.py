@@ -15,7 +15,7 @@ import itertools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -32,7 +32,7 @@ from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.locate import find_model
 from streamer.whisper.source import read_model
-from tools.npu.compiler import PLATFORMS, Compiled, Compiler, Unavailable
+from tools.npu.compiler import PLATFORMS, Compiled, Unavailable, compile_graph, install
 
 RESULTS = Path(__file__).with_name("results.json")
 
@@ -51,10 +51,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = msgspec.json.decode(RESULTS.read_bytes(), type=Results) if RESULTS.is_file() else {}
     os.nice(10)
     try:
-        compiler = Compiler.install(args.folder)
+        install(args.folder)
         worse = 0
         for model, weights in itertools.product(args.models, args.weights):
-            for key, graph, compiled in _compile(compiler, model, weights, args):
+            for key, graph, compiled in _compile(model, weights, args):
                 worse += _print(key, graph, compiled, results.get(key, {}).get(graph))
                 if args.write:
                     results.setdefault(key, {})[graph] = compiled
@@ -71,10 +71,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("models", nargs="+", metavar="MODEL", help="models on this machine, or paths")
-    forms = ("f16", "int8", "int8-sym")
-    parser.add_argument("--weights", type=_names(PRECISIONS), default=forms, metavar="W,W", help="default: all but f32")
-    names = ",".join(PLATFORMS)
-    parser.add_argument("--platforms", type=_names(PLATFORMS), default=PLATFORMS, metavar="P,P", help=names)
+    weights = ("f16", "int8", "int8-sym")
+    parser.add_argument("--weights", nargs="+", choices=PRECISIONS, default=weights, help="default: all but f32")
+    parser.add_argument("--platforms", nargs="+", choices=PLATFORMS, default=PLATFORMS, help="default: all")
     parser.add_argument("--graphs", default="", metavar="TEXT", help="only graphs whose names contain this")
     parser.add_argument("--write", action="store_true", help="keep the results in results.json")
     folder = platformdirs.user_cache_path("streamer") / "npu"
@@ -82,19 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _names(known: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
-    def parse(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        if unknown := set(names) - set(known):
-            raise argparse.ArgumentTypeError(f"unknown {unknown.pop()!r}: expected some of {','.join(known)}")
-        return names
-
-    return parse
-
-
-def _compile(
-    compiler: Compiler, name: str, weights: str, args: argparse.Namespace
-) -> Iterator[tuple[str, str, Compiled]]:
+def _compile(name: str, weights: str, args: argparse.Namespace) -> Iterator[tuple[str, str, Compiled]]:
     """Yield the results of each graph for each platform as (key, graph, result)."""
     path = find_model(name)
     if path is None:
@@ -110,7 +97,8 @@ def _compile(
                 saved = Path(temporary) / "graph.xml"
                 ov.save_model(graph, saved, compress_to_fp16=False)
                 for platform in args.platforms:
-                    compiled = compiler.compile(saved, platform, properties_for("NPU", PLANS[stage]))
+                    properties = properties_for("NPU", PLANS[stage])
+                    compiled = compile_graph(args.folder, saved, platform, properties)
                     yield f"{Path(name).name} {weights} {platform}", str(sizes), compiled
 
 

@@ -4,18 +4,16 @@ import contextlib
 import os
 import re
 import shutil
-import subprocess
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from streamer.errors import PeerError, StreamerError
 from streamer.wheels import Wheel, download
-from tools.benchmarks.processes import Meter, Server, ServerFailure
+from tools.benchmarks.processes import Meter, Server, ServerFailure, run
 
 WHEEL = Wheel(
     "openvino==2026.4.1",
@@ -38,6 +36,7 @@ OUT_OF_MEMORY = r"(?i)bad_alloc|bad allocation|out of memory|not enough memory"
 
 SOURCE = Path(__file__).with_name("compile.c")
 MINGW = "x86_64-w64-mingw32-gcc"
+PROGRAM = Path("openvino", "libs", "compile.exe")  # in the folder
 
 
 class Unavailable(StreamerError):  # noqa: N818 - the machine lacks something
@@ -59,69 +58,57 @@ class Compiled(msgspec.Struct, frozen=True, omit_defaults=True):
     refused: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """A folder with the unpacked wheel, the program that calls it, and wine's files."""
+def install(folder: Path) -> None:
+    """Fetch and unpack the wheel, and build the program, unless that is done. Raises Unavailable."""
+    for name, package in (("wine", "wine64"), (MINGW, "gcc-mingw-w64-x86-64")):
+        if shutil.which(name) is None:
+            raise Unavailable(f"{name} is not installed: it runs Intel's compiler; apt install {package}")
+    program = folder / PROGRAM
+    if program.is_file():
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        wheel = download(WHEEL, folder)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
+        wheel.unlink()
+        command = [MINGW, "-O1", "-o", str(program), str(SOURCE), str(program.with_name("openvino_c.lib"))]
+        run(MINGW, command, os.environ, TIMEOUT_S)
+    except (PeerError, ServerFailure) as error:
+        raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
 
-    folder: Path
 
-    @classmethod
-    def install(cls, folder: Path) -> "Compiler":
-        """Fetch and unpack the wheel, and build the program, unless that is done. Raises Unavailable."""
-        for name, package in (("wine", "wine64"), (MINGW, "gcc-mingw-w64-x86-64")):
-            if shutil.which(name) is None:
-                raise Unavailable(f"{name} is not installed: it runs Intel's compiler; apt install {package}")
-        program = folder / "openvino" / "libs" / "compile.exe"
-        if not program.is_file():
-            folder.mkdir(parents=True, exist_ok=True)
-            try:
-                wheel = download(WHEEL, folder)
-            except PeerError as error:
-                raise Unavailable(f"{error}: Intel's compiler cannot be installed") from None
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(folder, [name for name in archive.namelist() if name.startswith("openvino/libs/")])
-            wheel.unlink()
-            command = [MINGW, "-O1", "-o", str(program), str(SOURCE), str(program.with_name("openvino_c.lib"))]
-            built = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
-            if built.returncode != 0:
-                last = (built.stderr.strip() or "it printed nothing").splitlines()[-1]
-                raise Unavailable(f"{MINGW} failed ({last:.200}): Intel's compiler cannot be installed")
-        return cls(folder)
+def compile_graph(folder: Path, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
+    """Compile a saved graph for an NPU; its blob is deleted. Raises Unavailable if the compiler does not start.
 
-    def compile(self, model: Path, platform: str, properties: Mapping[str, object]) -> Compiled:
-        """Compile a saved graph for an NPU; its blob is deleted. Raises Unavailable if the compiler does not start."""
-        blob = model.with_suffix(f".{platform}.blob")
-        # LOG_INFO prints the estimate.
-        given = {"NPU_PLATFORM": platform, "NPU_COMPILER_TYPE": "PLUGIN", "LOG_LEVEL": "LOG_INFO", **properties}
-        words = [str(word) for pair in given.items() for word in pair]
-        program = self.folder / "openvino" / "libs" / "compile.exe"
-        for attempt in range(ATTEMPTS):
-            begin_s = time.monotonic()
-            command = ["wine", str(program), _windows_path(model), _windows_path(blob), *words]
-            peak_mb, printed = self._call(command)
-            seconds = round(time.monotonic() - begin_s, 1)
-            if blob.is_file():
-                blob_mb = round(blob.stat().st_size / 1e6, 1)
-                blob.unlink()
-                found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
-                return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
-            if "FAILED" in printed and not re.search(OUT_OF_MEMORY, printed):
-                return Compiled(seconds=seconds, peak_mb=peak_mb, refused=why_refused(printed))
-            if attempt + 1 < ATTEMPTS:
-                time.sleep(PAUSE_S)
-        raise Unavailable(f"Intel's compiler ended without a result {ATTEMPTS} times: {printed[-300:]!r}")
-
-    def _call(self, command: list[str]) -> tuple[float, str]:
-        """Return the peak memory of a program in MB, and what it printed; it is killed after TIMEOUT_S."""
-        wine = {"WINEPREFIX": str(self.folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
-        variables = {**os.environ, **wine, "WINEPATH": _windows_path(self.folder / "openvino" / "libs")}
+    folder : in which the compiler was installed
+    """
+    blob = model.with_suffix(f".{platform}.blob")
+    # LOG_INFO prints the estimate.
+    given = {"NPU_PLATFORM": platform, "NPU_COMPILER_TYPE": "PLUGIN", "LOG_LEVEL": "LOG_INFO", **properties}
+    paths = [_windows_path(path) for path in (model, blob)]
+    command = ["wine", str(folder / PROGRAM), *paths, *(str(word) for pair in given.items() for word in pair)]
+    wine = {"WINEPREFIX": str(folder / "wine"), "WINEDEBUG": "-all", "WINEDLLOVERRIDES": "mscoree,mshtml="}
+    variables = {**os.environ, **wine, "WINEPATH": _windows_path((folder / PROGRAM).parent)}
+    for attempt in range(ATTEMPTS):
+        time.sleep(PAUSE_S if attempt else 0.0)
+        begin_s = time.monotonic()
         process = Server("Intel's compiler", command, variables)
         try:
             with Meter(process) as meter, contextlib.suppress(ServerFailure):  # what it printed says why it failed
                 process.wait_ended(TIMEOUT_S)
-            return round(meter.peak_rss_mb, 1), process.log()
+            printed = process.log()
         finally:
             process.stop()
+        seconds, peak_mb = round(time.monotonic() - begin_s, 1), round(meter.peak_rss_mb, 1)
+        if blob.is_file():
+            blob_mb = round(blob.stat().st_size / 1e6, 1)
+            blob.unlink()
+            found = re.findall(r"Estimated inference latency: ([\d.]+)", printed)
+            return Compiled(float(found[-1]) if found else None, blob_mb, seconds, peak_mb)
+        if "FAILED" in printed and not re.search(OUT_OF_MEMORY, printed):
+            return Compiled(seconds=seconds, peak_mb=peak_mb, refused=why_refused(printed))
+    raise Unavailable(f"Intel's compiler ended without a result {ATTEMPTS} times: {printed[-300:]!r}")
 
 
 def why_refused(printed: str) -> str:
