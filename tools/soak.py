@@ -20,8 +20,8 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
@@ -47,8 +47,7 @@ ALLOWED = {"rss_mb": 8.0, "uss_mb": 8.0, "threads": 0.5, "fds": 0.5, "delay_p50_
 COLUMNS = ("minutes", "rss_mb", "uss_mb", "threads", "fds", "cpu", "delays")
 
 
-@dataclass(frozen=True)
-class Slope:
+class Slope(NamedTuple):
     """A line through a figure."""
 
     name: str

@@ -132,10 +132,7 @@ def _errors(runs: Sequence[Run], said: Sequence[Sequence[str]]) -> dict[str, flo
 
 
 def edits(said: Sequence[Sequence[str]], texts: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
-    """Return `replace`, `delete` or `insert` for each error of texts, and its word among all that is said.
-
-    A word that is inserted stands at the word behind it, or at the last one.
-    """
+    """Return `replace`, `delete` or `insert` for each error of texts, and its word among all that is said."""
     from rapidfuzz.distance import Levenshtein  # here, as only the extra `compare` brings it
 
     *firsts, n_said = itertools.accumulate(map(len, said), initial=0)

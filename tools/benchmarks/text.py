@@ -6,7 +6,7 @@ from dataclasses import astuple, dataclass
 from functools import cache
 from itertools import count, groupby
 from operator import add
-from typing import Self
+from typing import NamedTuple, Self
 
 from rapidfuzz.distance import Levenshtein
 
@@ -54,8 +54,7 @@ class Errors:
         return n_wrong / self.n_reference if self.n_reference else None
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(NamedTuple):
     """Which words of a text stand for which of the reference, by the fewest edits."""
 
     # (index in the reference, index in the text) of words that stand for each other, equal or not, in order.

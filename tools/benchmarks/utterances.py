@@ -49,6 +49,8 @@ def split(
 ) -> list[Utterance]:
     """Return the utterances of a recording; without the times of words the recording is one.
 
+    An error belongs to the utterance of the word that is substituted, deleted, or behind an insertion.
+
     reference : what is said, in normalised words, at least one
     words : the same as it is written, if the times are known
     texts : normalised words of the finals, of the finals with later corrections, and of the offline text
