@@ -23,7 +23,7 @@ from streamer.events import Word
 MAX_NEAR_WORDS = 3
 
 # How near a term has to be, 0 to 1, on the average of spelling and sound; by spelling alone. The first was chosen
-# with `tools/benchmark.py names` on its half `tune`.
+# with `tools/benchmark.py`, by hand.
 LEAST_NEAR = 0.62
 LEAST_SPELLED = 0.8
 # Nearer for each letter that a term is shorter than this: short words are like many others.
