@@ -1,14 +1,18 @@
 """A history for the tests of what keeps, reads and sends it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from streamer.engine.journal import Journal
+from streamer.events import Event, Gap
 from streamer.history import history as history_module
 from streamer.history.history import History
-from tests.wire.support import WAIT_S
+from tests.builders import final, ready
+from tests.waiting import WAIT_S
+from tests.wire.harness import wait_published
 
 
 @pytest.fixture
@@ -17,3 +21,15 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History
     monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
     with closing(History(tmp_path / "data" / "history.db").start()) as opened:
         yield opened
+
+
+def keep(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
+    """Keep a session with a text every 3 s and a gap, and return its events."""
+    log = Journal(session, 1000, keep=history.keeper(source="mic", own=own))
+    events: list[Event] = [log.append(ready())]
+    events += [log.append(final(text, start=3.0 * i, segment=i)) for i, text in enumerate(texts)]
+    events.append(log.append(Gap(start=90.0, end=91.5, reason="overload")))
+    if end:
+        log.close()
+    wait_published(log)
+    return events
