@@ -1,12 +1,13 @@
+"""mDNS: the service of Wyoming is found where it listens."""
+
 import asyncio
 import sys
 
 import pytest
 from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
-from streamer.server.sockets import reachable
 from streamer.server.wyoming import announce
-from tests.wire.support import WAIT_S
+from tests.waiting import WAIT_S
 
 KIND = "_streamer-test._tcp.local."
 
@@ -30,21 +31,10 @@ async def test_a_service_is_found_while_it_is_announced() -> None:
     await listener.async_close()
 
 
-def test_a_wildcard_stands_for_the_addresses_that_others_reach() -> None:
-    assert reachable("192.0.2.1") == ["192.0.2.1"]
-    for host, mark in (("0.0.0.0", "."), ("::", ":")):
-        assert all(
-            mark in address and not address.startswith("127.") and address != "::1" for address in reachable(host)
-        )
-
-
-async def test_without_the_package_a_line_says_what_to_install(
+async def test_without_the_package_one_line_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setitem(sys.modules, "zeroconf", None)
     await announce(KIND, "127.0.0.1", 10_300)
     (record,) = caplog.records
-    assert record.message == (
-        "port 10300 is not announced: zeroconf is not installed: expected for mDNS; pip install"
-        ' "streamer-captions[discovery]"'
-    )
+    assert "[discovery]" in record.message

@@ -3,6 +3,7 @@
 import re
 import sys
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -26,25 +27,28 @@ from tests.daemon import REPOSITORY
 from tests.fakes import FakeDecoder, FakeEncoder
 
 
-def test_what_the_engine_did_is_told() -> None:
-    encoder = FakeEncoder()
+def test_each_counter_shows_what_it_counts() -> None:
+    registry, encoder = CollectorRegistry(), FakeEncoder()
     engine = Engine(encoder, FakeDecoder(encoder, []))
-    registry = CollectorRegistry()
+    outputs = Outputs(Settings(outputs=OutputsSettings(to=("obs",))))
     register_engine(registry, engine)
-    stats = engine.stats
-    stats.encodes, stats.decodes, stats.decoder_calls = 5, 4, 12
-    stats.decoder_tokens, stats.given_tokens, stats.settled_tokens = 30, 70, 40
-    stats.gap_s["overload"] = 2.5
+    register_outputs(registry, outputs)
+    register_history(registry, cast("Any", SimpleNamespace(n_failures=8, n_lost=9)))
+    register_model(registry, lambda: True)
+    stats, counters = engine.stats, {"encodes": 5, "decodes": 4, "decoder_calls": 12, "decoder_tokens": 30}
+    counters |= {"given_tokens": 70, "settled_tokens": 40, "windows_replaced": 6, "failures": 7}
+    for name, value in counters.items():
+        setattr(stats, name, value)
+    stats.encode_s, stats.decode_s, stats.gap_s["overload"] = 0.5, 0.25, 2.5
+    stats.audio_s["own"] += 1.5
     stats.on_encode(0.03)
     stats.on_delay("final", 0.7)
-    stats.audio_s["own"] += 1.5
+    outputs.all[0].n_sent, outputs.all[0].n_dropped, outputs.all[0].n_failures = 3, 2, 1
+    outputs.close()
     for name, labels, value in (
-        ("encodes_total", {}, 5),
-        ("decodes_total", {}, 4),
-        ("decoder_calls_total", {}, 12),
-        ("decoder_tokens_total", {}, 30),
-        ("given_tokens_total", {}, 70),
-        ("settled_tokens_total", {}, 40),
+        *((f"{name}_total", {}, value) for name, value in counters.items()),
+        ("encode_seconds_total", {}, 0.5),
+        ("decode_seconds_total", {}, 0.25),
         ("gap_seconds_total", {"reason": "overload"}, 2.5),
         ("gap_seconds_total", {"reason": "device"}, 0),
         ("pass_seconds_bucket", {"stage": "encode", "le": "0.05"}, 1),
@@ -52,14 +56,16 @@ def test_what_the_engine_did_is_told() -> None:
         ("delay_seconds_bucket", {"type": "final", "le": "0.5"}, 0),
         ("delay_seconds_bucket", {"type": "final", "le": "0.75"}, 1),
         ("audio_seconds_total", {"source": "own"}, 1.5),
-        ("windows_waiting", {}, 0),
-        ("sessions", {}, 0),
-        ("load_ratio", {}, 0),
+        *((name, {}, 0) for name in ("windows_waiting", "sessions", "load_ratio")),
+        ("history_failures_total", {}, 8),
+        ("history_lost_total", {}, 9),
+        *((f"output_{n}_total", {"output": "obs"}, v) for n, v in (("finals", 3), ("dropped", 2), ("failures", 1))),
+        ("model_loaded", {}, 1),
     ):
         assert registry.get_sample_value(f"streamer_{name}", labels) == value, (name, labels)
 
 
-def test_what_waits_for_the_slowest_client_is_told_while_it_is_there() -> None:
+def test_what_waits_for_the_slowest_client_is_shown_while_it_is_there() -> None:
     registry = CollectorRegistry()
     metrics = ServerMetrics(registry)
     outbox, quick = Outbox(10, [End(), End()]), Outbox(10)
@@ -70,52 +76,32 @@ def test_what_waits_for_the_slowest_client_is_told_while_it_is_there() -> None:
     assert registry.get_sample_value("streamer_events_waiting_max") == 0
 
 
-def test_the_process_and_the_build_are_told() -> None:
+def test_the_process_and_the_build_are_shown() -> None:
     registry = CollectorRegistry()
     register_process(registry)
-    for name in ("cpu_seconds_total", "resident_memory_bytes", "threads", "start_time_seconds"):
+    names = ["cpu_seconds_total", "resident_memory_bytes", "threads", "start_time_seconds", "virtual_memory_bytes"]
+    for name in [*names, *(["open_fds", "max_fds"] if sys.platform != "win32" else [])]:
         assert (registry.get_sample_value(f"process_{name}") or 0) > 0, name
-    if sys.platform != "win32":
-        assert (registry.get_sample_value("process_open_fds") or 0) > 0
     (build,) = next(metric for metric in registry.collect() if metric.name == "streamer_build").samples
     assert build.labels["version"] == __version__
     assert set(build.labels) == {"version", "python", "openvino"}
 
 
-def test_what_outputs_took_is_told() -> None:
-    registry, outputs = CollectorRegistry(), Outputs(Settings(outputs=OutputsSettings(to=("obs",))))
-    register_outputs(registry, outputs)
-    outputs.all[0].n_sent, outputs.all[0].n_dropped, outputs.all[0].n_failures = 3, 2, 1
-    told = [
-        registry.get_sample_value(f"streamer_output_{name}_total", {"output": "obs"})
-        for name in ("finals", "dropped", "failures")
-    ]
-    outputs.close()
-    assert told == [3, 2, 1]
-
-
-def names_of_all() -> set[str]:
-    """The names that the documentation and Prometheus' rules use: a histogram's without the ends of its parts."""
+@pytest.mark.skipif(sys.platform == "win32", reason="the metrics of descriptors are missing there")
+def test_the_documentation_has_every_metric_and_the_alerts_ask_for_no_other() -> None:
     registry, encoder = CollectorRegistry(), FakeEncoder()
     ServerMetrics(registry)
     register_process(registry)
-    register_history(registry, SimpleNamespace(n_failures=0, n_lost=0))  # type: ignore[arg-type]
+    register_history(registry, cast("Any", SimpleNamespace(n_failures=0, n_lost=0)))
     register_outputs(registry, Outputs(Settings(outputs=OutputsSettings())))
     register_engine(registry, Engine(encoder, FakeDecoder(encoder, [])))
     register_model(registry, lambda: True)
-    ends = {"counter": "_total", "info": "_info"}
-    return {metric.name + ends.get(metric.type, "") for metric in registry.collect()}
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="the metrics of descriptors are missing there")
-def test_the_documentation_has_every_metric_and_no_other() -> None:
+    ends = {"counter": "_total", "info": "_info"}  # a histogram's name is without the ends of its parts
+    names = {metric.name + ends.get(metric.type, "") for metric in registry.collect()}
     text = (REPOSITORY / "docs" / "operations.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (`(?:streamer|process)_.*?) \|", text, re.MULTILINE)
-    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == names_of_all()
-
-
-def test_the_alerts_ask_for_metrics_that_there_are() -> None:
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == names
     (group,) = yaml.safe_load((REPOSITORY / "contrib" / "prometheus.yaml").read_text(encoding="utf-8"))["groups"]
     asked = {name for rule in group["rules"] for name in re.findall(r"(?:streamer|process)_\w+", rule["expr"])}
-    assert {name.removesuffix("_bucket") for name in asked} <= names_of_all()
+    assert {name.removesuffix("_bucket") for name in asked} <= names
     assert len(asked) >= 5

@@ -1,100 +1,70 @@
-import pytest
+"""The queue of one subscriber, against a plain list that is searched from end to end."""
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.server.outbox import Outbox
-from tests.wire.support import final, partial
+from tests.builders import final, partial
 
 
-def drain(outbox: Outbox) -> list[int]:
-    seqs = []
-    while (event := outbox.take()) is not None:
-        seqs.append(event.seq)
-    return seqs
+class Plain:
+    """What an outbox does, as it is described."""
+
+    def __init__(self, limit: int, replay: list[Event]) -> None:
+        self.limit, self.replay, self.queue = limit, [*replay], list[Event]()
+        self.n_superseded, self.overflowed = 0, False
+
+    def put(self, event: Event) -> None:
+        if not self.overflowed:
+            self.replay, self.queue = (self.without(event, waiting) for waiting in (self.replay, self.queue))
+            self.queue.append(event)
+            self.overflowed = len(self.queue) > self.limit
+
+    def without(self, newer: Event, waiting: list[Event]) -> list[Event]:
+        """Drop the partials of a segment that has a newer text."""
+        if not isinstance(newer, Partial | Final):
+            return waiting
+        left = [each for each in waiting if not (isinstance(each, Partial) and each.segment == newer.segment)]
+        self.n_superseded += len(waiting) - len(left)
+        return left
+
+    def take(self) -> Event | None:
+        waiting = self.replay or self.queue
+        return waiting.pop(0) if waiting and not self.overflowed else None
 
 
-@pytest.mark.parametrize("newer", [partial(1, "a b"), final(1, "a b")])
-def test_newer_text_replaces_a_queued_partial_of_its_segment(newer: Event) -> None:
-    outbox = Outbox(10)
-    for seq, event in enumerate((partial(1, "a"), partial(2, "x"), newer), 1):
-        outbox.put(event.stamped(seq, "s"))
-    assert outbox.n_superseded == 1
-    assert drain(outbox) == [2, 3]
-
-
-def test_partials_alone_never_overflow() -> None:
-    outbox = Outbox(2)
-    for seq in range(1, 1000):
-        outbox.put(partial(1, "a").stamped(seq, "s"))
-    assert not outbox.overflowed
-    assert len(outbox) == 1
-
-
-def test_overflow_says_where_to_come_back() -> None:
-    outbox = Outbox(3)
-    for seq in range(1, 5):
-        outbox.put(final(seq, "a").stamped(seq, "s"))
-        if seq == 1:
-            outbox.take()
-    assert not outbox.overflowed
-    outbox.put(final(5, "a").stamped(5, "s"))
-    assert outbox.overflowed
-    assert outbox.overflow_reason == "too slow: 4 events behind (server.queue_events), reconnect with ?after=1"
-    outbox.put(final(6, "a").stamped(6, "s"))
-    assert len(outbox) == 4
-
-
-def test_a_long_replay_does_not_count_as_being_slow() -> None:
-    outbox = Outbox(3, [final(seq, "a").stamped(seq, "s") for seq in range(1, 101)])
-    for seq in range(101, 104):
-        outbox.put(final(seq, "a").stamped(seq, "s"))
-    assert not outbox.overflowed
-    outbox.put(final(104, "a").stamped(104, "s"))
-    assert outbox.overflowed
-
-
-def test_a_live_final_supersedes_a_partial_of_the_replay() -> None:
-    outbox = Outbox(1, [partial(1, "a").stamped(1, "s")])
-    outbox.put(final(1, "a").stamped(2, "s"))
-    assert not outbox.overflowed
-    assert drain(outbox) == [2]
-
-
-EVENTS = st.lists(
-    st.one_of(
-        st.integers(1, 3).map(lambda segment: partial(segment, "a")),
-        st.integers(1, 3).map(lambda segment: final(segment, "a")),
-        st.just(Speech(state="start", time=0.0)),
-        st.just(Gap(start=0.0, end=1.0, reason="overrun")),
-        st.none(),  # the subscriber takes one
-    ),
-    max_size=60,
+SEGMENTS = st.integers(1, 3)
+EVENTS = st.one_of(
+    SEGMENTS.map(lambda segment: partial("a", segment=segment)),
+    SEGMENTS.map(lambda segment: final("a", segment=segment)),
+    st.just(Speech(state="start", time=0.0)),
+    st.just(Gap(start=0.0, end=1.0, reason="overrun")),
 )
 
 
-@given(EVENTS, st.integers(0, 60))
-def test_only_superseded_partials_are_ever_missing(steps: list[Event | None], n_replay: int) -> None:
-    events = [event.stamped(seq, "s") for seq, event in enumerate((e for e in steps if e is not None), 1)]
-    outbox = Outbox(1000, events[:n_replay])
-    waiting = iter(events[n_replay:])
-    taken: list[Event] = []
-    for step in steps:
+@given(st.lists(EVENTS, max_size=20), st.lists(st.one_of(EVENTS, st.none()), max_size=60), st.integers(1, 8))
+def test_all_events_but_partials_with_newer_text_are_there_until_too_many_wait(
+    replay: list[Event], steps: list[Event | None], limit: int
+) -> None:
+    replay = [event.stamped(seq, "s") for seq, event in enumerate(replay, 1)]
+    outbox, plain = Outbox(limit, replay), Plain(limit, replay)
+    for seq, step in enumerate([*steps, *[None] * 80], len(replay) + 1):  # None: the subscriber takes one
         if step is None:
-            event = outbox.take()
-            taken += [] if event is None else [event]
-        elif (event := next(waiting, None)) is not None:
-            outbox.put(event)
-    for event in waiting:
-        outbox.put(event)
-    while (event := outbox.take()) is not None:
-        taken.append(event)
-    assert [e.seq for e in taken] == sorted({e.seq for e in taken})
-    missing = [event for event in events if event not in taken]
-    assert len(missing) == outbox.n_superseded
-    for event in missing:
-        assert isinstance(event, Partial)
-        assert any(
-            isinstance(later, Partial | Final) and later.segment == event.segment and later.seq > event.seq
-            for later in taken
-        )
+            assert outbox.take() == plain.take()
+        else:
+            outbox.put(step.stamped(seq, "s"))
+            plain.put(step.stamped(seq, "s"))
+        assert outbox.overflowed == plain.overflowed
+    assert plain.overflowed or (len(outbox), outbox.n_superseded) == (0, plain.n_superseded)
+
+
+def test_overflow_says_where_to_come_back_and_a_replay_does_not_count() -> None:
+    outbox = Outbox(3, [final(seq=seq, session="s") for seq in range(1, 101)])
+    assert outbox.last_taken is None
+    assert outbox.take() == final(seq=1, session="s")
+    for seq in range(101, 105):
+        assert not outbox.overflowed
+        outbox.put(final(seq=seq, session="s"))
+    assert outbox.take() is None
+    assert outbox.overflow_reason == "too slow: 103 events behind (server.queue_events), reconnect with ?after=1"
