@@ -8,7 +8,7 @@ import pytest
 
 from streamer.server import connection
 from tests.waiting import until
-from tests.wire.support import events_until, serving, within
+from tests.wire.harness import events_until, serving, within
 from tools.attacks import requests, sockets, streams
 from tools.attacks.table import ATTACKS, Attack
 from tools.attacks.target import Target

@@ -13,8 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.waiting import WAIT_S
-from tests.wire.engine import SAMPLES_A_FINAL, ListeningSession, streams_to
-from tests.wire.support import Running, next_event, serving, within
+from tests.wire.harness import SAMPLES_A_FINAL, ListeningSession, Running, next_event, serving, streams_to, within
 
 pytestmark = pytest.mark.slow
 

@@ -1,16 +1,12 @@
 """Every setting that a reload is to change takes effect without a restart."""
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
-import httpx
 import msgspec
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from streamer.app import RELOADABLE, Daemon
 from streamer.errors import BusyError, UnknownSessionError
@@ -18,76 +14,62 @@ from streamer.log import ACCESS_LOGGER
 from streamer.protocols.native import StreamStart
 from streamer.settings.registry import SETTINGS
 from streamer.settings.table import ServerSettings, Settings
-from tests.wire.support import Running, added, next_event, serving, within
-from tests.wire.test_rest import NotedRecordings
+from tests.waiting import until
+from tests.wire.harness import NotedRecordings, Running, added, closing, pass_time, serving
 
-Look = Callable[[Running, Daemon], Awaitable[str]]
+Look = Callable[[Running, Daemon], Awaitable[object]]
 
-RECORDINGS = "/whisper/nano.en"
-
-
-async def ask(running: Running, *, path: str = "/v1/input", content: bytes | None = None, **headers: str) -> str:
-    """Return status and body of the answer to a request, which brings a recording if it has content."""
-    async with httpx.AsyncClient(base_url=running.url, trust_env=False) as client:
-        method = "GET" if content is None else "POST"
-        response = await client.request(method, path, content=content, headers=headers)
-    return f"{response.status_code} {response.text}"
+RECORDING = "POST /whisper/nano.en"
 
 
-async def refused(running: Running, path: str) -> str:
-    """Return what a WebSocket gets that sends nothing, and why it is closed."""
-    texts = []
-    async with running.socket(path) as client:
-        with contextlib.suppress(ConnectionClosed):
-            while True:
-                texts.append(str(await within(client.recv())))
-    return " ".join((*texts, client.close_reason or ""))
+def asked(request: str = "GET /v1/input", n_bytes: int = 0, /, **headers: str) -> Look:
+    """Ask over HTTP: what counts is the status."""
 
+    async def look(running: Running, daemon: Daemon) -> int:
+        return (await running.ask(request, bytes(n_bytes), **headers)).status_code
 
-def asked(**arguments: Any) -> Look:  # noqa: ANN401 - passed on
-    return lambda running, daemon: ask(running, **arguments)
-
-
-def closed(path: str) -> Look:
-    return lambda running, daemon: refused(running, path)
+    return look
 
 
 def beside_a_subscriber(look: Look) -> Look:
-    async def looking(running: Running, daemon: Daemon) -> str:
-        async with running.socket("/v1/captions") as subscriber:
-            await next_event(subscriber)
+    async def looking(running: Running, daemon: Daemon) -> object:
+        async with running.captions():
             return await look(running, daemon)
 
     return looking
 
 
-async def beside_a_recording(running: Running, daemon: Daemon) -> str:
-    first = asyncio.create_task(ask(running, path=RECORDINGS, content=b"audio"))
-    recordings = running.server._context.services.recordings
-    assert isinstance(recordings, NotedRecordings)
-    await within(recordings.arrived.wait())
-    try:
-        return await ask(running, path=RECORDINGS, content=b"audio")
-    finally:
-        first.cancel()
+def silent(path: str, seconds: float) -> Look:
+    """Say nothing for a time: what counts is the close code."""
+
+    async def look(running: Running, daemon: Daemon) -> int:
+        async with running.socket(path) as client:
+            await until(lambda: running.server._context.sockets != {})
+            pass_time(seconds)
+            return (await closing(client))[0]
+
+    return look
 
 
-async def silent(running: Running, daemon: Daemon) -> str:
-    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+async def begun(running: Running, daemon: Daemon) -> str:
+    _, writer = await running.raw()
     with contextlib.closing(writer):
-        return (await within(reader.read())).decode()
+        await until(lambda: running.server.n_connections == 1)
+        pass_time(7.1)
+        await running.value("streamer_refusals_total", {"reason": "header_timeout"}, 1)
+        return "closed"
 
 
-async def opening(running: Running, daemon: Daemon) -> str:
+async def opening(running: Running, daemon: Daemon) -> bool:
     with pytest.raises(BusyError) as caught:
         await daemon._streams.open(StreamStart())
-    return str(caught.value)
+    return "server.max_streams" in str(caught.value)
 
 
-async def resuming(running: Running, daemon: Daemon) -> str:
+async def resuming(running: Running, daemon: Daemon) -> bool:
     with pytest.raises(UnknownSessionError) as caught:
         await daemon._streams.resume("unknown")
-    return str(caught.value)
+    return "7 s" in str(caught.value)
 
 
 def level(name: str) -> Look:
@@ -97,54 +79,32 @@ def level(name: str) -> Look:
     return looking
 
 
-# Setting -> what it becomes, what then shows it, and what that has in it.
-CHANGES: dict[str, tuple[object, Look, str]] = {
-    "server.token": ("x" * 16, asked(), "401"),
-    "server.token_file": ("tokens.json", asked(), "401"),
-    "server.origins": (("https://a.example",), asked(Origin="https://a.example"), "200"),
-    "server.proxies": (("127.0.0.1",), asked(**{"X-Forwarded-Host": "b.example"}), "403"),
-    "server.max_streams": (0, opening, "server.max_streams"),
-    "server.max_subscribers": (1, beside_a_subscriber(closed("/v1/captions")), "server.max_subscribers"),
-    "server.resume_s": (7.0, resuming, "7 s"),
-    "server.max_connections": (1, beside_a_subscriber(asked()), "(server.max_connections)"),
-    "server.max_connections_per_address": (1, beside_a_subscriber(asked()), "server.max_connections_per_address"),
-    "server.max_recordings": (1, beside_a_recording, "server.max_recordings"),
-    "server.max_upload_mb": (1.0, asked(path=RECORDINGS, content=bytes(1_500_000)), "server.max_upload_mb"),
-    "server.header_timeout_s": (0.1, silent, "after 0.1 s"),
-    "server.first_message_s": (0.1, closed("/v1/stream"), "0.1 s (server.first_message_s)"),
-    "server.idle_s": (1.0, closed("/v1/realtime"), "1 s (server.idle_s)"),
+async def subscribed(running: Running, daemon: Daemon) -> int:
+    async with running.socket("/v1/captions") as client:
+        return (await closing(client))[0]
+
+
+# Setting -> what it becomes, what then shows it, and what that is.
+CHANGES: dict[str, tuple[object, Look, object]] = {
+    "server.token": ("x" * 16, asked(), 401),
+    "server.token_file": ("tokens.json", asked(), 401),
+    "server.origins": (("https://a.example",), asked(Origin="https://a.example"), 200),
+    "server.proxies": (("127.0.0.1",), asked(X_Forwarded_Host="b.example"), 403),
+    "server.max_streams": (0, opening, True),
+    "server.max_subscribers": (1, beside_a_subscriber(subscribed), 1013),
+    "server.resume_s": (7.0, resuming, True),
+    "server.max_connections": (1, beside_a_subscriber(asked()), 503),
+    "server.max_connections_per_address": (1, beside_a_subscriber(asked()), 503),
+    "server.max_recordings": (0, asked(RECORDING, 100), 429),
+    "server.max_upload_mb": (1.0, asked(RECORDING, 1_500_000), 413),
+    "server.header_timeout_s": (7.0, begun, "closed"),
+    "server.first_message_s": (7.0, silent("/v1/stream", 7.1), 1008),
+    "server.idle_s": (7.0, silent("/v1/realtime", 7.1), 1008),
     "log.level": ("debug", level("streamer"), "DEBUG"),
     "log.access": (True, level(ACCESS_LOGGER), "INFO"),
 }
 
 
-@pytest.fixture
-def _levels() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("streamer", ACCESS_LOGGER)]
-    levels = [logger.level for logger in loggers]
-    yield
-    for logger, before in zip(loggers, levels, strict=True):
-        logger.setLevel(before)
-
-
-@contextlib.asynccontextmanager
-async def reloaded(name: str, value: object) -> AsyncIterator[tuple[Running, Daemon]]:
-    """Start a server, and let it read settings of which one is another."""
-    recordings = NotedRecordings()
-    recordings.items = [asyncio.Event()]
-    before = Settings(server=ServerSettings(port=0))
-    section, _, key = name.partition(".")
-    after = msgspec.structs.replace(
-        before, **{section: msgspec.structs.replace(getattr(before, section), **{key: value})}
-    )
-    daemon = Daemon(before, captions=False, read_settings=lambda: after)
-    async with serving(recordings=recordings) as running:
-        daemon._server = running.server
-        daemon._reload()
-        yield running, daemon
-
-
-@pytest.mark.usefixtures("_levels")
 @pytest.mark.parametrize("name", RELOADABLE)
 async def test_a_setting_that_can_be_changed_takes_effect(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -152,8 +112,15 @@ async def test_a_setting_that_can_be_changed_takes_effect(
     monkeypatch.chdir(tmp_path)
     added(Path("tokens.json"), "someone")
     value, look, shown = CHANGES[name]
-    async with reloaded(name, value) as (running, daemon):
-        assert shown in await look(running, daemon)
+    before = Settings(server=ServerSettings(port=0))
+    section, _, key = name.partition(".")
+    changed = msgspec.structs.replace(getattr(before, section), **{key: value})
+    after = msgspec.structs.replace(before, **{section: changed})
+    daemon = Daemon(before, captions=False, read_settings=lambda: after)
+    async with serving(recordings=NotedRecordings()) as running:
+        daemon._server = running.server
+        daemon._reload()
+        assert await look(running, daemon) == shown
 
 
 def test_all_limits_of_the_server_can_be_changed() -> None:
