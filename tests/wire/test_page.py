@@ -1,4 +1,5 @@
 """What the captions page shows in a real browser; its modules without a DOM are tested on their own."""
+# ruff: noqa: ANN401 - settings are passed on
 
 import asyncio
 import contextlib
@@ -33,8 +34,6 @@ from tests.wire.harness import NotedRecordings, Running, added, heard, opened_lo
 
 pytestmark = pytest.mark.slow
 
-Shown = tuple[Running, Page]
-
 LIVE = "['live', 'speech'].includes(document.querySelector('#status').dataset.state)"
 FINALS = "[...document.querySelectorAll('#finals .text')].map(p => p.textContent)"
 LINES = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText.trim())"
@@ -44,16 +43,17 @@ TOKEN = "a b&c=+/#% and ten more"
 
 
 @contextlib.asynccontextmanager
-async def showing(log: EventLog | None = None, address: str = "", **settings: Any) -> AsyncIterator[Shown]:  # noqa: ANN401
+async def showing(log: EventLog | None = None, address: str = "", **more: Any) -> AsyncIterator[tuple[Running, Page]]:
     """Run a server, and show its page."""
-    async with serving(log, **settings) as running, browse(running.url + address) as page:
+    async with serving(log, **more) as running, browse(running.url + address) as page:
         yield running, page
 
 
-async def sees(page: Page, selector: str, text: str, *, part: bool = False) -> None:
-    """Wait until an element has a text, or has it in its text."""
+async def sees(page: Page, selector: str, text: str) -> None:
+    """Wait until an element has a text; `...` stands for any at its beginning or end."""
     found = f"(document.querySelector({json.dumps(selector)})?.textContent ?? '')"
-    await page.wait_for(f"{found}.includes({json.dumps(text)})" if part else f"{found} === {json.dumps(text)}")
+    part = text.strip(".") if "..." in text else ""
+    await page.wait_for(f"{found}.includes({json.dumps(part)})" if part else f"{found} === {json.dumps(text)}")
 
 
 async def finals_are(page: Page, *texts: str) -> None:
@@ -61,11 +61,12 @@ async def finals_are(page: Page, *texts: str) -> None:
 
 
 async def type_into(page: Page, selector: str, text: str) -> None:
-    found = f"document.querySelector({json.dumps(selector)})"
-    await page.evaluate(f"{found}.value = {json.dumps(text)}; {found}.dispatchEvent(new Event('input'))")
+    field = f"document.querySelector({json.dumps(selector)})"
+    await page.evaluate(f"{field}.value = {json.dumps(text)}; {field}.dispatchEvent(new Event('input'))")
 
 
-async def press_enter(page: Page) -> None:
+async def press_enter(page: Page, selector: str) -> None:
+    await page.evaluate(f"document.querySelector({json.dumps(selector)}).focus()")
     for kind in ("keyDown", "keyUp"):
         await page.command("Input.dispatchKeyEvent", type=kind, key="Enter", windowsVirtualKeyCode=13, text="\r")
 
@@ -82,32 +83,34 @@ async def saved(page: Page, format: str = "txt") -> str:
     return str(text)
 
 
+def revised(of: Final, text: str, *speakers: str) -> Revision:
+    """Return a revision with speakers of its words."""
+    return Revision(
+        of=of.seq, by="x", text=text, words=labelled(final(text), *speakers).words, edits=edits(of.text, text)
+    )
+
+
 async def test_words_appear_settle_and_become_final_and_markup_is_text() -> None:
     evil = "<img src=x onerror=\"document.title='hit'\"> & <b>bold</b>"
     async with showing() as (running, page):
         await page.wait_for(LIVE)
-        await sees(page, "#details", "nano.en", part=True)
+        await sees(page, "#details", "nano.en...")
         running.log.append(Speech(state="start", time=0.1))
         await page.wait_for("document.querySelector('#status').dataset.state === 'speech'")
-        running.log.append(partial("good 👋 morning every", len("good 👋 morning"), segment=1))
+        running.log.append(partial("good 👋 morning every", len("good 👋 morning")))
         await sees(page, "#unstable", " every")
         assert await page.text("#stable") == "good 👋 morning"
-        colour = "getComputedStyle(document.querySelector('#{}')).color"
-        assert await page.evaluate(colour.format("stable")) != await page.evaluate(colour.format("unstable"))
-        running.log.append(final("good 👋 morning everybody", segment=1))
-        running.log.append(partial("never mind", 5, segment=2))
-        await sees(page, "#unstable", " mind")
+        colours = "['stable', 'unstable'].map((id) => getComputedStyle(document.getElementById(id)).color)"
+        assert len(set(await page.evaluate(colours))) == 2
+        running.log.append(final("good 👋 morning everybody"))
+        running.log.append(partial(evil, 5, segment=1))
+        await sees(page, "#unstable", "...bold...")
         running.log.append(Gap(start=65.0, end=66.2, reason="cleared"))
         await page.wait_for("document.querySelector('#live').hidden")
-        spoken, gap = await page.evaluate(FINALS)
-        assert (spoken, "01:05 – 01:07" in gap, "dropped" in gap) == ("good 👋 morning everybody", True, True)
-        running.log.append(partial(evil, 5, segment=3))
-        await sees(page, "#unstable", "bold", part=True)
-        running.log.append(final(evil, segment=3))
-        await page.wait_for(f"{FINALS}.at(-1) === {json.dumps(evil)}")
+        running.log.append(final(evil, segment=2))
+        await finals_are(page, "good 👋 morning everybody", "01:05 – 01:07 missing: what was said was dropped", evil)
         assert await page.evaluate("document.querySelectorAll('#finals img, #finals b').length") == 0
-        assert await page.evaluate("document.title") == "Live captions"
-        assert page.problems == []
+        assert (await page.evaluate("document.title"), page.problems) == ("Live captions", [])
 
 
 async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
@@ -127,43 +130,34 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
         last = "[...document.querySelectorAll('#finals .text')].at(-1)"
         of_last = f"[{last}.lang, {last}.dir, getComputedStyle({last}).direction]"
         assert await page.evaluate(of_last) == ["ar", "auto", "rtl"]
-        assert await page.text("#finals .who") == "mic"
 
 
 async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_first() -> None:
     async with showing() as (running, page):
-
-        def revise(of: Final, text: str, *speakers: str) -> None:
-            found = labelled(final(text), *speakers).words
-            running.log.append(Revision(of=of.seq, by="x", text=text, words=found, edits=edits(of.text, text)))
-
         await page.evaluate(
             "window.heard = []; new MutationObserver((found) => found.forEach(({ addedNodes }) =>"
             " heard.push(...[...addedNodes].map((p) => p.textContent))))"
             ".observe(document.querySelector('#spoken'), { childList: true })"
         )
-        first = running.log.append(final("from shavon"))
-        second = running.log.append(final("the next", segment=1))
-        await page.wait_for("heard.join() === 'from shavon,the next'")
-        revise(first, "from Siobhan")
+        first, second = (running.log.append(final(text, segment=n)) for n, text in enumerate(("from shavon", "and on")))
+        await page.wait_for("heard.join() === 'from shavon,and on'")
+        running.log.append(revised(first, "from Siobhan"))
         await page.wait_for("heard[2] === 'Corrected: from Siobhan'")
-        assert await page.evaluate(LINES) == ["from Siobhan", "the next"]
+        assert await page.evaluate(LINES) == ["from Siobhan", "and on"]
         assert await page.text(".changed") == "Siobhan"
-        await page.evaluate("document.querySelector('.revised').focus()")
-        await press_enter(page)
+        await press_enter(page, ".revised")
         assert await page.evaluate("document.querySelector('.revised').ariaExpanded") == "true"
-        assert await page.text(".first") == "At first: from shavon"
         # Only who speaks is news: it is shown, what is open stays so, and nothing is read again.
-        revise(first, "from Siobhan", "S1", "S3")
-        revise(second, "the next", "S1", "S1")
+        running.log.append(revised(first, "from Siobhan", "S1", "S3"))
+        running.log.append(revised(second, "and on", "S1", "S1"))
         await page.wait_for(f"{LINES}.at(-1).startsWith('S1')")
         running.log.append(Speakers(same=("S3", "S1")))
-        running.log.append(Translation(of=second.seq, text="der nächste", language="de"))
+        running.log.append(Translation(of=second.seq, text="und weiter", language="de"))
         await page.wait_for("document.querySelector('.translation')?.lang === 'de'")
-        assert await page.evaluate(LINES) == ["S1\nfrom Siobhan\nAt first: from shavon", "the next\nder nächste"]
+        assert await page.evaluate(LINES) == ["S1\nfrom Siobhan\nAt first: from shavon", "and on\nund weiter"]
         assert await page.evaluate("document.activeElement.ariaExpanded") == "true"
         assert await page.evaluate("heard.length") == 3
-        assert await saved(page) == "S1: from Siobhan\nthe next\n"
+        assert await saved(page) == "S1: from Siobhan\nand on\n"
         assert page.problems == []
 
 
@@ -175,7 +169,7 @@ Go ahead
 S2
 please now Good night.
 Gute Nacht.
-شكرا لكم. مع السلامة.
+شكرا لكم.
 01:05 – 01:07 missing: audio was lost before it could be read
 
 01:10 and so it goes
@@ -187,11 +181,9 @@ async def test_text_that_is_copied_has_the_spaces_and_lines_of_the_page() -> Non
     log.append(final("The first African American"))
     log.append(final("community was founded here.", start=2.0, segment=1))
     log.append(labelled(final("Go ahead please now", start=20.0, segment=2), "S1", "S1", "S2", "S2"))
-    said = [
-        log.append(final(text, start=19.0 + n, segment=n, language=language, speaker="S2"))
-        for n, (text, language) in enumerate((("Good night.", "en"), ("شكرا لكم.", "ar"), ("مع السلامة.", "ar")), 3)
-    ]
-    log.append(Translation(of=said[0].seq, text="Gute Nacht.", language="de"))
+    night = log.append(final("Good night.", start=22.0, segment=3, speaker="S2"))
+    log.append(final("شكرا لكم.", start=23.0, segment=4, speaker="S2", language="ar"))
+    log.append(Translation(of=night.seq, text="Gute Nacht.", language="de"))
     log.append(Gap(start=65.0, end=66.2, reason="overrun"))
     log.append(partial("and so it goes", 6, start=70.0, segment=9))
     async with showing(log) as (running, page):
@@ -212,8 +204,7 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(history: H
         running.health["notice"] = "nano.en knows few words"
         await page.wait_for(LIVE)
         said = log.append(labelled(final("they said shavon"), "S1", "S1", "S2"))
-        new = labelled(final("they said Siobhan"), "S1", "S1", "S2")
-        log.append(Revision(of=said.seq, by="x", text=new.text, words=new.words, edits=edits(said.text, new.text)))
+        log.append(revised(said, "they said Siobhan", "S1", "S1", "S2"))
         log.append(Translation(of=said.seq, text="sie sagten Siobhan", language="de"))
         for n in range(1, 10):
             text = "we have a long word, Donaudampfschifffahrtsgesellschaft"
@@ -235,23 +226,44 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(history: H
             assert await page.violations(f"#{dialog}") == []
             await page.click(f"#{dialog} .close")
         await page.click("#find")
-        await page.evaluate("document.querySelectorAll('#display [type=checkbox]').forEach((box) => box.click())")
         await page.resize(800, 200)
         assert await page.violations() == []  # its buttons have no text there
+
+
+@pytest.mark.parametrize(("width", "height"), [(320, 640), (844, 390)])
+async def test_on_a_phone_nothing_is_cut_off_and_a_thumb_finds_each_button(width: int, height: int) -> None:
+    hidden = "parseFloat(document.querySelector('#captions').style.getPropertyValue('--cut')) || 0"
+    boxes = (
+        "(() => { const { top } = document.querySelector('#captions').getBoundingClientRect();"
+        " return [...document.querySelectorAll('#text .text')].flatMap((text) => [...text.getClientRects()])"
+        ".map((box) => [box.top - top, box.bottom - top]); })()"
+    )
+    small = (
+        "[...document.querySelectorAll('body > :not(dialog) button')].filter((one) => one.checkVisibility())"
+        ".filter((one) => Math.min(one.offsetWidth, one.offsetHeight) < 44).map(({ id }) => id)"
+    )
+    async with showing() as (running, page):
         await page.command("Emulation.setTouchEmulationEnabled", enabled=True)
-        for width, height in ((320, 640), (844, 390)):
-            await page.resize(width, height, phone=True)
-            for part in ("documentElement", "querySelector('#captions')"):
-                assert await page.evaluate(f"document.{part}.scrollWidth") <= width
-            small = (  # a thumb finds each button
-                "[...document.querySelectorAll('body > :not(dialog) button')].filter((one) => one.checkVisibility())"
-                ".filter((one) => Math.min(one.offsetWidth, one.offsetHeight) < 44).map(({ id }) => id)"
-            )
-            assert set(await page.evaluate(small)) <= {"understood", ""}
-            state = "document.querySelector('#status-text')"
-            for text in ("120 s behind", "Reconnecting…"):
-                await page.evaluate(f"{state}.textContent = '{text}'")
-                assert await page.evaluate(f"{state}.scrollWidth <= {state}.clientWidth"), text
+        await page.resize(width, height, phone=True)
+        await page.wait_for("!document.querySelector('#pause').hidden")
+        assert await page.evaluate(small) == []
+        n_cut = 0
+        for n in range(1, 21):  # no half line is seen at the top
+            text = f"{n}: " + " ".join(["words"] * (5 + n % 7))
+            running.log.append((final if n % 2 else partial)(text, start=7.0 * n, segment=n + 1 - n % 2))
+            await sees(page, "#text", f"...{n}:...")
+            await page.evaluate("new Promise((resolve) => requestAnimationFrame(() => resolve()))")
+            cut = [bottom for above, bottom in await page.evaluate(boxes) if above < -1 and bottom > 1]
+            n_cut += bool(cut)
+            assert max(cut, default=0) - 1 <= await page.evaluate(hidden) < (1000 if cut else 3)
+        assert n_cut > 2
+        state = "document.querySelector('#status-text')"
+        await page.evaluate(f"{state}.textContent = 'Reconnecting…'")
+        assert await page.evaluate(f"{state}.scrollWidth <= {state}.clientWidth")
+        running.log.append(final("Donaudampfschifffahrtsgesellschaft " * 2, segment=99))
+        await sees(page, "#text", "...Donau...")
+        for part in ("documentElement", "querySelector('#captions')"):
+            assert await page.evaluate(f"document.{part}.scrollWidth") <= width
 
 
 @pytest.mark.parametrize("path", ["overlay", "settings"])
@@ -269,12 +281,12 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
     async with showing(log, history_file=history) as (_, page):
         await finals_are(page, "Good morning")
         await page.click("[data-opens=sessions]")
-        await sees(page, "#sessions-list .about", "mic · 01:31 · English · nano.en", part=True)
+        await sees(page, "#sessions-list .about", "...mic · 01:31 · English · nano.en")
         await type_into(page, "#sessions-query", "NUMBER 7")
         await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
         assert await page.text("#sessions-list span") == "number 7 [laughs] a[0]"
         await page.click("#sessions-list button")
-        await sees(page, "#finals .current", "number 7", part=True)
+        await sees(page, "#finals .current", "...number 7...")
         assert not await page.evaluate("document.querySelector('#sessions').open")
         await page.click("#find")
         await type_into(page, "#query", "Number 59")
@@ -301,8 +313,8 @@ async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, mon
         log = Journal("now", 1000, keep=history.keeper(source="microphone"))
         log.append(ready())
         history.audio_keeper("now")(48_000, np.zeros(32_000, np.float32))
-        for number, text in enumerate(("long ago", "with sound")):
-            log.append(final(text, start=3.0 * number, segment=number))
+        log.append(final("long ago"))
+        log.append(final("with sound", start=3.0, segment=1))
         await until(lambda: find_spans(history, "now") == [(48_000, 80_000)])
         async with showing(log, history_file=history) as (_, page):
             await page.wait_for(f"{kept} && document.querySelector('#kept-audio').checkVisibility()")
@@ -310,12 +322,11 @@ async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, mon
             assert await page.evaluate(marks) == ["Play what was said at 00:00", "Play what was said at 00:03"]
             # Half a second of sound may pass unseen on a busy machine: each change of the mark is noted.
             await page.evaluate(
-                "document.querySelector('#finals p:nth-of-type(2) .play').focus(); globalThis.seen = [];"
-                "new MutationObserver(() => { const label = document.activeElement.ariaLabel;"
+                "globalThis.seen = []; new MutationObserver(() => { const label = document.activeElement.ariaLabel;"
                 " if (label !== seen.at(-1)) seen.push(label); })"
                 ".observe(document.querySelector('#finals'), { childList: true });"
             )
-            await press_enter(page)
+            await press_enter(page, "#finals p:nth-of-type(2) .play")
             await page.wait_for("seen.join() === 'Stop what was said at 00:03,Play what was said at 00:03'")
             assert (await page.text("#message"), page.problems) == ("", [])
             await page.click("#finals p:nth-of-type(1) .play")
@@ -327,7 +338,6 @@ async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, mon
             await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")
             await page.click("#sessions-list button")
             await page.wait_for(f"{marks}.join() === ',Play what was said at 00:03'")
-            assert await page.violations("#captions") == []
 
 
 async def test_a_file_is_transcribed(tmp_path: Path) -> None:
@@ -353,11 +363,11 @@ async def test_a_file_is_transcribed(tmp_path: Path) -> None:
         assert (await saved(page, "vtt")).startswith("WEBVTT\n\n00:00:01.000 --> 00:00:01.")
         recordings.items = [AudioFileError("the recording has no audio")]
         await page.evaluate(drop)
-        await sees(page, "#message", "the recording has no audio", part=True)
+        await sees(page, "#message", "...the recording has no audio...")
         assert await page.evaluate("document.activeElement.id") == "message"
         recordings.items = [asyncio.Event()]
         await page.evaluate(drop)
-        await sees(page, "#job-text", "listening", part=True)
+        await sees(page, "#job-text", "...listening...")
         await page.click("#job-cancel")
         await within(recordings.opened[-1].closed.wait())
         await page.click("#back")
@@ -391,10 +401,8 @@ async def test_the_page_follows_the_bottom_and_does_not_grow_for_ever() -> None:
     size = "parseFloat(getComputedStyle(document.querySelector('.column')).fontSize)"
     async with showing(queue_events=10_000) as (running, page):
         await page.wait_for(LIVE)
-        await page.evaluate(
-            "window.held = []; window.frame = requestAnimationFrame;"
-            " void (window.requestAnimationFrame = (frame) => held.push(frame))"
-        )
+        await page.evaluate("[window.held, window.frame] = [[], requestAnimationFrame]")
+        await page.evaluate("void (window.requestAnimationFrame = (frame) => held.push(frame))")
         for n in range(1, 701):
             running.log.append(final(f"number {n}", segment=n))
         await page.wait_for(f"{FINALS}.at(-1) === 'number 700'")
@@ -419,29 +427,6 @@ async def test_the_page_follows_the_bottom_and_does_not_grow_for_ever() -> None:
         assert await page.evaluate(size) == larger > before
 
 
-@pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390)])
-async def test_no_half_line_is_seen_at_the_top(width: int, height: int) -> None:
-    hidden = "parseFloat(document.querySelector('#captions').style.getPropertyValue('--cut')) || 0"
-    boxes = (
-        "(() => { const { top } = document.querySelector('#captions').getBoundingClientRect();"
-        " return [...document.querySelectorAll('#text .text')].flatMap((text) => [...text.getClientRects()])"
-        ".map((box) => [box.top - top, box.bottom - top]); })()"
-    )
-    async with showing() as (running, page):
-        await page.resize(width, height)
-        await page.wait_for(LIVE)
-        n_cut = 0
-        for n in range(1, 31):
-            text = f"{n}: " + " ".join(["words"] * (5 + n % 7))
-            running.log.append((final if n % 2 else partial)(text, start=7.0 * n, segment=n + 1 - n % 2))
-            await sees(page, "#text", f"{n}:", part=True)
-            await page.evaluate("new Promise((resolve) => requestAnimationFrame(() => resolve()))")
-            cut = [bottom for above, bottom in await page.evaluate(boxes) if above < -1 and bottom > 1]
-            n_cut += bool(cut)
-            assert max(cut, default=0) - 1 <= await page.evaluate(hidden) < (3 if not cut else 1000)
-        assert n_cut > 2
-
-
 async def test_a_token_leaves_the_address_and_stays_with_the_tab() -> None:
     async with showing(None, f"?after=1&token={quote(TOKEN, safe='')}", token=TOKEN) as (running, page):
         await page.wait_for(LIVE)
@@ -462,22 +447,23 @@ async def test_a_page_asks_for_a_token_that_is_missing_wrong_or_revoked_and_does
     path = tmp_path / "tokens.json"
     secret = added(path, "display", scopes=("read",))
     fill = "document.querySelector('#token').value = {}; document.querySelector('#token-form button').click()"
+    asks = "!document.querySelector('#token-form').hidden"
     async with showing(token_file=str(path)) as (running, page):
-        await page.wait_for("!document.querySelector('#token-form').hidden")
+        await page.wait_for(asks)
         await sees(page, "#status-text", "Token required")
         await page.evaluate("window.timers = 0; window.setTimeout = () => { timers += 1; }")
         await page.evaluate(fill.format(json.dumps("wrong ö")))
         await sees(page, "#status-text", "Wrong token")
         assert await page.evaluate("timers") == 0  # it waits for nothing but its user
         await page.goto(running.url)
-        await page.wait_for("!document.querySelector('#token-form').hidden")
+        await page.wait_for(asks)
         await page.evaluate(fill.format(json.dumps(f" {secret} ")))
-        await page.wait_for(f"{LIVE} && document.querySelector('#token-form').hidden")
+        await page.wait_for(f"{LIVE} && !({asks})")
         assert secret not in await page.evaluate("location.href")
         await page.click("#pause")
-        await sees(page, "#message", "scope control", part=True)
+        await sees(page, "#message", "...scope control...")
         TokenFile(path).change(lambda _: ())
-        await page.wait_for("!document.querySelector('#token-form').hidden")
+        await page.wait_for(asks)
 
 
 async def test_the_daemons_input_can_be_paused_by_several() -> None:
@@ -492,32 +478,25 @@ async def test_the_daemons_input_can_be_paused_by_several() -> None:
         running.own.paused = True  # another does it
         running.log.append(Gap(start=1.0, end=2.0, reason="paused"))
         await sees(page, "#status-text", "Paused")
-        assert page.problems == []
         running.log.close()
         await page.wait_for("document.querySelector('#pause').hidden")
     async with showing(input=None) as (_, page):
         await sees(page, "#status-text", "No input")
-        assert "microphone" in await page.text("#empty")
-        assert await page.evaluate("document.querySelector('#pause').hidden")
-
-
-def microphone(folder: Path, hz: float) -> tuple[str, ...]:
-    """Write a tone that the browser takes for its microphone; return its flags."""
-    tone = 0.5 * np.sin(2 * np.pi * hz * np.arange(48_000) / 48_000)
-    soundfile.write(folder / "tone.wav", tone, 48_000, subtype="PCM_16")
-    return fake_microphone_flags(folder / "tone.wav")
+        await sees(page, "#empty", "...microphone...")
 
 
 async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
+    tone = 0.5 * np.sin(2 * np.pi * 1000.0 * np.arange(48_000) / 48_000)
+    soundfile.write(tmp_path / "tone.wav", tone, 48_000, subtype="PCM_16")
     async with (
         serving() as running,
         cutting(running.port) as proxy,
-        browse(f"http://127.0.0.1:{proxy.port}/", flags=microphone(tmp_path, 1000.0)) as page,
+        browse(f"http://127.0.0.1:{proxy.port}/", flags=fake_microphone_flags(tmp_path / "tone.wav")) as page,
     ):
         await page.wait_for(LIVE)
         running.streams.refusal = BusyError("4 streams are open")
         await page.click("#microphone")
-        await sees(page, "#message", "4 streams are open", part=True)
+        await sees(page, "#message", "...4 streams are open...")
         await page.click("#back")
         await page.wait_for(LIVE)
         running.streams.refusal = None
@@ -556,11 +535,10 @@ async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
 async def test_a_refused_microphone_is_explained() -> None:
     deny = "navigator.mediaDevices.getUserMedia = async () => { throw new DOMException('no', 'NotAllowedError'); }"
     none = "Object.defineProperty(navigator, 'mediaDevices', { value: undefined })"
-    async with showing() as (running, page):
+    async with showing() as (_, page):
         await page.wait_for(LIVE)
-        for broken, said in ((deny, "refused"), (none, "no access to a microphone")):
+        for broken, said in ((deny, "...refused..."), (none, "...no access to a microphone...")):
             await page.evaluate(f"void ({broken})")
             await page.click("#microphone")
-            await sees(page, "#message", said, part=True)
-        assert not running.streams.opened
+            await sees(page, "#message", said)
         assert await page.evaluate(LIVE)

@@ -330,6 +330,7 @@ function release(capture) {
     track.onended = null;
     track.stop();
   });
+  if (capture.node) capture.node.port.onmessage = null; // audio may be on its way, and there is no stream for it
   if (capture.context && capture.context.state !== "closed") capture.context.close();
 }
 
