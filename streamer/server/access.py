@@ -59,7 +59,7 @@ class Proxies:
             networks = tuple(ipaddress.ip_network(entry.strip("[]")) for entry in entries if entry != UNIX)
         except ValueError as error:
             raise ConfigError(
-                f"server.proxies cannot be used ({error}): expected addresses such as 10.0.0.7, networks such as"
+                f"server.proxies is not valid ({error}): expected addresses such as 10.0.0.7, networks such as"
                 f" 10.0.0.0/8, or {UNIX} for the Unix socket"
             ) from None
         return cls(networks, UNIX in entries)
@@ -156,20 +156,19 @@ class Access:
             raise ConfigError("server.host is empty: expected an address such as 127.0.0.1; 0.0.0.0 means all")
         if not is_loopback(self.host) and not self.tokens:
             raise ConfigError(
-                f"server.host is {printable(self.host):.100}, which other machines can reach, and server.token is"
-                " empty: users there could read captions; make a token with `streamer token new NAME`,"
-                " set server.token, or listen on 127.0.0.1"
+                f"server.host is {printable(self.host):.100}, which other machines can reach, and no token is required:"
+                " make one with `streamer token new NAME`, set server.token, or listen on 127.0.0.1"
             )
         for origin in self.origins:
             if origin == NULL and not self.tokens.required:
                 raise ConfigError(
-                    "server.origins has null, which pages of any web site can have, and no token is required: make one"
+                    "server.origins has null, which pages of any web site can send, and no token is required: make one"
                     " with `streamer token new NAME`, or serve the page over HTTP and add its address instead"
                 )
             if origin != NULL and _parse_allowed(origin) is None:
                 raise ConfigError(
-                    f"server.origins has {origin!r:.100}: expected scheme and host, such as https://example.org, with"
-                    " another port than usual behind it; http://localhost:* for all ports of this machine; or null"
+                    f"server.origins has {origin!r:.100}: expected scheme and host, and the port unless it is the usual"
+                    " one, such as https://example.org:8443; http://localhost:* for all ports of this machine; or null"
                 )
 
     def check_peer(
@@ -182,14 +181,14 @@ class Access:
         """
         for name in (host, forwarded_host) if forwarded_host is not None else (host,):
             if is_loopback(self.host) and not self._is_own_name(name):
-                text = "is not this daemon: use http://127.0.0.1 or http://localhost, or add the address of a proxy to"
-                return Refusal(403, f"host {name!r:.100} {text} server.origins", "host")
+                text = "use http://127.0.0.1 or http://localhost, or add a proxy's address to server.origins"
+                return Refusal(403, f"host {name!r:.100} is not a name of this daemon: {text}", "host")
         own = forwarded_host if forwarded_host is not None else host
         if origin is not None and not self._is_allowed_origin(origin, own, scheme):
-            remedy = "add it to server.origins to allow it"
+            remedy = "add it to server.origins"
             if origin in _NULL_ORIGINS:
-                remedy = "it stands for a file; serve the page over HTTP and add that address to server.origins"
-            return Refusal(403, f"origin {origin!r:.100} may not connect: {remedy}", "origin")
+                remedy = "the page is a file; serve it over HTTP and add that address to server.origins"
+            return Refusal(403, f"origin {origin!r:.100} is not allowed: {remedy}", "origin")
         return None
 
     def check_site(self, origin: str | None, fetch_site: str | None) -> Refusal | None:
@@ -198,7 +197,7 @@ class Access:
         fetch_site : the header Sec-Fetch-Site, which browsers send to this machine and over TLS (W3C, Fetch Metadata)
         """
         if origin is None and fetch_site in ("cross-site", "same-site"):
-            return Refusal(403, "another web site asks for this: open it by its address", "origin")
+            return Refusal(403, "the request comes from a page of another web site: open the address itself", "origin")
         return None
 
     def check_token(self, shown: str | None, scope: Scope, address: str, now: float) -> AccessToken | Refusal:
@@ -218,10 +217,10 @@ class Access:
         if token is None:
             wait_s = math.ceil(self.guesses.count_wrong(address, now))
             if wait_s:
-                text = "the token is wrong, and too many wrong ones came from this address: try again in"
+                text = "the token is wrong, and this address has sent too many wrong ones: try again in"
                 headers = {"Retry-After": str(wait_s)}
                 return Refusal(429, f"{text} {wait_s} s", "guessing", headers, delay_s=GUESS_DELAY_S)
-            text = "the token is wrong, was revoked or has expired: `streamer token new` makes another"
+            text = "the token is wrong, revoked or expired: make another with `streamer token new NAME`"
             return Refusal(401, text, "token", {"WWW-Authenticate": 'Bearer error="invalid_token"'})  # RFC 6750, 3.1
         if scope not in token.scopes:
             text = f"token {token.name} lacks the scope {scope}: it has {', '.join(token.scopes)}; use another token"

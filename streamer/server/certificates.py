@@ -33,6 +33,8 @@ def load_pair(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]:
         context.load_cert_chain(certificate, key, password="")
     except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
         reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        if isinstance(error, ssl.SSLError) and not error.reason:
+            reason = "no key without a password"
         raise ConfigError(
             f"server.tls_key {key} cannot be used with server.tls_certificate {certificate} ({one_line(reason)}):"
             " expected PEM files of a certificate with its chain and of its private key without a password, which"
@@ -55,7 +57,7 @@ def first_certificate(path: Path) -> bytes:
         return base64.b64decode(found[1])
     except ValueError:
         raise ConfigError(
-            f"server.tls_certificate {path} has no certificate: expected PEM, -----BEGIN CERTIFICATE-----"
+            f"server.tls_certificate {path} contains no certificate: expected PEM, -----BEGIN CERTIFICATE-----"
         ) from None
 
 

@@ -130,7 +130,7 @@ class HttpProtocol(H11Protocol):
         behind, _ = self.conn.trailing_data
         named = {name for name, _ in self.headers}
         if behind or named & {b"content-length", b"transfer-encoding"}:
-            text = "a WebSocket request has something behind it: expected nothing"
+            text = "data follows the request for a WebSocket: expected none before its answer"
             self._refuse(HTTPStatus.BAD_REQUEST, text, "http")
             return
         self._expect_nothing()
@@ -139,7 +139,7 @@ class HttpProtocol(H11Protocol):
         protocol.counted, self._counted = self._counted, None
 
     def send_400_response(self, msg: str) -> None:
-        self._refuse(HTTPStatus.BAD_REQUEST, f"the request is no HTTP/1.1 ({msg.rstrip('.').lower()})", "http")
+        self._refuse(HTTPStatus.BAD_REQUEST, f"the request is not valid HTTP/1.1 ({msg.rstrip('.').lower()})", "http")
 
     def _expect_request(self) -> None:
         self._expect_nothing()
@@ -156,7 +156,7 @@ class HttpProtocol(H11Protocol):
             self.transport.close()
             return
         timeout_s = self._context.settings.header_timeout_s
-        message = f"the request was not complete after {timeout_s:g} s (server.header_timeout_s)"
+        message = f"the request was not complete within {timeout_s:g} s (server.header_timeout_s)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "header_timeout")
 
     def _refuse(self, status: HTTPStatus, message: str, reason: str) -> None:

@@ -60,7 +60,7 @@ class Guard:
         n_bytes = len(scope["raw_path"]) + len(scope["query_string"])
         n_bytes += sum(len(name) + len(value) for name, value in scope["headers"])
         if n_bytes > MAX_HEAD_BYTES:
-            text = f"the head of the request has {n_bytes} bytes: expected no more than {MAX_HEAD_BYTES}"
+            text = f"the head of the request has {n_bytes} bytes: expected at most {MAX_HEAD_BYTES}"
             return Refusal(431, text, "head")
         forwarded = _last(headers, "x-forwarded-host") if proxied else ""
         scheme = _last(headers, "x-forwarded-proto") if proxied else ""
@@ -82,7 +82,7 @@ class Guard:
         length = headers.get("content-length", "0")
         most, setting = self.max_body_bytes(scope)
         if len(length) > 15 or int(length) > most:
-            return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}{setting}", "body")
+            return Refusal(413, f"the body has {length:.20} bytes: expected at most {most}{setting}", "body")
         return None
 
 

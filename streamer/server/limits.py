@@ -39,7 +39,8 @@ class Limits:
     def enter(self, address: str) -> Refusal | None:
         """Count a connection from `address` (empty: only in total); return a refusal if there are too many."""
         if self.n_open >= self.max_connections:
-            text = f"all {self.max_connections} connections are taken (server.max_connections): try again later"
+            most = self.max_connections
+            text = f"{most} connections are open, the most allowed (server.max_connections): try again later"
             return Refusal(503, text, "connections")
         full = self.enter_address(address) if address else None
         if full is None:
@@ -57,7 +58,8 @@ class Limits:
         network = network_of(address)
         if self._open[network] >= self.max_per_address:
             most = self.max_per_address
-            text = f"{most} connections from this address are open (server.max_connections_per_address): close some"
+            setting = "server.max_connections_per_address"
+            text = f"{most} connections from this address are open, the most allowed ({setting}): close one"
             return Refusal(503, text, "connections_per_address")
         self._open[network] += 1
         return None
@@ -91,6 +93,6 @@ class Guesses:
             return 0.0
         if not self._warned:
             self._warned = True
-            text = "more than %d wrong tokens within a minute from %s: it is answered late"
+            text = "more than %d wrong tokens within a minute from %s: further answers to it are delayed"
             logger.warning(text, MAX_WRONG, printable(address)[:60])
         return self._since + WINDOW_S - now

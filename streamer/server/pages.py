@@ -87,15 +87,15 @@ class Pages:
         """Return the state of the daemon's own input, after a command for it if the path ends with one."""
         if self._services.input is None:
             text = (
-                "the daemon runs without an input of its own: a stream is commanded by messages in it,"
-                " or start the daemon with --input mic or a file"
+                "this daemon has no input of its own: send commands as messages of a stream, or start the daemon with"
+                " --input mic or a file"
             )
             return respond_error(HTTPStatus.NOT_FOUND, text)
         own = self._services.input.session
         command = request.url.path.rpartition("/")[2]
         if command in COMMANDS:
             if own is None:
-                text = "the input has not begun, the model is being loaded: try again"
+                text = "the model is still being loaded: try again in a moment"
                 return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
             getattr(own, command)()
         history = self._services.history

@@ -57,7 +57,7 @@ class Rest:
     async def listen(self, request: Request) -> Response:
         query = deepgram.read_query(request.query_params)
         if request.headers.get("content-type", "").lower().startswith("application/json"):
-            raise UploadError("the body is JSON: recordings elsewhere are not fetched, send the file itself")
+            raise UploadError("the body is JSON: recordings at other addresses are not fetched; send the audio itself")
         async with self._uploads.take(request) as upload:
             with await self._recordings.open(upload.path, query.options) as job:
                 segments = await unless_gone(request, _collect(job))

@@ -85,7 +85,7 @@ def make_app(context: Context) -> ASGIApp:
 
     async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
         paths = ", ".join(dict.fromkeys(route.path for route in routes if route.path not in PAGE_FILES))
-        message = f"path {scope['path']!r:.100} does not exist: there are /, /overlay, /settings, {paths}"
+        message = f"path {scope['path']!r:.100} was not found: expected one of /, /overlay, /settings, {paths}"
         await respond_error(HTTPStatus.NOT_FOUND, message, path=scope["path"])(scope, receive, send)
 
     def max_body_bytes(scope: Scope) -> tuple[int, str]:
@@ -159,14 +159,14 @@ def _refusal(context: Context, opening: HTTPConnection) -> Refusal | None:
     """Return why a request for a WebSocket's address is refused; None if it is not."""
     if opening.url.path == CAPTIONS and context.services.input is None:
         text = (
-            "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"
-            " or start it with --input mic or a file"
+            "this daemon has no input of its own, and so no captions: send audio to /v1/stream, or start the daemon"
+            " with --input mic or a file"
         )
         return Refusal(HTTPStatus.NOT_FOUND, text, "path")
     if context.draining.is_set():
-        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon stops: try again in a moment", "stopping")
+        return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon is stopping: try again in a moment", "stopping")
     if opening.scope["type"] == "http":
-        text = f"{opening.url.path} speaks WebSocket: connect with ws://; recordings go to /v1/audio/transcriptions"
+        text = f"{opening.url.path} is a WebSocket: connect with ws://, or send recordings to /v1/audio/transcriptions"
         return Refusal(HTTPStatus.UPGRADE_REQUIRED, text, "upgrade")
     return None
 
@@ -217,7 +217,7 @@ async def _answer_error(request: Request, error: Exception) -> Response:
     message, headers = error.detail, error.headers
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED and headers is not None:
         headers = {"Allow": ", ".join(sorted(headers["Allow"].split(", ")))}
-        message = f"method is {request.method!r:.20}: expected {headers['Allow']}"
+        message = f"method {request.method:.20} is not allowed here: expected {headers['Allow'].replace(', ', ' or ')}"
     return respond_error(error.status_code, message, headers, path=request.url.path)
 
 

@@ -118,7 +118,7 @@ class UnixSocket:
         Raises ConfigError if that is not possible, or a program listens there already.
         """
         if sys.platform == "win32":
-            raise ConfigError("server.unix_socket is set, and asyncio has no Unix sockets on Windows: leave it out")
+            raise ConfigError("server.unix_socket is set, which is not supported on Windows: leave it empty")
         self._path = path
         with contextlib.ExitStack() as stack:
             self.sock = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
@@ -152,13 +152,13 @@ def _identity(path: Path) -> tuple[int, int]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove the file of a dead daemon. Raises ConfigError if a program listens there, or it is no socket."""
+    """Remove the file of a dead daemon. Raises ConfigError if a program listens there, or it is not a socket."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(mode):
-        raise ConfigError(f"server.unix_socket {path} is a file that is no socket: choose an unused path")
+        raise ConfigError(f"server.unix_socket {path} exists and is not a socket: choose an unused path")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(PROBE_TIMEOUT_S)
         try:

@@ -78,8 +78,8 @@ def new_token(name: str, **known: Any) -> tuple[str, AccessToken]:  # noqa: ANN4
     """Return a new token's secret, and the token. Raises ConfigError for a bad name."""
     if _NAME.fullmatch(name) is None or name == DEFAULT:
         raise ConfigError(
-            f"token name {name!r:.80} cannot be used: expected up to 64 letters, digits, dots, dashes and underscores,"
-            f" such as kitchen-display, and not {DEFAULT}, which server.token is called"
+            f"token name {name!r:.80} is not valid: expected 1 to 64 letters, digits, dots, dashes and underscores,"
+            f" such as kitchen-display; {DEFAULT} is reserved for server.token"
         )
     secret = PREFIX + secrets.token_urlsafe(TOKEN_BYTES)
     return secret, AccessToken(name=name, sha256=hashed(secret), **known)
@@ -87,11 +87,17 @@ def new_token(name: str, **known: Any) -> tuple[str, AccessToken]:  # noqa: ANN4
 
 def chosen_token(text: str, where: str = "server.token") -> AccessToken:
     """Return the token of a secret that a user chose. Raises ConfigError, which does not repeat it."""
-    if not MIN_LENGTH <= len(text) <= MAX_LENGTH or not (text.isascii() and text.isprintable()) or text != text.strip():
-        fact = f"has {len(text)} characters" if text.isascii() and text.isprintable() else "has other characters"
+    fact = ""
+    if not (text.isascii() and text.isprintable()):
+        fact = "has characters that are not printable ASCII"
+    elif text != text.strip():
+        fact = "begins or ends with a space"
+    elif not MIN_LENGTH <= len(text) <= MAX_LENGTH:
+        fact = f"has {len(text)} characters"
+    if fact:
         raise ConfigError(
-            f"{where} {fact}: expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters without spaces around"
-            " them; `streamer token new NAME` makes one"
+            f"{where} {fact}: expected {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters without spaces at the"
+            " ends; make one with `streamer token new NAME`"
         )
     return AccessToken(name=DEFAULT, sha256=hashed(text))
 
@@ -118,7 +124,8 @@ class TokenFile:
         names = [token.name for token in tokens]
         if len(set(names)) < len(names) or not {"", DEFAULT}.isdisjoint(names):
             raise ConfigError(
-                f"token file {self.path} has a name twice, an empty one, or {DEFAULT}: rename or delete that token"
+                f"token file {self.path} has a duplicate, empty or reserved name ({DEFAULT}): rename or delete that"
+                " token"
             )
         return tokens
 
@@ -135,7 +142,7 @@ class TokenFile:
             descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         except FileExistsError:
             raise ConfigError(
-                f"{new} exists: another `streamer token` is at work; try again, or delete that file if one was killed"
+                f"{new} exists: another `streamer token` is running; try again, or delete that file if one was killed"
             ) from None
         except OSError as error:
             raise self._unwritten(error) from None
@@ -143,7 +150,9 @@ class TokenFile:
             with os.fdopen(descriptor, "wb") as file:
                 old = self.read() if self.path.exists() else ()
                 if any(token.name == DEFAULT for token in old):
-                    raise ConfigError(f"{self.path} holds a token alone: name another file in server.token_file")
+                    raise ConfigError(
+                        f"{self.path} contains a single token without a name: name another file in server.token_file"
+                    )
                 file.write(msgspec.json.format(msgspec.json.encode(_Contents(change(old))), indent=2) + b"\n")
                 file.flush()
                 os.fsync(file.fileno())
@@ -256,6 +265,6 @@ def parse_scopes(text: str) -> tuple[Scope, ...]:
     named = {part.strip() for part in text.split(",") if part.strip()}
     unknown = sorted(named - set(SCOPES))
     if unknown or not named:
-        fact = f"scope {unknown[0]!r:.40} does not exist" if unknown else "no scope is named"
-        raise ConfigError(f"{fact}: expected some of {', '.join(SCOPES)}")
+        fact = f"scope {unknown[0]!r:.40} is unknown" if unknown else "no scope was given"
+        raise ConfigError(f"{fact}: expected one or more of {', '.join(SCOPES)}")
     return tuple(scope for scope in SCOPES if scope in named)

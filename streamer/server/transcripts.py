@@ -75,14 +75,14 @@ class Transcripts:
 
     async def _answer(self, respond: Callable[[History, Request], Response], request: Request) -> Response:
         if self._history is None:
-            text = "this daemon keeps no history: to have one, start it with --history auto, or set server.history"
+            text = "this daemon keeps no history: start it with --history auto, or set server.history"
             return respond_error(HTTPStatus.NOT_FOUND, text)
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, respond, self._history, request)
         except HistoryError as error:
             logger.warning("%s", error)
-            text = "the history cannot be read: the daemon's log says why"
+            text = "the history cannot be read: see the daemon's log"
             return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
 
     def _show(self, history: History, request: Request) -> Response:
@@ -135,7 +135,7 @@ def _sound(history: History, request: Request) -> Response:
     end_s = min(found[0].end + MARGIN_S, start_s + MAX_CLIP_S)
     start, end = round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE)
     if not history_audio.find_spans(history, session.id, start, end):
-        text = "no audio of this line is kept: it was deleted, or not to be kept (server.history_audio)"
+        text = "no audio of this line was kept, or it was deleted: see server.history_audio"
         return respond_error(HTTPStatus.NOT_FOUND, text)
     samples = np.concatenate(list(history_audio.read(history, session.id, start, end)))
     return respond(HTTPStatus.OK, wav(samples), "audio/wav")
@@ -147,7 +147,7 @@ def _delete(history: History, request: Request) -> Response:
     if session is None:
         return _unknown(name)
     if session.ended is None:
-        text = "the session is still open: expected one that is over; ask again when it is"
+        text = "the session is still open: delete it once it has ended"
         return respond_error(HTTPStatus.CONFLICT, text)
     history.delete(session)
     logger.info("the session was deleted from the history", extra={"session": name})

@@ -47,7 +47,9 @@ class Uploads:
         """
         most = self._settings().max_recordings
         if self._n_open >= most:
-            raise BusyError(f"{most} recordings are at work (server.max_recordings): try again later")
+            raise BusyError(
+                f"{most} recordings are in progress, the most allowed (server.max_recordings): try again later"
+            )
         self._n_open += 1
         try:
             with tempfile.TemporaryDirectory(prefix="streamer-", ignore_cleanup_errors=True) as folder:
@@ -89,7 +91,7 @@ class Uploads:
         async for chunk in request.stream():
             n_bytes += len(chunk)
             if n_bytes > most:
-                message = f"the body has more than {most} bytes (server.max_upload_mb): send a shorter one"
+                message = f"the recording has more than {most} bytes (server.max_upload_mb): send a shorter one"
                 raise UploadError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             yield chunk
 

@@ -477,7 +477,7 @@ const loadSessions = listSessions({ url: base, token: () => token, onOpen: openP
 
 function showTokenForm(shown) {
   $("token-form").hidden = !shown;
-  $("token-text").textContent = token ? "This token is wrong, or counts no more." : "This daemon asks for a token.";
+  $("token-text").textContent = token ? "This token is wrong, revoked or expired." : "This daemon asks for a token.";
   $("empty").hidden = shown || $("finals").childElementCount > 0 || transcript.partial !== null;
 }
 
