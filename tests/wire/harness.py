@@ -1,9 +1,11 @@
 """One stage for tests of the server: `serving` runs it on a free port, with fakes that take notes, and its clients.
 
-async with serving(max_subscribers=1) as running, running.socket("/v1/captions") as client:
+async with serving(max_subscribers=1) as running, running.captions() as client:
     running.log.append(final("good morning"))
-    assert await running.status("WS /v1/captions") == 101
+    assert (await next_event(client)).type == "final"
+    assert await running.status("GET /v1/input") == 200
 """
+# ruff: noqa: ANN401 - settings and arguments are passed on
 
 import asyncio
 import contextlib
@@ -73,7 +75,7 @@ def wait_published(log: EventLog) -> None:
     assert done.wait(WAIT_S)
 
 
-def added(path: Path, name: str, **known: Any) -> str:  # noqa: ANN401 - passed on
+def added(path: Path, name: str, **known: Any) -> str:
     """Write a token into a file; return it."""
     secret, token = new_token(name, **known)
     TokenFile(path).change(lambda tokens: (*tokens, token))
@@ -401,7 +403,7 @@ class Running:
     def port(self) -> int:
         return int(self.url.rsplit(":", 1)[1].strip("/"))
 
-    async def ask(self, request: str, content: Any = None, /, **headers: str) -> httpx.Response:  # noqa: ANN401 - passed on
+    async def ask(self, request: str, content: Any = None, /, **headers: str) -> httpx.Response:
         """Ask over HTTP, such as `GET /healthz`, on a connection of its own; in names of headers `_` stands for `-`."""
         method, path = request.split(" ", 1)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -440,7 +442,7 @@ class Running:
         name = "localhost" if trusting else None
         return await asyncio.open_connection("127.0.0.1", self.port, ssl=trusting, server_hostname=name)
 
-    def socket(self, path: str, **arguments: Any) -> connect:  # noqa: ANN401 - passed on
+    def socket(self, path: str, **arguments: Any) -> connect:
         return connect(self.url.replace("http", "ws", 1).rstrip("/") + path, proxy=None, **arguments)
 
     @contextlib.asynccontextmanager
@@ -452,14 +454,14 @@ class Running:
             yield client
 
     @contextlib.asynccontextmanager
-    async def captions(self, path: str = "/v1/captions", **arguments: Any) -> AsyncIterator[ClientConnection]:  # noqa: ANN401 - passed on
+    async def captions(self, path: str = "/v1/captions", **arguments: Any) -> AsyncIterator[ClientConnection]:
         """Connect a subscriber that has received `ready`."""
         async with self.socket(path, **arguments) as client:
             assert (await next_event(client)).type == "ready"
             yield client
 
     @contextlib.asynccontextmanager
-    async def streaming(self, **arguments: Any) -> AsyncIterator[tuple[ClientConnection, RecordingStream]]:  # noqa: ANN401 - passed on
+    async def streaming(self, **arguments: Any) -> AsyncIterator[tuple[ClientConnection, RecordingStream]]:
         """Connect a stream that has sent 640 bytes and received `ready`."""
         async with self.socket("/v1/stream", **arguments) as client:
             await client.send(bytes(640))
@@ -478,7 +480,7 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator[Running]:  # noqa: ANN401 - passed on
+async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator[Running]:
     """Run a server on a free port until the block is left.
 
     settings : of the server, or parts of `Services`; and `history_file`, a History, and `default_token_file`

@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import psutil
 import pytest
@@ -108,7 +109,7 @@ async def test_an_open_websocket_is_not_a_slow_request() -> None:
 
 
 @pytest.mark.parametrize("most", [{"max_connections": 2}, {"max_connections_per_address": 2}])
-async def test_no_more_connections_than_may_be_are_served(most: dict[str, int]) -> None:
+async def test_no_more_connections_than_may_be_are_served(most: dict[str, Any]) -> None:
     async with serving(**most) as running:
         held = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(2)]
         answer = await running.answer(b"")

@@ -5,6 +5,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -22,7 +23,7 @@ EITHER = pytest.mark.parametrize("stream", ["true", "false"])
 
 
 @asynccontextmanager
-async def recording(*items: Item, **settings: object) -> AsyncIterator[tuple[Running, NotedRecordings]]:
+async def recording(*items: Item, **settings: Any) -> AsyncIterator[tuple[Running, NotedRecordings]]:  # noqa: ANN401
     """Run a server whose recordings yield these items."""
     recordings = NotedRecordings(*(items or SEGMENTS))
     async with serving(recordings=recordings, **settings) as running:

@@ -73,7 +73,7 @@ async def test_a_form_gives_its_file_and_its_fields_in_any_order() -> None:
     # Whatever its name, if it is the only one.
     assert (await taken.client.post("/", files={"audio": ("../a", b"abc")})).json()["n_bytes"] == 3
     # A field has its bound, too.
-    long = {"file": b"x", "prompt": (None, "x" * 200_000)}
+    long: Any = {"file": b"x", "prompt": (None, "x" * 200_000)}
     assert (await taken.client.post("/", files=long)).status_code == 400
 
 

@@ -35,7 +35,8 @@ def test_each_counter_shows_what_it_counts() -> None:
     register_outputs(registry, outputs)
     register_history(registry, cast("Any", SimpleNamespace(n_failures=8, n_lost=9)))
     register_model(registry, lambda: True)
-    stats, counters = engine.stats, {"encodes": 5, "decodes": 4, "decoder_calls": 12, "decoder_tokens": 30}
+    stats = engine.stats
+    counters: dict[str, float] = {"encodes": 5, "decodes": 4, "decoder_calls": 12, "decoder_tokens": 30}
     counters |= {"given_tokens": 70, "settled_tokens": 40, "windows_replaced": 6, "failures": 7}
     for name, value in counters.items():
         setattr(stats, name, value)
