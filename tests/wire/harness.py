@@ -97,7 +97,6 @@ class RecordingStream:
         self.log = opened_log(SESSION)
         self.session = SimpleNamespace(outlives=False, report=self.log.append)
         self.options: SessionOptions = start
-        self.complete = False
         self.audio = bytearray()
         # Commands, each with how many bytes of audio had come before.
         self.commands: list[tuple[str, int]] = []
@@ -136,7 +135,6 @@ class RecordingStream:
         self._note("set")
 
     async def finish(self) -> None:
-        self.complete = True
         await self.room.wait()
         self.log.append(final(f"{len(self.audio)} bytes", segment=1))
         self.log.close()

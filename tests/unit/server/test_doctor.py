@@ -4,8 +4,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -24,26 +23,20 @@ def check(**settings: object) -> Finding:
 @contextmanager
 def listening(server_name: str, body: bytes) -> Iterator[int]:
     """Answer every request on a port of its own with a body."""
+    head = f"HTTP/1.1 200 OK\r\nServer: {server_name}\r\nContent-Length: {len(body)}\r\n\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as server:
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+        def serve() -> None:
+            with suppress(OSError):  # the test is over
+                while True:
+                    connection, _ = server.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(65536)
+                        connection.sendall(head.encode() + body)
 
-        def version_string(self) -> str:
-            return server_name
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-        thread.start()
-        yield server.server_address[1]
-        server.shutdown()
-        thread.join()
+        threading.Thread(target=serve, daemon=True).start()
+        yield server.getsockname()[1]
+        server.shutdown(socket.SHUT_RDWR)
 
 
 @pytest.mark.parametrize(
