@@ -2,22 +2,23 @@
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import platformdirs
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from streamer.history import history as history_module
 from streamer.history.history import History
 from streamer.server.self_signed import renew_self_signed
 from streamer.server.sockets import UnixSocket
 from streamer.server.tokens import new_token, parse_scopes
 from tests.refusals import Refusal, refusals
+from tests.waiting import WAIT_S
 from tests.wire.conftest import keep
 from tests.wire.harness import NotedRecordings, serving
 
@@ -69,13 +70,14 @@ async def test_the_server_does_not_start_and_says_why(
 
 
 @pytest.fixture(scope="module")
-def history(tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: ANN401 - an iterator
-    with closing(History(tmp_path_factory.mktemp("history") / "history.db").start(audio=True)) as opened:
-        opened.audio_keeper("s0")(0, np.ones(64_000, np.float32))
-        keep(opened, "s0", "one", "two", "three", "four")
-        keep(opened, "s1", "goes on", end=False)
-        keep(opened, "secret", "goes on", own=False, end=False)
-        yield opened
+def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
+        with closing(History(tmp_path_factory.mktemp("history") / "history.db").start(audio=True)) as opened:
+            keep(opened, "s0", "one", "two", "three", "four")
+            keep(opened, "s1", "goes on", end=False)
+            keep(opened, "secret", "goes on", own=False, end=False)
+            yield opened
 
 
 async def pieces(n: int) -> AsyncIterator[bytes]:

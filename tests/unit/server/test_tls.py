@@ -95,14 +95,16 @@ async def test_a_certificate_of_this_machine_is_accepted_by_clients_that_trust_i
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no such modes")
-def test_only_its_user_reads_the_key(tmp_path: Path) -> None:
+def test_only_its_user_reads_the_key_and_nothing_else_is_left(tmp_path: Path) -> None:
     path = certificate_path(SELF_SIGNED, tmp_path / "tls")
     make_tls(SELF_SIGNED, path.parent)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     assert list(path.parent.iterdir()) == [path]
-    (tmp_path / "file").write_bytes(b"")
+    path.unlink()
+    path.mkdir()
     with pytest.raises(ConfigError):
-        make_tls(SELF_SIGNED, tmp_path / "file")
+        make_tls(SELF_SIGNED, path.parent)
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_certificate_is_kept_as_long_as_it_holds(
