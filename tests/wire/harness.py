@@ -218,7 +218,7 @@ class NotedRecording(Transcription):
 
     def __init__(self, path: Path, options: RecordingOptions, script: Sequence[Item]) -> None:
         super().__init__(MODEL.name)
-        self.options = options
+        self.path, self.options = path, options
         self.audio = path.read_bytes()
         self.n_samples = 4 * SAMPLE_RATE
         self.language = "en"
