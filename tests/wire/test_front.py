@@ -86,21 +86,6 @@ async def test_short_messages_wait_for_no_acknowledgement_of_the_one_before() ->
         assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
-async def test_requests_are_logged_if_that_is_asked_for_but_no_token(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("INFO", logger="streamer.access")
-    async with serving() as running:
-        await running.ask("GET /metrics?token=secret", **bearer("secret"))
-        async with running.captions("/v1/captions?token=secret"):
-            pass
-    shown = [record.__dict__["fields"] for record in caplog.records if record.name == "streamer.access"]
-    assert [(line["client"], line["path"], line["status"]) for line in shown] == [
-        ("127.0.0.1", "/metrics", 200),
-        ("127.0.0.1", "/v1/captions", 101),
-    ]
-    assert shown[1]["close_code"] == 1000
-    assert "secret" not in caplog.text
-
-
 async def test_a_taken_port_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -2,113 +2,69 @@
 
 import json
 import logging
-from collections.abc import Iterator, Sequence
-from itertools import count
-from types import SimpleNamespace
+from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import Message, Receive, Scope, Send
+from websockets.exceptions import InvalidStatus
 
 from streamer.log import JsonFormatter
 from streamer.server.accesslog import AccessLog, logger
-
-GET = {"type": "http", "method": "GET", "path": "/metrics", "raw_path": b"/metrics", "query_string": b"token=secret"}
-SOCKET = {"type": "websocket", "path": "/v1/stream", "raw_path": b"/v1/stream", "query_string": b"token=secret"}
+from tests.builders import final
+from tests.unit.protocols.recorded import segment
+from tests.wire.harness import NotedRecordings, added, bearer, closing, serving, within
 
 
 @pytest.fixture(autouse=True)
-def logged() -> Iterator[None]:
-    before = logger.level
-    logger.setLevel(logging.INFO)
-    yield
-    logger.setLevel(before)
+def _logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger.name)
 
 
-async def serve(
-    scope: Scope, received: Sequence[Message] = (), sent: Sequence[Message] = (), error: Exception | None = None
-) -> tuple[int, int, list[Message]]:
-    """Serve a request whose application receives and sends these messages, on a clock of whole seconds.
-
-    Return the bytes that were counted as received and sent, and the messages that were passed on.
-    """
-    counted: dict[str, list[int]] = {"in": [], "out": []}
-    passed, waiting, seconds = [], [*received], count()
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        for _ in received:
-            await receive()
-        scope["state"] = {"caller": SimpleNamespace(name="phone"), "session": "0123456789abcdef"}
-        for message in sent:
-            await send(message)
-        if error is not None:
-            raise error
-
-    async def receive() -> Message:
-        return waiting.pop(0)
-
-    async def send(message: Message) -> None:
-        passed.append(message)
-
-    log = AccessLog(app, counted["in"].append, counted["out"].append, clock=lambda: float(next(seconds)))
-    await log({**scope}, receive, send)
-    return sum(counted["in"]), sum(counted["out"]), passed
+def lines(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    """Return what each line has, and nothing that all lines have, or that takes time."""
+    found = []
+    for record in caplog.records:
+        if record.name == logger.name:
+            line: dict[str, Any] = json.loads(JsonFormatter().format(record))
+            fields = {key: line[key] for key in line if key not in ("time", "level", "logger", "message")}
+            text = " ".join(f"{key}={value}" for key, value in fields.items() if key != "session")
+            assert record.getMessage() == text
+            assert 0 <= fields.pop("duration_s") < 1000
+            found.append(fields)
+    return found
 
 
-def fields(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
-    """Return what the one line has, and nothing that every line has."""
-    (record,) = caplog.records
-    line: dict[str, Any] = json.loads(JsonFormatter().format(record))
-    text = {key: str(value) for key, value in line.items() if key not in ("time", "level", "logger", "message")}
-    assert record.getMessage() == " ".join(f"{key}={value}" for key, value in text.items() if key != "session")
-    return {key: line[key] for key in text}
+async def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    secret = added(tmp_path / "tokens.json", "phone")
+    recordings = NotedRecordings(segment(1, "Grüße"))
+    async with serving(token_file=str(tmp_path / "tokens.json"), recordings=recordings) as running:
+        answer = await running.ask("POST /whisper/nano.en", b"abc", **bearer(secret))
+        await running.ask("GET /metrics?token=secret")
+    who = {"client": "127.0.0.1", "token": "phone", "method": "POST", "path": "/whisper/nano.en"}
+    assert lines(caplog)[0] == {**who, "status": 200, "bytes_in": 3, "bytes_out": len(answer.content)}
+    assert lines(caplog)[1].items() >= {"token": "-", "path": "/metrics", "status": 401}.items()
+    assert "secret" not in caplog.text
+    assert secret not in caplog.text
 
 
-async def test_a_request_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
-    answer: list[Message] = [
-        {"type": "http.response.start", "status": 200},
-        {"type": "http.response.body", "body": b"12345"},
-    ]
-    request: list[Message] = [{"type": "http.request", "body": b"abc"}]
-    assert await serve({**GET, "client": ("192.0.2.7", 4711)}, request, answer) == (3, 5, answer)
-    who = {"client": "192.0.2.7", "token": "phone", "method": "GET", "path": "/metrics"}
-    what = {"status": 200, "duration_s": 1.0, "bytes_in": 3, "bytes_out": 5, "session": "01234567"}
-    assert fields(caplog) == {**who, **what}
-
-
-CONNECT, ACCEPT = {"type": "websocket.connect"}, {"type": "websocket.accept"}
-DATA, LEFT = {"type": "websocket.receive", "bytes": b"1234"}, {"type": "websocket.disconnect", "code": 1001}
-CLOSE = {"type": "websocket.close", "code": 1013, "reason": "busy"}
-DENIED = [
-    {"type": "websocket.http.response.start", "status": 401},
-    {"type": "websocket.http.response.body", "body": b"no"},
-]
-
-
-@pytest.mark.parametrize(
-    ("received", "sent", "expected"),
-    [
-        ([CONNECT, DATA, LEFT], [ACCEPT, {"type": "websocket.send", "text": "ü"}], (101, 1001, 4, 2)),
-        ([CONNECT], [ACCEPT, CLOSE], (101, 1013, 0, 0)),
-        ([CONNECT], [ACCEPT, {"type": "websocket.close"}], (101, 1000, 0, 0)),
-        ([CONNECT], [CLOSE], (403, None, 0, 0)),
-        ([CONNECT], DENIED, (401, None, 0, 2)),
-    ],
-    ids=["left", "closed", "closed without a code", "refused", "denied"],
-)
-async def test_a_websocket_is_one_line_with_its_close_code(
-    caplog: pytest.LogCaptureFixture, received: list[Message], sent: list[Message], expected: tuple[int | None, ...]
-) -> None:
-    await serve({**SOCKET, "client": ("::1", 1)}, received, sent)
-    line = fields(caplog)
-    assert (line["status"], line.get("close_code"), line["bytes_in"], line["bytes_out"]) == expected
-
-
-async def test_a_failure_is_logged_as_500_and_passed_on(caplog: pytest.LogCaptureFixture) -> None:
-    with pytest.raises(ZeroDivisionError):
-        await serve({**GET, "client": None}, error=ZeroDivisionError())
-    line = fields(caplog)
-    assert (line["status"], line["client"]) == (500, "unix")
+async def test_a_websocket_is_one_line_with_its_close_code(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(max_subscribers=1) as running:
+        async with running.streaming() as (client, _):
+            await client.close(1001)
+        async with running.captions() as client:
+            async with running.socket("/v1/captions") as other:
+                assert (await closing(other))[0] == 1013
+            running.log.append(final("Grüße"))
+            sent = await within(client.recv(decode=False))
+        with pytest.raises(InvalidStatus) as refused:
+            await running.socket("/v1/stream", additional_headers={"Origin": "http://evil.example"})
+    found = {(line["path"], line.get("close_code")): line for line in lines(caplog)}
+    stream = found["/v1/stream", 1001]
+    assert (stream["method"], stream["status"], stream["bytes_in"], stream["session"]) == ("GET", 101, 640, "client-1")
+    assert found["/v1/captions", 1013]["bytes_out"] == 0
+    assert found["/v1/captions", 1000]["bytes_out"] > len(sent) > len(sent.decode())
+    denied = found["/v1/stream", None]
+    assert (denied["status"], denied["bytes_out"]) == (403, len(refused.value.response.body or b""))
 
 
 @pytest.mark.parametrize(
@@ -123,11 +79,23 @@ async def test_a_failure_is_logged_as_500_and_passed_on(caplog: pytest.LogCaptur
 async def test_a_path_can_neither_forge_a_line_nor_reveal_a_session(
     caplog: pytest.LogCaptureFixture, path: dict[str, Any], shown: str
 ) -> None:
-    await serve({**GET, **path})
-    assert fields(caplog)["path"] == shown
+    async def fail(*_: object) -> None:
+        raise ZeroDivisionError
+
+    counts: list[int] = []
+    log = AccessLog(fail, counts.append, counts.append)
+    with pytest.raises(ZeroDivisionError):
+        await log({"type": "http", "method": "GET", "path": "/", **path}, fail, fail)  # type: ignore[arg-type]
+    assert lines(caplog) == [
+        {"client": "unix", "token": "-", "method": "GET", "path": shown, "status": 500, "bytes_in": 0, "bytes_out": 0}
+    ]
 
 
-async def test_nothing_is_logged_unless_asked_for(caplog: pytest.LogCaptureFixture) -> None:
-    logger.setLevel(logging.CRITICAL)
-    assert (await serve(GET, [{"type": "http.request", "body": b"abc"}]))[0] == 3
-    assert caplog.records == []
+async def test_nothing_is_logged_unless_asked_for_and_bytes_are_counted_then_too(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL, logger.name)
+    async with serving(recordings=NotedRecordings()) as running:
+        await running.ask("POST /whisper/nano.en", b"abc")
+        await running.value("streamer_received_bytes_total", {}, 3)
+    assert lines(caplog) == []
