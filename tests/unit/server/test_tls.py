@@ -1,7 +1,6 @@
 """Certificates: made, loaded, and exchanged while they are in use; wire/test_refusals.py has what is refused."""
 
 import asyncio
-import contextlib
 import datetime
 import hashlib
 import logging
@@ -9,7 +8,6 @@ import os
 import socket
 import ssl
 import threading
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import psutil
@@ -24,6 +22,8 @@ from streamer.server.certificates import fingerprint_of, validity
 from streamer.server.self_signed import renew_self_signed
 from streamer.server.tls import Tls, certificate_path, make_tls, network_urls
 from streamer.settings.table import ServerSettings
+from tests.waiting import until
+from tests.wire.harness import serving
 
 SELF_SIGNED = ServerSettings(tls="self-signed")
 
@@ -53,19 +53,6 @@ def interface(*addresses: str) -> list[object]:
     ]
 
 
-@contextlib.asynccontextmanager
-async def listening(found: Tls | None) -> AsyncIterator[int]:
-    assert found is not None
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=found.context)
-    async with server:
-        yield server.sockets[0].getsockname()[1]
-
-
 async def connected(port: int, context: ssl.SSLContext, name: str = "localhost") -> tuple[str, str]:
     """Connect over TLS; return the cipher, its protocol, and the fingerprint of the certificate."""
     _, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname=name)
@@ -75,21 +62,23 @@ async def connected(port: int, context: ssl.SSLContext, name: str = "localhost")
     return f"{version} {cipher}", hashlib.sha256(shown).digest().hex(":").upper()
 
 
-async def test_a_certificate_of_this_machine_is_accepted_by_clients_that_trust_it(tmp_path: Path) -> None:
-    found = make_tls(SELF_SIGNED, tmp_path)
-    path = certificate_path(SELF_SIGNED, tmp_path)
-    assert {"localhost", "127.0.0.1", "::1", socket.gethostname().lower()} <= own_names(path)
-    context = ssl.create_default_context(cafile=path)
-    context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN  # the default from Python 3.13 on
-    async with listening(found) as port:
+async def test_a_certificate_of_this_machine_is_accepted_by_clients_that_trust_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: tmp_path)
+    path = certificate_path(SELF_SIGNED)
+    async with serving(tls="self-signed") as running:
+        assert {"localhost", "127.0.0.1", "::1", socket.gethostname().lower()} <= own_names(path)
+        context = ssl.create_default_context(cafile=path)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT | ssl.VERIFY_X509_PARTIAL_CHAIN  # the default since Python 3.13
         for name in ("localhost", "127.0.0.1"):
-            cipher, fingerprint = await connected(port, context, name)
-            assert cipher.startswith("TLSv1.3")
-            assert fingerprint == fingerprint_of(path) == (found and found.fingerprint)
+            cipher, fingerprint = await connected(running.port, context, name)
+            assert (cipher[:7], fingerprint) == ("TLSv1.3", fingerprint_of(path))
         with pytest.raises(ssl.SSLCertVerificationError):
-            await connected(port, context, "elsewhere.example")
+            await connected(running.port, context, "elsewhere.example")
         context.maximum_version = ssl.TLSVersion.TLSv1_2
-        assert "ECDHE" in (await connected(port, context))[0]
+        assert "ECDHE" in (await connected(running.port, context))[0]
+    found = make_tls(SELF_SIGNED)
     assert found is not None
     assert found.context.minimum_version == ssl.TLSVersion.TLSv1_2
 
@@ -152,34 +141,30 @@ def test_names_that_no_certificate_can_hold_are_left_out_and_others_up_to_a_hund
 
 
 async def test_files_are_reloaded_once_both_have_been_replaced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(tls, "POLL_S", 0.01)
     certificate, key = pair(tmp_path)
     new_certificate, new_key = pair(tmp_path / "other")
-    found, context = Tls(certificate, key), ssl.create_default_context()
-    old, new = found.fingerprint, fingerprint_of(new_certificate)
+    old, new = fingerprint_of(certificate), fingerprint_of(new_certificate)
+    context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
-    async with listening(found) as port:
+    async with serving(tls_certificate=str(certificate), tls_key=str(key)) as running:
 
-        async def levels(*, shown: str, refreshes: int = 3) -> list[str]:
-            """Look at the files; return the levels of what is logged."""
-            caplog.clear()
-            for _ in range(refreshes):
-                found.refresh()
-            assert [(await connected(port, context, name))[1] for name in ("localhost", "")] == [shown] * 2
-            return [record.levelname for record in caplog.records]
+        async def shows(fingerprint: str) -> bool:
+            return {(await connected(running.port, context, name))[1] for name in ("localhost", "")} == {fingerprint}
 
         # The certificate first: the old pair stays for as long as the key is missing.
         certificate.write_bytes(new_certificate.read_bytes())
-        assert await levels(shown=old, refreshes=1) == []
-        assert await levels(shown=old) == ["WARNING"]
+        await until(lambda: len(caplog.records) == 1)
+        assert await shows(old)
         key.write_bytes(new_key.read_bytes())
-        assert await levels(shown=new) == ["INFO"]
-        assert found.fingerprint == new != old
+        await until(lambda: shows(new))
         key.unlink()
-        assert await levels(shown=new) == ["WARNING"]
+        await until(lambda: len(caplog.records) == 2)
+        assert await shows(new)
+        assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 
 async def test_files_are_reloaded_where_handshakes_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
