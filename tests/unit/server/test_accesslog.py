@@ -61,7 +61,8 @@ async def test_a_websocket_is_one_line_with_its_close_code(caplog: pytest.LogCap
     found = {(line["path"], line.get("close_code")): line for line in lines(caplog)}
     stream = found["/v1/stream", 1001]
     assert (stream["method"], stream["status"], stream["bytes_in"], stream["session"]) == ("GET", 101, 640, "client-1")
-    assert found["/v1/captions", 1013]["bytes_out"] == 0
+    full = found["/v1/captions", 1013]
+    assert (full["status"], full["bytes_out"]) == (101, 0)
     assert found["/v1/captions", 1000]["bytes_out"] > len(sent) > len(sent.decode())
     denied = found["/v1/stream", None]
     assert (denied["status"], denied["bytes_out"]) == (403, len(refused.value.response.body or b""))

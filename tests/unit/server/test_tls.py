@@ -167,6 +167,19 @@ async def test_files_are_reloaded_once_both_have_been_replaced(
         assert [record.levelname for record in caplog.records] == ["WARNING"] * 2
 
 
+def test_files_that_are_replaced_one_after_the_other_are_loaded_together(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = Tls(*pair(tmp_path))
+    new_certificate, new_key = pair(tmp_path / "other")
+    for name, new in (("cert.pem", new_certificate), ("key.pem", new_key)):
+        (tmp_path / name).write_bytes(new.read_bytes())
+        found.refresh()
+    found.refresh()
+    assert found.fingerprint == fingerprint_of(new_certificate)
+    assert caplog.records == []
+
+
 async def test_files_are_reloaded_where_handshakes_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """To change a context in another thread meanwhile breaks OpenSSL's memory."""
     monkeypatch.setattr(tls, "POLL_S", 0.0)
