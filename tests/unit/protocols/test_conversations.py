@@ -1,0 +1,111 @@
+"""The conversations of tests/golden/protocols with an adapter alone: no socket, no time."""
+
+import base64
+import json
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import TypeAdapter
+from starlette.datastructures import Headers, QueryParams
+from wyoming.event import Event as WyomingEvent
+
+from streamer.errors import StreamerError
+from streamer.events import Event
+from streamer.protocols.adapter import Action, Adapter, Change, Do, Finish, Hangup, Open, Report, Say, Write
+from streamer.protocols.wyoming import Wyoming, describe
+from streamer.server.routes import SOCKETS
+from tests.conversations import PROTOCOLS, Conversation, Notes, Script, Step, conversations, refusal
+
+# By protocol: what a stock client reads each message with.
+STOCK: dict[str, Callable[[Any], object]] = {
+    "realtime": lambda said: TypeAdapter(RealtimeServerEvent).validate_python(said, strict=True),
+    "wyoming": WyomingEvent.from_dict,
+}
+
+
+class Played:
+    """A conversation with an adapter, up to some line."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self._talk = talk
+        self._script = Script()
+        self._session = Notes()
+        self._adapter: Adapter = Wyoming(describe("nano.en", ["en"]))
+        # What the client has yet to read, and the refusal of what is asked for next.
+        self._said: deque[Any] = deque()
+        self._refusal: StreamerError | None = None
+
+    def take(self, step: Step) -> None:
+        """Play a line."""
+        if step.kind not in ("<", "="):
+            assert not self._said, f"the server also says {self._said}"
+            assert not self._session.done, f"the session is also asked to {self._session.done}"
+        match step.kind:
+            case "connect":
+                address = urlsplit(step.text)
+                if address.path:
+                    self._adapter = SOCKETS[address.path].make(QueryParams(address.query), Headers({}))
+                self._perform(self._adapter.begin())
+            case ">":
+                self._receive(self._talk.message(step.text))
+            case "!":
+                self._refusal = refusal(step.text)
+                if self._refusal is None:
+                    self._publish(self._script.event(step.text))
+            case "<":
+                assert self._said, f"expected {step.text}: the server said nothing"
+                self._talk.expect(step.text, self._said.popleft())
+            case "=":
+                self._session.expect(self._talk, step.text)
+
+    def _receive(self, message: str | bytes) -> None:
+        try:
+            self._perform(self._adapter.receive(message))
+        except StreamerError as error:
+            self._perform(self._adapter.refused(error))
+
+    def _publish(self, event: Event) -> None:
+        self._perform(self._adapter.on_event(event))
+
+    def _perform(self, actions: Iterable[Action]) -> None:
+        error, session = self._refusal, self._session
+        # Messages of one call are sent before the session does anything.
+        for action in sorted(actions, key=lambda action: not isinstance(action, Say | Hangup)):
+            match action:
+                case Say(text):
+                    said = json.loads(text)
+                    STOCK.get(self._talk.protocol, str)(said)
+                    self._said.append(said)
+                case Hangup(code, reason):
+                    self._said.append(f"close {code} {reason}".strip())
+                case Open(start):
+                    session.open(start)
+                    if error is not None:
+                        self._perform(self._adapter.refused(error))
+                        return
+                case Change() if error is not None:
+                    self._perform(self._adapter.unchanged(error))
+                case Change(options):
+                    session.set(msgspec.structs.replace(session.options, **options))
+                case Write(audio):
+                    session.audio += audio
+                case Do(command):
+                    session.done.append(command)
+                case Finish():
+                    session.done.append("finish")
+                case Report(reported):
+                    self._publish(self._script.stamped(reported))
+                case _:
+                    pytest.fail(f"a socket is needed for {action}")
+
+
+@pytest.mark.parametrize("talk", [talk for name in PROTOCOLS for talk in conversations(name, "sockets", "clients")])
+def test_an_adapter_keeps_its_part_of_a_conversation(talk: Conversation) -> None:
+    played = Played(talk)
+    for step in (*talk.steps, Step("connect", "")):
+        played.take(step)

@@ -1,0 +1,232 @@
+"""The conversations of tests/golden/protocols over real sockets, with sessions that only take notes."""
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+
+from streamer.engine.eventlog import EventLog
+from streamer.errors import StreamerError, UnknownSessionError
+from streamer.events import Event
+from streamer.protocols.adapter import Action, Adapter
+from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.protocols.wyoming import Wyoming
+from streamer.server import wyoming
+from streamer.server.routes import CAPTIONS, SOCKETS
+from tests.conversations import PROTOCOLS, SESSIONS, Conversation, Notes, Script, Step, conversations, refusal
+from tests.daemon import free_port
+from tests.waiting import until
+from tests.wire.support import serving, within
+
+
+class Session:
+    """A client's stream."""
+
+    def __init__(self, engine: "Engine") -> None:
+        self.feed = EventLog(SESSIONS[len(engine.sessions)], 1000)
+        self.session = SimpleNamespace(outlives=False, report=self.feed.append)
+        self.complete = False
+        self.n_bytes = 0
+        self._engine = engine
+
+    @property
+    def options(self) -> SessionOptions:
+        return self._engine.notes.options
+
+    async def write(self, data: bytes) -> None:
+        self.n_bytes += len(data)
+        self._engine.notes.audio += data
+
+    async def command(self, command: Command) -> None:
+        self._engine.notes.done.append(command)
+
+    async def change(self, options: SessionOptions) -> None:
+        self._engine.check()
+        self._engine.notes.set(options)
+
+    async def finish(self) -> None:
+        self._engine.notes.done.append("finish")
+
+    def go_on(self) -> int:
+        return self.n_bytes // self._engine.talk.frame_bytes
+
+
+class Engine:
+    """Opens sessions, and notes what is asked of them."""
+
+    def __init__(self, talk: Conversation) -> None:
+        self.talk = talk
+        self.notes = Notes()
+        self.sessions: list[Session] = []
+        # The session that can be resumed; and the refusal of what is asked for next.
+        self.known: Session | None = None
+        self.refusal: StreamerError | None = None
+        self.kept = asyncio.Event()
+
+    def check(self) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+
+    async def open(self, start: StreamStart, *, tenant: str = "") -> Session:
+        self.notes.open(start)
+        self.check()
+        self.known = Session(self)
+        self.sessions.append(self.known)
+        return self.known
+
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> Session:
+        self.check()
+        if self.known is None or self.known.feed.session != session:
+            raise UnknownSessionError("the session is not known: start another")
+        return self.known
+
+    def keep(self, stream: Session) -> None:
+        self.kept.set()
+
+    def abandon(self, stream: Session) -> None:
+        if stream is self.known:
+            self.known = None
+
+    def abandon_unreachable(self, tenants: object) -> None:
+        """Do nothing: these take no slot."""
+
+
+class Observed:
+    """An adapter that shows what it was given."""
+
+    def __init__(self, adapter: Adapter, weight: int) -> None:
+        self._adapter = adapter
+        self._weight = weight
+        self.n_received = 0
+        self.newest: Event | None = None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401
+        return getattr(self._adapter, name)
+
+    def receive(self, message: str | bytes) -> Sequence[Action]:
+        self.n_received += len(message) + self._weight
+        return self._adapter.receive(message)
+
+    def on_event(self, event: Event) -> Sequence[Action]:
+        self.newest = event
+        return self._adapter.on_event(event)
+
+
+class Line:
+    """A connection to Wyoming's port, with the methods of a WebSocket."""
+
+    close_code, close_reason = 0, ""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self._writer = reader, writer
+
+    async def send(self, message: bytes) -> None:
+        self._writer.write(message)
+
+    async def recv(self) -> bytes:
+        line = await self._reader.readline()
+        if not line:
+            raise ConnectionClosed(None, None)
+        return line
+
+    async def close(self) -> None:
+        self._writer.close()
+
+
+class Client:
+    """A client of a server, as a conversation has it."""
+
+    def __init__(self, talk: Conversation, engine: Engine, log: EventLog, adapters: list[Observed]) -> None:
+        self._talk = talk
+        self._engine = engine
+        self._log = log
+        self._adapters = adapters
+        self._script = Script()
+        self._socket: Any = None
+        self._n_sent = 0
+
+    async def play(self, step: Step, connect: Any) -> None:  # noqa: ANN401 - a function
+        """Play a line."""
+        talk, text = self._talk, step.text
+        match step.kind:
+            case "connect":
+                self._n_sent, self._socket = 0, await connect(text)
+            case ">" | ">>":
+                await self._send(talk.message(text))
+            case "!":
+                self._engine.refusal = refusal(text)
+                if text == "forget":
+                    self._engine.known = None
+                elif self._engine.refusal is None:
+                    await self._publish(self._script.event(text))
+            case "<":
+                talk.expect(text, await self._said())
+            case "=":
+                notes, n_bytes = self._engine.notes, talk.n_expected(text)
+                await until(lambda: len(notes.audio) >= n_bytes if n_bytes else bool(notes.done))
+                notes.expect(talk, text)
+            case "break":
+                self._socket.transport.abort()
+                await within(self._engine.kept.wait())
+                self._socket = None
+            case "leave":
+                await self._socket.close(int(text))
+
+    async def close(self) -> None:
+        """Leave."""
+        if self._socket is not None:
+            await self._socket.close()
+
+    async def _send(self, message: str | bytes) -> None:
+        await self._socket.send(message)
+        adapter = self._adapters[-1]
+        self._n_sent += len(message) + (not isinstance(self._socket, Line))
+        await until(lambda: adapter.n_received >= self._n_sent)
+
+    async def _publish(self, event: Event) -> None:
+        log = self._log
+        if self._adapters and not hasattr(self._adapters[-1], "_after"):  # not of the daemon's own input
+            await until(lambda: bool(self._engine.sessions))
+            log = self._engine.sessions[-1].feed
+        log.put(event)
+        if self._socket is not None:
+            adapter = self._adapters[-1]
+            await until(lambda: adapter.newest is not None and adapter.newest.seq >= event.seq)
+
+    async def _said(self) -> Any:  # noqa: ANN401 - JSON
+        try:
+            return json.loads(await within(self._socket.recv()))
+        except ConnectionClosed:
+            return f"close {self._socket.close_code} {self._socket.close_reason}".strip()
+
+
+@pytest.mark.parametrize("talk", [talk for name in PROTOCOLS for talk in conversations(name, "engine", "clients")])
+async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, adapters, log = Engine(talk), list[Observed](), EventLog(SESSIONS[0], 1000)
+
+    def observed(adapter: Any, weight: int = 1) -> Any:  # noqa: ANN401 - an adapter, as the server sees it
+        adapters.append(Observed(adapter, weight))
+        return adapters[-1]
+
+    for path, socket in SOCKETS.items():
+        made = replace(socket, make=lambda query, headers, make=socket.make: observed(make(query, headers)))
+        monkeypatch.setitem(SOCKETS, path, made)
+    monkeypatch.setattr(wyoming, "Wyoming", lambda info: observed(Wyoming(info), 0))
+    port = free_port() if talk.protocol == "wyoming" else 0
+    async with serving(log, streams=engine, wyoming_port=port) as running:
+
+        async def connect(address: str) -> Any:  # noqa: ANN401
+            return await running.socket(address) if address else Line(*await asyncio.open_connection("127.0.0.1", port))
+
+        if port:
+            await running.server.serve_model("nano.en", ["en"])
+        client = Client(talk, engine, log, adapters)
+        for step in talk.steps:
+            await client.play(step, connect)
+        assert not engine.notes.done
+        await client.close()
