@@ -12,7 +12,7 @@
     # A comment
 
 A line that begins with two spaces continues the one before. `audio: 24000 Hz, 2 bytes` ahead of the conversations is the
-client's audio, 16 kHz of 16 bits by default; `[sockets]`, `[clients]` and `[engine]` in a title say where alone it is played.
+client's audio, 16 kHz of 16 bits by default. `[server]` or `[clients]` in a title: it is played with these alone.
 """
 
 import base64
@@ -43,6 +43,8 @@ _CLASSES = {
     for error in reversed(vars(errors).values())
     if isinstance(error, type) and issubclass(error, errors.StreamerError)
 }
+# Bytes whose period no message has.
+_RAMP = bytes(n * 7 % 251 ^ n >> 8 for n in range(64_007))
 _AUDIO = re.compile(r"\((?:audio (?:([\d.]+) to )?([\d.]+) s|hex ([0-9a-f ]+)|(\d+) bytes)\)")
 
 
@@ -71,9 +73,10 @@ class Conversation:
     n_said: int = 0
     n_done: int = 0
 
-    def places(self) -> set[str]:
-        """Return where alone it is played; empty: everywhere."""
-        return set(re.findall(r"\[(\w+)\]", self.title))
+    @property
+    def is_one_connection(self) -> bool:
+        """Whether an adapter alone can play it: there is one connection, and not to the daemon's own input."""
+        return [step.text.startswith("/v1/captions") for step in self.steps if step.kind == "connect"] == [False]
 
     def audio(self, text: str) -> bytes | None:
         """Return what a client sends for a text such as `(audio 1.5 s)`; None if it is another text."""
@@ -151,8 +154,9 @@ class Conversation:
         return bool(pattern == found) and isinstance(pattern, bool) == isinstance(found, bool)
 
 
-def conversations(protocol: str, *without: str) -> list[Any]:
-    """Return the conversations of a protocol that are not for one place `without` which they are played."""
+def conversations(protocol: str, side: str) -> list[Any]:
+    """Return the conversations of a protocol, as parameters, except those for the other side, `server` or `clients`."""
+    other = {"server": "[clients]", "clients": "[server]"}[side]
     head, *parts = re.split(r"^== ", (SCRIPTS / f"{protocol}.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
     given = re.search(r"^audio: (\d+) Hz, (\d) bytes?$", head, re.MULTILINE)
     rate, width = given.groups() if given is not None else (16_000, 2)
@@ -160,7 +164,7 @@ def conversations(protocol: str, *without: str) -> list[Any]:
     for part in parts:
         title, *lines = part.splitlines()
         talk = Conversation(protocol, title, [*_steps(lines)], int(rate), int(width))
-        if not talk.places() & set(without):
+        if other not in title:
             found.append(pytest.param(talk, id=f"{protocol}: {title}"))
     return found
 
@@ -184,14 +188,15 @@ def _pattern(text: str) -> Any:  # noqa: ANN401 - JSON
 
 def ramp(begin: int, end: int) -> bytes:
     """Return some bytes of a client's audio."""
-    return bytes((7 * i + i // 251) % 251 for i in range(begin, end))
+    n_before = begin // len(_RAMP)
+    return (_RAMP * (end // len(_RAMP) + 1 - n_before))[begin - n_before * len(_RAMP) :][: end - begin]
 
 
 def refusal(text: str) -> errors.StreamerError | None:
     """Return the error of a line `! refuse CODE MESSAGE`."""
     word, _, rest = text.partition(" ")
     code, _, message = rest.partition(" ")
-    return _CLASSES[code](message) if word == "refuse" else None
+    return _CLASSES[code](message) if word == "refuse" and code else None
 
 
 class Script:

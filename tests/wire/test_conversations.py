@@ -148,6 +148,7 @@ class Client:
         self._adapters = adapters
         self._script = Script()
         self._socket: Any = None
+        self._connected = False
         self._n_sent = 0
 
     async def play(self, step: Step, connect: Any) -> None:  # noqa: ANN401 - a function
@@ -155,14 +156,14 @@ class Client:
         talk, text = self._talk, step.text
         match step.kind:
             case "connect":
-                self._n_sent, self._socket = 0, await connect(text)
+                self._n_sent, self._socket, self._connected = 0, await connect(text), True
             case ">" | ">>":
                 await self._send(talk.message(text))
             case "!":
                 self._engine.refusal = refusal(text)
                 if text == "forget":
                     self._engine.known = None
-                elif self._engine.refusal is None:
+                elif not text.startswith("refuse"):
                     await self._publish(self._script.event(text))
             case "<":
                 talk.expect(text, await self._said())
@@ -172,8 +173,9 @@ class Client:
                 notes.expect(talk, text)
             case "break":
                 self._socket.transport.abort()
-                await within(self._engine.kept.wait())
-                self._socket = None
+                self._connected = False
+                if self._engine.sessions:
+                    await within(self._engine.kept.wait())
             case "leave":
                 await self._socket.close(int(text))
 
@@ -193,8 +195,8 @@ class Client:
         if self._adapters and not hasattr(self._adapters[-1], "_after"):  # not of the daemon's own input
             await until(lambda: bool(self._engine.sessions))
             log = self._engine.sessions[-1].feed
-        log.put(event)
-        if self._socket is not None:
+        event = log.append(event)
+        if self._connected:
             adapter = self._adapters[-1]
             await until(lambda: adapter.newest is not None and adapter.newest.seq >= event.seq)
 
@@ -202,10 +204,11 @@ class Client:
         try:
             return json.loads(await within(self._socket.recv()))
         except ConnectionClosed:
+            self._connected = False
             return f"close {self._socket.close_code} {self._socket.close_reason}".strip()
 
 
-@pytest.mark.parametrize("talk", [talk for name in PROTOCOLS for talk in conversations(name, "engine", "clients")])
+@pytest.mark.parametrize("talk", [talk for name in PROTOCOLS for talk in conversations(name, "server")])
 async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, adapters, log = Engine(talk), list[Observed](), EventLog(SESSIONS[0], 1000)
 
