@@ -1,18 +1,19 @@
-"""Conversations of tests/golden/protocols/*.txt: what a client and a server say, and what the session between them does.
+"""Conversations of tests/golden/protocols/*.txt: what a client and a server say, and what their session does.
 
     == Title, which is a claim
     connect /v1/stream          the client opens a connection; `break` loses it, `leave CODE` closes it
     > {"type":"start"}          the client sends JSON; what it sends again by itself stands behind `>>`
-    > (audio 1.5 s)             the next audio of the client; (audio 0 to 1.5 s), (hex 00 ff) and (100 bytes) are possible
+    > (audio 1.5 s)             the client's next audio; (audio 0 to 1.5 s), (hex 00 ff) and (100 bytes) are possible
     = open {"channels":1}       the session is asked for this; `= audio 1.5 s` is all audio since the last such line
-    ! final 0.5-1.5 Good day.   the session publishes this; of a partial `|` ends what is stable; JSON may follow or stand alone
+    ! final 0.5-1.5 Good day.   the session publishes this; of a partial, `|` ends what is stable; or JSON
     ! refuse busy no room       the session refuses what it is asked for next
-    < {"type":"final",...}      the server sends this; "*" is any value, "ab*" a beginning, "$a" one value in all places, ... other fields
+    < {"type":"final",...}      the server sends this; ... other fields; "*" any value, "ab*" a beginning,
+                                "$a" one value wherever it stands
     < close 1000 reason         the server closes the connection
     # A comment
 
-A line that begins with two spaces continues the one before. `audio: 24000 Hz, 2 bytes` ahead of the conversations is the
-client's audio, 16 kHz of 16 bits by default. `[server]` or `[clients]` in a title: it is played with these alone.
+A line that begins with two spaces continues the one before. `audio: 24000 Hz, 2 bytes` ahead of the conversations is
+the client's audio, by default of 16 kHz and 2 bytes. `[server]` or `[clients]` in a title: it is played with that only.
 """
 
 import base64

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-WAIT_S = 8.0  # reached only if a test fails, also on a machine that is busy with something else
+WAIT_S = 180.0  # reached only if a test fails, also on a machine that is busy with something else
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from streamer.protocols.adapter import Action, Adapter
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.wyoming import Wyoming
 from streamer.server import wyoming
-from streamer.server.routes import CAPTIONS, SOCKETS
+from streamer.server.routes import SOCKETS
 from tests.conversations import PROTOCOLS, SESSIONS, Conversation, Notes, Script, Step, conversations, refusal
 from tests.daemon import free_port
 from tests.waiting import until
@@ -135,7 +135,7 @@ class Line:
         return line
 
     async def close(self) -> None:
-        self._writer.close()
+        self._writer.transport.abort()
 
 
 class Client:
@@ -219,6 +219,7 @@ async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, m
     for path, socket in SOCKETS.items():
         made = replace(socket, make=lambda query, headers, make=socket.make: observed(make(query, headers)))
         monkeypatch.setitem(SOCKETS, path, made)
+    monkeypatch.setattr("streamer.protocols.whisperlive.WAIT_CLOSE_S", 0)
     monkeypatch.setattr(wyoming, "Wyoming", lambda info: observed(Wyoming(info), 0))
     port = free_port() if talk.protocol == "wyoming" else 0
     async with serving(log, streams=engine, wyoming_port=port) as running:

@@ -1,9 +1,10 @@
-"""Segments of recordings, made up."""
+"""Segments of recordings."""
 
 from streamer.protocols.recordings import RecordedSegment
-from tests.wire.support import final
+from tests.builders import final, words
 
 
 def segment(number: int, text: str, start: float = 0.0) -> RecordedSegment:
-    spoken = final(number, text, start)
-    return RecordedSegment(final=spoken, seek=0, tokens=(1, 2), temperature=0.2, compression_ratio=1.5)
+    """Return a segment whose words take 0.3 s each."""
+    spoken = final(text, segment=number, start=start, words=words(text, start, step=0.3))
+    return RecordedSegment(final=spoken, seek=7, tokens=(1, 2), temperature=0.2, compression_ratio=1.5)

@@ -1,6 +1,5 @@
 """The conversations of tests/golden/protocols with an adapter alone: no socket, no time."""
 
-import base64
 import json
 from collections import deque
 from collections.abc import Callable, Iterable

@@ -1,81 +1,103 @@
-"""Whatever a client says: every adapter answers it in its own way, ignores it, or raises a ProtocolError."""
+"""Whatever a client says: each adapter answers in its own way, ignores it, or raises a ProtocolError."""
 
 import json
-import random
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from starlette.datastructures import Headers, QueryParams
 
-from streamer.errors import BusyError, ConfigError, ProtocolError
+from streamer.errors import BusyError, ConfigError, ProtocolError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Flushed, Gap, Speech
-from streamer.protocols.adapter import Adapter, Say
+from streamer.protocols.adapter import Action, Adapter, Hangup, Say
+from streamer.protocols.wyoming import Wyoming
 from streamer.server.routes import SOCKETS
-from tests.wire.support import final, partial, ready
+from tests.builders import final, partial, ready
 
-VALUES: tuple[object, ...] = (
-    *(None, True, -1, 2**70, 1e308, "", "a", "\ud800", "\x00", [], [[]], {}, {"a": None}, "x" * 5_000, "AAAA"),
+ADAPTERS: dict[str, Callable[[], Adapter]] = {
+    **{path: lambda made=socket.make: made(QueryParams(""), Headers({})) for path, socket in SOCKETS.items()},
+    "wyoming": lambda: Wyoming("{}"),
+}
+
+# Words that some protocol knows.
+TYPES = st.sampled_from(
+    """start set flush pause resume clear finish KeepAlive Finalize CloseStream session.update response.create describe
+    input_audio_buffer.append input_audio_buffer.commit input_audio_buffer.clear ping transcribe audio-start audio-chunk
+    audio-stop""".split()  # noqa: SIM905
 )
-TYPES = (
-    *("session.update", "transcription_session.update", "input_audio_buffer.append", "input_audio_buffer.commit"),
-    *("input_audio_buffer.clear", "KeepAlive", "Finalize", "CloseStream", "response.create", "\ud800", "", 7),
+KEYS = st.sampled_from(
+    """session audio input format rate turn_detection transcription include event_id type uid language task hotwords
+    after send_last_n_segments
+    initial_prompt audio_format config eof reset sample_rate words phrase_list max_alternatives
+    data channels width model prompt threshold name text transcript_names data_length payload_length""".split()  # noqa: SIM905
 )
-KEYS = (
-    *("session", "audio", "input", "format", "rate", "turn_detection", "transcription", "include", "event_id", "type"),
-    *("uid", "language", "task", "send_last_n_segments", "hotwords", "initial_prompt", "audio_format", "config", "eof"),
-    *("reset", "sample_rate", "words", "phrase_list", "max_alternatives", "channel", "model", "prompt", "threshold"),
+PLAIN = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(),
+    st.sampled_from([2**70, "", "\ud800", "\x00", "AAAA", "x" * 5_000, 16_000]),
+    TYPES,
 )
+VALUES = st.recursive(PLAIN, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(KEYS, inner, max_size=4))
+OBJECTS = st.tuples(st.dictionaries(KEYS, VALUES, max_size=5), st.one_of(TYPES, VALUES)).map(
+    lambda found: json.dumps({"type": found[1], **found[0]})
+)
+TEXTS = OBJECTS | st.sampled_from(["", "{", "[]", "7", '"a"', "[" * 50_000, '{"a":' * 50_000, "NaN", '{"type":NaN}'])
+# Bytes, in the middle of which something may stand: lines of Wyoming, a header of WAV.
+BYTES = st.one_of(
+    st.binary(max_size=64),
+    st.sampled_from([b"END_OF_AUDIO", b"RIFF" + b"\xff" * 40, bytes(999), b"OggS", b"fLaC"]),
+    st.tuples(OBJECTS, st.binary(max_size=9)).map(lambda found: found[0].encode("ascii") + b"\n" + found[1]),
+)
+EVENTS: list[Event] = [
+    ready(),
+    Speech(state="start", time=0.1),
+    partial("Good morning", 4, segment=1),
+    Gap(start=0.5, end=0.8, reason="overload"),
+    final("Good morning.", segment=1),
+    Speech(state="end", time=0.9),
+    Flushed(time=1.0),
+    final("", segment=2),
+    Error(code="device", message="no\nway", fatal=False),
+    Error(code="device", message="no\nway", fatal=True),
+]
+ERRORS = [ConfigError("the model\ndoes not know it"), BusyError("no room"), StoppingError("later")]
+STEPS = st.one_of(TEXTS, TEXTS, BYTES, st.sampled_from(EVENTS), st.sampled_from(ERRORS))
 
 
-def messages(seed: int) -> Iterator[str | bytes]:
-    """Yield what no client should say."""
-    chance = random.Random(seed)
-
-    def value(depth: int) -> object:
-        if depth and chance.random() < 0.6:
-            return {chance.choice(KEYS): value(depth - 1) for _ in range(chance.randrange(4))}
-        return chance.choice(VALUES)
-
-    yield from ("", "{", "null", "[]", "7", '"a"', "[" * 100_000, '{"a":' * 100_000, "NaN", '{"type":NaN}')
-    yield from (b"", b"\x00", b"\xff\xfe\xfd", b"END_OF_AUDIO", b"RIFF" + b"\xff" * 40, bytes(999))
-    for _ in range(60):
-        message = {"type": chance.choice(TYPES), **{chance.choice(KEYS): value(3) for _ in range(3)}}
-        if chance.random() < 0.3:
-            del message["type"]
-        yield json.dumps(message)
-        yield chance.randbytes(chance.randrange(64))
+def answers(adapter: Adapter, step: Any) -> list[Action]:  # noqa: ANN401
+    try:
+        match step:
+            case Event():
+                return [*adapter.on_event(step)]
+            case StreamerError():
+                return [*adapter.refused(step), *adapter.unchanged(step)]
+        return [*adapter.receive(step)]
+    except ProtocolError as error:
+        return [*adapter.refused(error)]
 
 
-def events() -> Iterator[Event]:
-    yield ready()
-    yield Speech(state="start", time=0.1)
-    yield partial(1, "Good morning", stable=4)
-    yield Gap(start=0.5, end=0.8, reason="overload")
-    yield final(1, "Good morning.")
-    yield Speech(state="end", time=0.9)
-    yield Flushed(time=1.0)
-    yield final(2, "")
-    yield Error(code="device", message="no\nway", fatal=False)
-
-
-@pytest.mark.parametrize("path", SOCKETS)
-@pytest.mark.parametrize("seed", range(8))
-def test_no_message_makes_an_adapter_fail_or_send_invalid_text(path: str, seed: int) -> None:
-    adapter: Adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
-    told = events()
+@pytest.mark.parametrize("name", ADAPTERS)
+@given(steps=st.lists(STEPS, max_size=12))
+def test_no_message_makes_an_adapter_fail_or_send_invalid_text(name: str, steps: list[Any]) -> None:
+    adapter = ADAPTERS[name]()
     said = [*adapter.begin()]
-    for message in messages(seed):
-        try:
-            said += adapter.receive(message)
-        except ProtocolError as error:
-            said += adapter.refused(error)
-        if seed % 2 and (event := next(told, None)) is not None:
-            said += adapter.on_event(event)
-        if seed % 3 == 0:
-            said += adapter.refused(ConfigError("the model does not know it"))
-    said += adapter.refused(BusyError("no room"))
-    said += adapter.on_event(End())
+    for step in (*steps, End()):
+        said += answers(adapter, step)
     for action in said:
         if isinstance(action, Say):
-            action.text.encode("utf-8")  # as the server does
-            json.loads(action.text)
+            json.loads(action.text.encode("utf-8"))  # as the server does
+        elif isinstance(action, Hangup):
+            assert "\n" not in action.reason
+            assert action.code in (1000, 1001, 1003, 1008, 1009, 1011, 1013)
+
+
+@pytest.mark.parametrize("name", ADAPTERS.keys() - {"/v1/captions"})
+@pytest.mark.parametrize(("error", "code"), [(BusyError("full"), 1013), (StoppingError("later"), 1001)])
+def test_a_refusal_is_the_close_code(name: str, error: StreamerError, code: int) -> None:
+    last = ADAPTERS[name]().refused(error)[-1]
+    assert isinstance(last, Hangup)
+    assert last.code == (code if name != "wyoming" else 1008)
