@@ -1,8 +1,10 @@
 """What segments of a recording become: OpenAI's formats, and Deepgram's answer."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from openai.types.audio import TranscriptionVerbose
 from starlette.datastructures import ImmutableMultiDict
@@ -88,7 +90,7 @@ def test_subtitles_and_text_are_not_json() -> None:
     assert answered(Asked(format="srt")).startswith("1\n00:00:00,000 --> 00:00:00,900\nAsk not what\n\n2\n")
     assert answered(Asked(format="vtt")).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:00.900\n")
     assert write("txt", [SEGMENTS[0].final], 2.0) == "Ask not what\n"
-    events = [json.loads(line) for line in write("jsonl", [SEGMENTS[0].final], 2.0, "nano.en").splitlines()]
+    events = [json.loads(line) for line in write("jsonl", [SEGMENTS[0].final], 2.00049, "nano.en").splitlines()]
     assert [event["type"] for event in events] == ["ready", "final", "end"]
     assert (events[0]["model"], events[0]["language"], events[2]["time"]) == ("nano.en", "en", 2.0)
 
@@ -166,6 +168,16 @@ def test_an_utterance_of_a_recording_ends_at_the_silence_asked_for() -> None:
     spoken = [segment(1, "One."), segment(2, "Two.", 1.0)]
     counts = [len(listened(spoken, f"utterances=true&utt_split={s}")["results"]["utterances"]) for s in (0.7, 0.71)]
     assert counts == [2, 1]
+
+
+def test_speakers_of_a_recording_have_numbers_if_that_is_asked_for() -> None:
+    spoken = segment(1, "One two.")
+    words = tuple(msgspec.structs.replace(word, speaker="Ann") for word in spoken.final.words)
+    named = replace(spoken, final=msgspec.structs.replace(spoken.final, words=words))
+    for query, speaker in (("diarize=true&utterances=true", 0), ("utterances=true", None)):
+        results = listened([named], query)["results"]
+        for part in (results["channels"][0]["alternatives"][0], results["utterances"][0]):
+            assert [word.get("speaker") for word in part["words"]] == [speaker, speaker]
 
 
 def test_a_recording_without_wishes_has_a_transcript_and_metadata_only() -> None:
