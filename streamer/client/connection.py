@@ -80,7 +80,7 @@ def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: st
     Raises UsageError for an invalid address, token or fingerprint.
     """
     refusal = UsageError(
-        f"{text.partition('?')[0]!r:.100} is no daemon's address: expected HOST:PORT, ws://HOST:PORT, wss://HOST:PORT"
+        f"{text.partition('?')[0]!r:.100} is not the address of a daemon: expected HOST:PORT, ws://HOST:PORT, wss://HOST:PORT"
         " or unix:///PATH"
     )
     digest = re.sub(r"^sha-?256[ :=]|[ :]", "", fingerprint.strip().lower())
@@ -92,7 +92,7 @@ def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: st
         raise refusal
     if text.startswith("unix:///"):
         if digest:
-            raise UsageError("a fingerprint is given for a Unix socket, which has no certificate: leave it out")
+            raise UsageError("fingerprint given for a Unix socket, which has no certificate: leave it out")
         return DaemonAddress(f"ws://localhost{path}", _checked(token), unix_socket=text.removeprefix("unix://"))
     try:
         parts = urllib.parse.urlsplit(text if "://" in text else f"{'wss' if digest else 'ws'}://{text}")
@@ -103,7 +103,7 @@ def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: st
     if scheme is None or not host or any(char.isspace() for char in text):
         raise refusal
     if digest and scheme == "ws":
-        raise UsageError(f"a fingerprint is given for {parts.scheme}://, which has no certificate: expected wss://")
+        raise UsageError(f"fingerprint given for {parts.scheme}://, which has no certificate: expected wss://")
     if port is None and "://" not in text:
         port = DEFAULT_PORT
     query = urllib.parse.parse_qsl(parts.query)
@@ -117,7 +117,7 @@ def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: st
 
 def _checked(token: str) -> str:
     if not (token.isascii() and token.isprintable()):
-        raise UsageError("the token has characters that no token has: expected printable ASCII; copy it again")
+        raise UsageError("invalid characters in the token: expected printable ASCII; copy it again")
     return token
 
 
@@ -281,9 +281,9 @@ def _failure(error: Exception, address: DaemonAddress, url: str) -> Exception:
     """Return a GoneError, PeerError or UsageError for an error of `connect`."""
     match error:
         case InvalidURI() if error.uri == url:
-            return UsageError(f"{address} is no daemon's address: expected HOST:PORT or ws://HOST:PORT")
+            return UsageError(f"{address} is not the address of a daemon: expected HOST:PORT or ws://HOST:PORT")
         case InvalidURI():
-            return PeerError(f"{address} sends us to {one_line(error.uri):.200}: name that address")
+            return PeerError(f"{address} redirects to {one_line(error.uri):.200}: give that address instead")
         case InvalidStatus():
             status = error.response.status_code
             said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))

@@ -1,10 +1,12 @@
 """A protocol adapter: messages and events go in, actions come out. One instance serves one connection."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from streamer.errors import ConfigError, IdleError, ProtocolError, StreamerError
 from streamer.events import Error, Event
@@ -95,7 +97,66 @@ def read_json(text: str | bytes, type: type[T], what: str, *, strict: bool = Tru
     try:
         return msgspec.json.decode(text, type=type, strict=strict)
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-        raise ProtocolError(f"{what}: {one_line(str(error)[:200])}") from None
+        raise ProtocolError(f"{what}: {plain(error)}") from None
+
+
+# What msgspec calls types.
+_KINDS = {
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "object": "an object",
+    "array": "a list",
+    "bytes": "a string of base64",
+}
+_EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=) (\S+?))?(?:, got `(\w+)`)?")
+
+
+def plain(error: Exception, within: str = "") -> str:
+    """Return in plain words what msgspec says of a message, or of the part `within` it."""
+    what, _, place = one_line(str(error)[:200]).rpartition(" - at `$")
+    what, place = (what, place) if what else (place, "")
+    parts = [part for part in (within, place.strip(".`")) if part]
+    field = ".".join(parts) or "it"
+    if found := _EXPECTED.fullmatch(what):
+        kinds, sign, limit, given = found.groups()
+        expected = " or ".join(_KINDS.get(kind, kind) for kind in kinds.split(" | "))
+        fact = f"is {_KINDS.get(given, given)}" if given else "is out of range"
+        if limit and kinds == "str":
+            fact, unit = "has the wrong length", "character" if limit == "1" else "characters"
+            expected += f" of at {'least' if sign == '>=' else 'most'} {limit} {unit}"
+        elif limit:
+            expected += f" of at {'least' if sign == '>=' else 'most'} {limit.removesuffix('.0')}"
+        return f"{field} {fact}: expected {expected}"
+    if found := re.fullmatch(r"Object missing required field `(\w+)`", what):
+        return f"{'.'.join((*parts, found[1]))} is missing"
+    if found := re.fullmatch(r"Invalid (?:enum )?value (.+)", what):
+        return f"{field} is {found[1]}, which is unknown"
+    if what.startswith(("JSON is malformed", "Input data was truncated")):
+        return "it is not JSON"
+    if what == "Number out of range":
+        return f"{field} is out of range"
+    return f"{field}: {what[:1].lower()}{what[1:]}"
+
+
+def _expected(type: inspect.Type) -> str:
+    """Return in plain words what a field of a query may be."""
+    match type:
+        case inspect.UnionType(types=types):
+            return ", ".join(_expected(each) for each in types if not isinstance(each, inspect.NoneType))
+        case inspect.LiteralType(values=values):
+            return f"one of {', '.join(map(str, values))}"
+        case inspect.BoolType():
+            return "true or false"
+        case inspect.IntType(ge=low, le=high) | inspect.FloatType(ge=low, le=high):
+            kind = "a whole number" if isinstance(type, inspect.IntType) else "a number"
+            return f"{kind} {f'of at least {low:.0f}' if high is None else f'from {low:.0f} to {high:.0f}'}"
+        case inspect.ListType(item_type=item):
+            return _expected(item)
+        case inspect.StrType(max_length=most):
+            return f"one line of at most {most} characters"
+    return "another value"
 
 
 def say_json(message: object) -> Say:
@@ -129,8 +190,9 @@ def read_query(query: Query, type: type[S]) -> S:
             value = found if field.default_factory is list else found[-1]
             try:
                 values[field.name] = msgspec.convert(value, field.type, strict=False)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"{name} is {found[-1]!r:.60}: {one_line(error)}") from None
+            except msgspec.ValidationError:
+                expected = _expected(inspect.type_info(field.type))
+                raise ConfigError(f"{name} is {found[-1]!r:.60}: expected {expected}") from None
     return type(**values)
 
 

@@ -118,7 +118,7 @@ def read_query(query: adapter.Query) -> ListenQuery:
     """Read an address. Raises ConfigError for an invalid value."""
     read = adapter.read_query(query, ListenQuery)
     if read.encoding in ENCODINGS and not read.sample_rate:
-        raise ConfigError(f"query has encoding={read.encoding} without sample_rate: expected both")
+        raise ConfigError(f"encoding is {read.encoding!r} and sample_rate is missing: expected both")
     if read.model:
         note_model(read.model)
     return read
@@ -258,7 +258,7 @@ class Live(adapter.Adapter):
         try:
             kind = msgspec.json.decode(text, type=_Command).type
         except (ValueError, RecursionError):  # RecursionError: brackets nested thousands deep
-            fault = "the text frame cannot be read: expected a JSON object of type KeepAlive, Finalize or CloseStream"
+            fault = "invalid text frame: expected a JSON object of type KeepAlive, Finalize or CloseStream"
             return [_error("SchemaError", fault, text[:1000])]
         match kind:
             case "CloseStream":

@@ -161,7 +161,7 @@ def _parse_object(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         raise ProtocolError(
             f'text frame {text!r:.60} is not JSON: expected {{"type":"start",...}} or {{"type":"finish"}};'
-            " audio goes into binary frames"
+            " send audio in binary frames"
         ) from None
     if not isinstance(data, dict):
         raise ProtocolError(f"text frame is a JSON {type(data).__name__}: expected an object with a 'type'")

@@ -12,6 +12,7 @@ import msgspec
 from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
 from streamer.errors import ConfigError, ProtocolError
 from streamer.outside import one_line
+from streamer.protocols.adapter import plain
 from streamer.protocols.native import SessionOptions
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
@@ -211,7 +212,7 @@ def read_message(text: str | bytes) -> ClientMessage:
             invalid.event_id = _ENVELOPES.decode(text).event_id
         raise invalid from None
     except (ValueError, RecursionError):  # the latter: brackets nested thousands deep
-        what = "The message cannot be read: expected one JSON object in a text frame."
+        what = "The message is not JSON: expected one JSON object in a text frame."
         raise InvalidRequestError("invalid_json", what) from None
 
 
@@ -224,5 +225,8 @@ def _invalid(error: msgspec.ValidationError, field: str = "") -> InvalidRequestE
     missing = re.search(r"missing required field `(\w+)`", what)
     param = ".".join(filter(None, (field, place.strip(".`"), missing and missing[1])))
     reason = "missing_required_parameter" if missing else "invalid_type" if ", got `" in what else "invalid_value"
-    remedy = f": expected one of {', '.join(_TYPES)}" if param == "type" else ""
-    return InvalidRequestError(reason, what + remedy, param[:100] or None)
+    says = plain(error, field)
+    if param == "type":
+        fact = says.partition(":")[0].replace("is out of range", "is not a string")
+        says = f"{fact}: expected one of {', '.join(_TYPES)}"
+    return InvalidRequestError(reason, says, param[:100] or None)

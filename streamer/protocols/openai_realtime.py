@@ -36,7 +36,7 @@ def make(query: adapter.Query, headers: Mapping[str, str]) -> "Realtime":
     """Make the adapter of a connection. Raises UsageError for an intent other than transcription."""
     intent = query.get("intent", "transcription")
     if intent != "transcription":
-        raise UsageError(f"intent is {intent!r:.40}: expected transcription, this daemon does not converse")
+        raise UsageError(f"intent is {intent!r:.40}: expected transcription, as this daemon only transcribes")
     return Realtime()
 
 
@@ -156,7 +156,7 @@ class Realtime(adapter.Adapter):
         if self._opened and session.audio.input.format != before.audio.input.format:
             raise InvalidRequestError(
                 "invalid_value",
-                "The format cannot change once audio was sent: connect anew to send another.",
+                "The format cannot change after audio was sent: open another connection for another format.",
                 "session.audio.input.format",
             )
         self._before, self._session, self._update_id = before, session, event_id
@@ -280,7 +280,7 @@ class Realtime(adapter.Adapter):
         if name in OPENAI_MODELS:
             note_model(name)
             return []
-        text = f"The model {name!r} is not here: {self._model!r} transcribes; expected that name, or one of OpenAI's."
+        text = f"Model {name!r} not found: this daemon has {self._model!r}, which serves the names of OpenAI's too."
         error = InvalidRequestError("model_not_found", text, "session.audio.input.transcription.model")
         return [self._say_invalid(error, self._update_id)]
 

@@ -56,7 +56,7 @@ class Captions(_Events):
 
     def receive(self, message: str | bytes) -> Sequence[Action]:
         if len(message) > MAX_IGNORED_BYTES:
-            return [Hangup(1009, "subscribers only read; audio goes to /v1/stream")]
+            return [Hangup(1009, "subscribers only read: send audio to /v1/stream")]
         return []
 
 
@@ -111,9 +111,9 @@ class Stream(_Events):
                 self._finished = True
                 return [Finish()]
             case "start":
-                raise ProtocolError("start message is out of place: expected it first, and once; set changes options")
+                raise ProtocolError("start message in mid-stream: expected it first; send set to change options")
             case "resume" if values:
-                raise ProtocolError("resume message with a session is out of place: expected it first, without start")
+                raise ProtocolError("resume message with a session in mid-stream: expected it first, instead of start")
             case "set":
                 return [Change(values)]
             case None:

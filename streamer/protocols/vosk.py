@@ -67,12 +67,12 @@ class Vosk(Adapter):
         if self._held is not None:
             self._held.append(message)
             if len(self._held) > MAX_HELD_MESSAGES or sum(map(len, self._held)) > MAX_HELD_BYTES:
-                raise ProtocolError("too much was sent after reset: expected nothing before its reply")
+                raise ProtocolError("too many messages after reset: wait for its reply before you send more")
             return []
         if isinstance(message, bytes):
             written = [] if _is_request(message) else [*self._opened(), Write(message)]
             return [*written, say_json(self._known())]
-        request = read_json(message, _VoskMessage, "the message is not Vosk's", strict=False)  # numbers may be strings
+        request = read_json(message, _VoskMessage, "invalid message", strict=False)  # numbers may be strings
         if request.config is not None:
             self._configure(request.config)
         if request.eof:
@@ -82,7 +82,7 @@ class Vosk(Adapter):
             self._held = deque()
             return [*self._opened(), Do("flush")]
         if request.config is None:  # otherwise a client that expects a reply would wait forever
-            raise ProtocolError("the message is not Vosk's: expected config, eof or reset")
+            raise ProtocolError("invalid message: expected an object with config, eof or reset")
         return []
 
     def on_event(self, event: Event) -> Sequence[Action]:

@@ -77,7 +77,7 @@ class WhisperLive(Adapter):
         if self._finished:
             return []
         if isinstance(message, str):
-            return [self._status("WARNING", "a text frame is out of place: expected audio in binary frames")]
+            return [self._status("WARNING", "unexpected text frame: send audio in binary frames")]
         if message == END_OF_AUDIO:
             self._finished = True
             return [Finish()]
@@ -116,7 +116,7 @@ class WhisperLive(Adapter):
         return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
 
     def _configure(self, message: str | bytes) -> Sequence[Action]:
-        what = "the first message is not WhisperLive's"
+        what = "invalid first message"
         self._uid = read_json(message, _ClientId, what).uid
         config = self._config = read_json(message, _FirstMessage, what)
         if config.model:

@@ -15,7 +15,7 @@ from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Event, Final
 from streamer.outside import one_line
-from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write
+from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, plain
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
 from streamer.version import __version__
@@ -72,7 +72,9 @@ class EventReader:
     def feed(self, data: bytes) -> None:
         """Add bytes. Raises ProtocolError if the buffer is full."""
         if len(self._buffer) + len(data) > MAX_WAITING_BYTES:
-            raise ProtocolError(f"more than {MAX_WAITING_BYTES} bytes wait: expected fewer before the transcript")
+            raise ProtocolError(
+                f"more than {MAX_WAITING_BYTES} bytes before the transcript: wait for it before the next request"
+            )
         self._buffer += data
 
     def next(self) -> WyomingEvent | None:
@@ -94,7 +96,7 @@ class EventReader:
             if n_data:
                 data |= msgspec.json.decode(self._take(n_data), type=dict[str, Any])
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # deep nesting, and invalid UTF-8
-            raise ProtocolError(f"invalid event: {one_line(str(error)[:200])}") from None
+            raise ProtocolError(f"invalid event: {plain(error)}") from None
         return WyomingEvent(line.type, data, self._take(n_payload))
 
     def _take(self, n_bytes: int) -> bytes:
@@ -181,7 +183,9 @@ class Wyoming(Adapter):
             self._audio = AudioReader(format)
             opening = [Open(self._start(self._request, format))]
         elif format != self._audio.format:
-            raise ProtocolError("the audio changes its format: expected one rate, width and count of channels")
+            raise ProtocolError(
+                "the format of the audio changed: expected the rate, width and channels of the first audio-chunk"
+            )
         return [*opening, Write(self._audio.read(audio))]
 
     def _start(self, request: _Request, format: AudioFormat) -> StreamStart:
@@ -215,8 +219,9 @@ class Wyoming(Adapter):
     def _fail(self, error: StreamerError | msgspec.ValidationError | Error) -> list[Action]:
         # Home Assistant ignores the error and waits for a transcript or the connection's end.
         self._failed = self._finishing = True
-        message = error.message if isinstance(error, Error) else str(error)
-        code = "bad_message" if isinstance(error, msgspec.ValidationError) else error.code
+        if isinstance(error, msgspec.ValidationError):
+            error = ProtocolError(f"invalid event: {plain(error)}")
+        message, code = error.message if isinstance(error, Error) else str(error), error.code
         return [Say(error_line(message, code)), Hangup(1008)]
 
 

@@ -270,7 +270,7 @@ class Line {
     this.report({ state: "connecting", attempt: this.#attempt });
     const token = this.token();
     if (!/^[ -~]*$/.test(token)) {
-      this.#client.lost({ code: POLICY, status: 401, message: "the token has characters that no token has: expected printable ASCII; copy it again" });
+      this.#client.lost({ code: POLICY, status: 401, message: "invalid characters in the token: expected printable ASCII; copy it again" });
       return;
     }
     const address = new URL(this.path, this.url);
