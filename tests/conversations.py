@@ -34,7 +34,7 @@ from streamer.protocols.native import SessionOptions, StreamStart
 from tests import builders
 
 SCRIPTS = Path(__file__).parent / "golden" / "protocols"
-PROTOCOLS = sorted(path.stem for path in SCRIPTS.glob("*.txt"))
+PROTOCOLS = ("native", "deepgram", "realtime", "vosk", "whisperlive", "wyoming")
 
 # Names of sessions: of the first, and of another after it.
 SESSIONS = ("k3v9", "p7x2")
@@ -113,7 +113,7 @@ class Conversation:
 
     def expect(self, wanted: str, found: Any) -> None:  # noqa: ANN401 - JSON or a text
         """Hold a message, a close or an action against a line."""
-        is_json = wanted.startswith(("{", "["))
+        is_json = wanted.startswith(("{", "[", '"'))
         pattern = _pattern(wanted) if is_json else wanted
         assert self._matches(pattern, found), (
             f"expected {wanted}\n   found {json.dumps(found, ensure_ascii=False)} {self.bound}"
