@@ -240,7 +240,7 @@ class Script:
                 return Flushed(time=float(span))
             case "error":
                 return Error(code=span, message=said.removeprefix("fatal "), fatal=said.startswith("fatal "), **fields)
-            case "partial" | "final":
+            case "partial" | "final" | "revision":
                 return self._text(kind, *_span(span), said, fields)
         return from_json(json.dumps({"type": kind, **fields}))
 
@@ -249,10 +249,18 @@ class Script:
         text = " ".join((stable + rest).split())
         n_stable = len(stable.split()) if bar else 0 if kind == "partial" else None
         step = (end - start) / max(1, len(text.split()))
-        fields |= {"words": builders.words(text, start, step=step, n_stable=n_stable), "start": start, "end": end}
-        if kind == "final":
-            return builders.final(text, segment=self._segment, **fields)
-        return builders.partial(text, len(stable.strip()) if bar else 0, segment=self._segment, **fields)
+        spoken = builders.words(text, start, step=step, n_stable=n_stable)
+        for i, speaker in enumerate(fields.pop("speakers", ())):
+            spoken = (*spoken[:i], msgspec.structs.replace(spoken[i], speaker=speaker), *spoken[i + 1 :])
+        fields = {"words": spoken, **fields}
+        if kind == "revision":
+            return from_json(json.dumps({"type": kind, "text": text, **msgspec.to_builtins(fields)}))
+        fields |= {"start": start, "end": end, "segment": self._segment}
+        return (
+            builders.final(text, **fields)
+            if kind == "final"
+            else builders.partial(text, len(stable.strip()) if bar else 0, **fields)
+        )
 
 
 def _span(text: str) -> tuple[float, float]:
