@@ -36,8 +36,8 @@ from tests import builders
 SCRIPTS = Path(__file__).parent / "golden" / "protocols"
 PROTOCOLS = ("native", "deepgram", "realtime", "vosk", "whisperlive", "wyoming")
 
-# Names of sessions: of the first, and of another after it.
-SESSIONS = ("k3v9", "p7x2")
+# Names of sessions, one after another.
+SESSIONS = ("k3v9", "p7x2", "w5d1")
 
 _CLASSES = {
     error.code: error
@@ -204,14 +204,15 @@ class Script:
     """Events of a session, as the lines of a conversation name them, with their numbers."""
 
     def __init__(self) -> None:
-        self.session = SESSIONS[0]
+        self._names = iter(SESSIONS)
+        self.session = next(self._names)
         self._seq = 0
         self._segment = 1
 
     def event(self, text: str) -> Event:
         """Return the next event; `ready` begins another session, if there was one."""
         if text.startswith("ready") and self._seq:
-            self.session, self._seq, self._segment = SESSIONS[1], 0, 1
+            self.session, self._seq, self._segment = next(self._names), 0, 1
         event = self._event(text)
         if event.type == "final":
             self._segment += 1
@@ -276,10 +277,10 @@ class Notes:
         self.audio = bytearray()
         self.options: SessionOptions = StreamStart()
 
-    def open(self, start: StreamStart) -> None:
+    def note_open(self, start: StreamStart) -> None:
         self._note("open", StreamStart(), start)
 
-    def set(self, options: SessionOptions) -> None:
+    def note_set(self, options: SessionOptions) -> None:
         self._note("set", self.options, options)
 
     def _note(self, what: str, before: SessionOptions, after: SessionOptions) -> None:

@@ -24,76 +24,65 @@ from tests.waiting import until
 from tests.wire.support import serving, within
 
 
-class Session:
-    """A client's stream."""
+class Engine(Notes):
+    """Opens sessions, one after another, and is the stream of each; it only takes notes."""
 
-    def __init__(self, engine: "Engine") -> None:
-        self.feed = EventLog(SESSIONS[len(engine.sessions)], 1000)
-        self.session = SimpleNamespace(outlives=False, report=self.feed.append)
-        self.complete = False
-        self.n_bytes = 0
-        self._engine = engine
-
-    @property
-    def options(self) -> SessionOptions:
-        return self._engine.notes.options
-
-    async def write(self, data: bytes) -> None:
-        self.n_bytes += len(data)
-        self._engine.notes.audio += data
-
-    async def command(self, command: Command) -> None:
-        self._engine.notes.done.append(command)
-
-    async def change(self, options: SessionOptions) -> None:
-        self._engine.check()
-        self._engine.notes.set(options)
-
-    async def finish(self) -> None:
-        self._engine.notes.done.append("finish")
-
-    def go_on(self) -> int:
-        return self.n_bytes // self._engine.talk.frame_bytes
-
-
-class Engine:
-    """Opens sessions, and notes what is asked of them."""
+    complete = False
 
     def __init__(self, talk: Conversation) -> None:
-        self.talk = talk
-        self.notes = Notes()
-        self.sessions: list[Session] = []
-        # The session that can be resumed; and the refusal of what is asked for next.
-        self.known: Session | None = None
-        self.refusal: StreamerError | None = None
+        super().__init__()
+        # The newest session; and whether it can be resumed, and its client's connection was lost.
+        self.feed = EventLog("", 1)
+        self.session = SimpleNamespace(outlives=False, report=lambda error: self.feed.append(error))
+        self.is_known = False
         self.kept = asyncio.Event()
+        # The refusal of what is asked for next.
+        self.refusal: StreamerError | None = None
+        self._frame_bytes = talk.frame_bytes
+        self._names = iter(SESSIONS)
+        self._n_bytes = 0
 
     def check(self) -> None:
         if self.refusal is not None:
             raise self.refusal
 
-    async def open(self, start: StreamStart, *, tenant: str = "") -> Session:
-        self.notes.open(start)
+    async def open(self, start: StreamStart, *, tenant: str = "") -> "Engine":
+        self.note_open(start)
         self.check()
-        self.known = Session(self)
-        self.sessions.append(self.known)
-        return self.known
+        self.feed, self.is_known, self._n_bytes = EventLog(next(self._names), 1000), True, 0
+        return self
 
-    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> Session:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> "Engine":
         self.check()
-        if self.known is None or self.known.feed.session != session:
+        if not self.is_known or self.feed.session != session:
             raise UnknownSessionError("the session is not known: start another")
-        return self.known
+        return self
 
-    def keep(self, stream: Session) -> None:
+    def keep(self, stream: object) -> None:
         self.kept.set()
 
-    def abandon(self, stream: Session) -> None:
-        if stream is self.known:
-            self.known = None
+    def abandon(self, stream: object) -> None:
+        self.is_known = False
 
     def abandon_unreachable(self, tenants: object) -> None:
         """Do nothing: these take no slot."""
+
+    async def write(self, data: bytes) -> None:
+        self._n_bytes += len(data)
+        self.audio += data
+
+    async def command(self, command: Command) -> None:
+        self.done.append(command)
+
+    async def change(self, options: SessionOptions) -> None:
+        self.check()
+        self.note_set(options)
+
+    async def finish(self) -> None:
+        self.done.append("finish")
+
+    def go_on(self) -> int:
+        return self._n_bytes // self._frame_bytes
 
 
 class Observed:
@@ -162,19 +151,19 @@ class Client:
             case "!":
                 self._engine.refusal = refusal(text)
                 if text == "forget":
-                    self._engine.known = None
+                    self._engine.is_known = False
                 elif not text.startswith("refuse"):
                     await self._publish(self._script.event(text))
             case "<":
                 talk.expect(text, await self._said())
             case "=":
-                notes, n_bytes = self._engine.notes, talk.n_expected(text)
-                await until(lambda: len(notes.audio) >= n_bytes if n_bytes else bool(notes.done))
-                notes.expect(talk, text)
+                engine, n_bytes = self._engine, talk.n_expected(text)
+                await until(lambda: len(engine.audio) >= n_bytes if n_bytes else bool(engine.done))
+                engine.expect(talk, text)
             case "break":
                 self._socket.transport.abort()
                 self._connected = False
-                if self._engine.sessions:
+                if self._engine.feed.session:
                     await within(self._engine.kept.wait())
             case "leave":
                 await self._socket.close(int(text))
@@ -193,8 +182,8 @@ class Client:
     async def _publish(self, event: Event) -> None:
         log = self._log
         if self._adapters and not hasattr(self._adapters[-1], "_after"):  # not of the daemon's own input
-            await until(lambda: bool(self._engine.sessions))
-            log = self._engine.sessions[-1].feed
+            await until(lambda: bool(self._engine.feed.session))
+            log = self._engine.feed
         event = log.append(event)
         if self._connected:
             adapter = self._adapters[-1]
@@ -232,5 +221,5 @@ async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, m
         client = Client(talk, engine, log, adapters)
         for step in talk.steps:
             await client.play(step, connect)
-        assert not engine.notes.done
+        assert not engine.done
         await client.close()

@@ -85,14 +85,14 @@ class Played:
                 case Hangup(code, reason):
                     self._said.append(f"close {code} {reason}".strip())
                 case Open(start):
-                    session.open(start)
+                    session.note_open(start)
                     if error is not None:
                         self._perform(self._adapter.refused(error))
                         return
                 case Change() if error is not None:
                     self._perform(self._adapter.unchanged(error))
                 case Change(options):
-                    session.set(msgspec.structs.replace(session.options, **options))
+                    session.note_set(msgspec.structs.replace(session.options, **options))
                 case Write(audio):
                     session.audio += audio
                 case Do(command):

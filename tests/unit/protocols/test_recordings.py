@@ -37,7 +37,7 @@ def spoken_by(speaker: str, recorded: RecordedSegment) -> RecordedSegment:
 def answered(request: str) -> Any:  # noqa: ANN401 - JSON, or the text of another format
     """Return the answer to a request such as `openai response_format=text`; `spoken`, `silent` are of the recording."""
     service, *fields = request.split()
-    query = ImmutableMultiDict([tuple(field.split("=")) for field in fields])
+    query = ImmutableMultiDict([(name, value) for name, value in (field.split("=") for field in fields)])
     segments = [] if "silent" in query else [spoken_by(query.get("speaker", ""), each) for each in SEGMENTS]
     language = query.get("spoken", "en")
     if service == "deepgram":

@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.server import ServerConnection, unix_serve
 
 from streamer.client import connection
-from streamer.client.captions import captions
+from streamer.client.captions import captions, listen
 from streamer.client.connection import DaemonAddress, Place, parse_address
 from streamer.errors import PeerError
 from streamer.events import End, Error, Event
@@ -27,10 +27,8 @@ from tests.wire.client.peers import answering, daemon, sending, session
 async def received(address: str | DaemonAddress) -> tuple[list[Event], list[str]]:
     """Return the events, and what the client's user is told."""
     notices: list[str] = []
-    if isinstance(address, str):
-        address = parse_address(address)
     async with asyncio.timeout(WAIT_S):
-        events = [event async for event in captions(address, on_notice=notices.append)]
+        events = [event async for event in listen(address, on_notice=notices.append)]
     return events, notices
 
 
@@ -158,7 +156,7 @@ async def test_the_token_goes_in_a_header() -> None:
         (b"401 X", "--token-file"),
         (b"403 X", "--token-file"),
         (b"404 X", "404"),
-        (b"503 X", "streamer run"),
+        (b"500 X", "streamer run"),
         (b"200 X", "ws://127"),
         (b"302 Found\r\nLocation: ws://[", "ws://127"),
         (b"302 Found\r\nLocation: http://[::1", "ws://127"),

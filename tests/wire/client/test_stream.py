@@ -70,9 +70,9 @@ async def test_what_audio_may_be(audio: Any, arguments: Any) -> None:  # noqa: A
 
 async def test_floats_that_no_sample_can_be_are_clipped() -> None:
     async with serving() as running:
-        await collected(stream(np.array([2.0, -2.0, np.nan, 0.5]), host(running)))
+        await collected(stream(np.array([2.0, -2.0, np.nan, 0.9]), host(running)))
         heard = running.streams.opened[0]
-    assert np.frombuffer(bytes(heard.audio), "<i2").tolist() == [32767, -32768, 0, 16384]
+    assert np.frombuffer(bytes(heard.audio), "<i2").tolist() == [32767, -32768, 0, 29491]
 
 
 async def test_channels_and_a_file(tmp_path: Path) -> None:
@@ -140,13 +140,16 @@ async def test_cut_connections_lose_nothing_and_double_nothing(seed: int) -> Non
 
 
 async def test_a_daemon_that_is_full_holds_the_audio_back() -> None:
-    n_given = 0
+    n_given, left = 0, asyncio.Event()
 
-    def endless() -> Iterator[Item]:
+    async def endless() -> AsyncIterator[Item]:
         nonlocal n_given
-        while True:
-            n_given += 1
-            yield bytes(32_000)
+        try:
+            while True:
+                n_given += 1
+                yield bytes(32_000)
+        finally:
+            left.set()
 
     async with serving() as running:
         running.streams.prepare = lambda opened: opened.room.clear()
@@ -160,6 +163,7 @@ async def test_a_daemon_that_is_full_holds_the_audio_back() -> None:
         assert n_given <= module.PING_S * (module.MAX_PINGS + 1) + 10
         running.streams.opened[0].room.set()
         await within(events.aclose())
+        await within(left.wait())
         await within(running.streams.opened[0].abandoned.wait())
 
 
