@@ -166,7 +166,10 @@ class Client:
                 if self._engine.feed.session:
                     await within(self._engine.kept.wait())
             case "leave":
+                self._connected = False
                 await self._socket.close(int(text))
+                engine = self._engine
+                await until(lambda: engine.kept.is_set() or not engine.is_known)
 
     async def close(self) -> None:
         """Leave."""
