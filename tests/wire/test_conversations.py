@@ -138,6 +138,8 @@ class Client:
         self._script = Script()
         self._socket: Any = None
         self._connected = False
+        # Whether events are those of the daemon's own input.
+        self._is_own = True
         self._n_sent = 0
 
     async def play(self, step: Step, connect: Any) -> None:  # noqa: ANN401 - a function
@@ -146,6 +148,7 @@ class Client:
         match step.kind:
             case "connect":
                 self._n_sent, self._socket, self._connected = 0, await connect(text), True
+                self._is_own = text.startswith("/v1/captions")
             case ">" | ">>":
                 await self._send(talk.message(text))
             case "!":
@@ -161,6 +164,7 @@ class Client:
                 await until(lambda: len(engine.audio) >= n_bytes if n_bytes else bool(engine.done))
                 engine.expect(talk, text)
             case "break":
+                self._engine.kept.clear()
                 self._socket.transport.abort()
                 self._connected = False
                 if self._engine.feed.session:
@@ -184,7 +188,7 @@ class Client:
 
     async def _publish(self, event: Event) -> None:
         log = self._log
-        if self._adapters and not hasattr(self._adapters[-1], "_after"):  # not of the daemon's own input
+        if not self._is_own:
             await until(lambda: bool(self._engine.feed.session))
             log = self._engine.feed
         event = log.append(event)
@@ -225,4 +229,5 @@ async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, m
         for step in talk.steps:
             await client.play(step, connect)
         assert not engine.done
+        engine.feed.close()
         await client.close()
