@@ -87,23 +87,6 @@ async def test_events_of_a_later_daemon_are_left_out_and_end_or_a_normal_close_e
         assert await received(address) == ([first, end], [])
 
 
-@pytest.mark.parametrize("close", [None, 1001, 1011, 1013])
-async def test_a_daemon_that_goes_away_is_asked_for_what_was_missed(close: int | None) -> None:
-    events = session(2)
-    # A careless server sends again what was received.
-    async with daemon(sending(*events[:2], close=close), sending(*events[1:])) as (address, paths):
-        found, notices = await received(address)
-    assert found == events
-    assert paths == ["/v1/captions", "/v1/captions?after=2&session=s"]
-    assert len(notices) == 2, "it goes, and is back"
-
-
-async def test_a_daemon_that_was_restarted_is_followed_into_its_new_session() -> None:
-    old, new = session(2, "a"), session(1, "b")
-    async with daemon(sending(*old[:3], close=None), sending(*new)) as (address, _):
-        assert (await received(address))[0] == [*old[:3], *new]
-
-
 async def test_a_daemon_that_is_away_for_long_is_reported_once() -> None:
     first, *rest = session()
     async with daemon(sending(first, close=None), sending(*rest), n_refused=4) as (address, paths):
