@@ -257,11 +257,9 @@ class Script:
         if kind == "revision":
             return from_json(json.dumps({"type": kind, "text": text, **msgspec.to_builtins(fields)}))
         fields |= {"start": start, "end": end, "segment": self._segment}
-        return (
-            builders.final(text, **fields)
-            if kind == "final"
-            else builders.partial(text, len(stable.strip()) if bar else 0, **fields)
-        )
+        if kind == "partial":
+            return builders.partial(text, len(stable.strip()) if bar else 0, **fields)
+        return builders.final(text, **fields)
 
 
 def _span(text: str) -> tuple[float, float]:

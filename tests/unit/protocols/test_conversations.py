@@ -112,3 +112,36 @@ def test_an_adapter_keeps_its_part_of_a_conversation(talk: Conversation) -> None
     played = Played(talk)
     for step in (*talk.steps, Step("connect", "")):
         played.take(step)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ('{"a":1}', {"a": 1, "b": 2}),
+        ('{"a":1,...}', {"b": 2}),
+        ('{"a":1}', {"a": True}),
+        ('{"a":[1]}', {"a": [1, 2]}),
+        ('{"a":"$x","b":"$x"}', {"a": 1, "b": 2}),
+        ('{"a":"$x","b":"$y"}', {"a": 1, "b": 1}),
+        ('{"a":"no *"}', {"a": "yes"}),
+        ("close 1000", "close 1000 why"),
+    ],
+)
+def test_another_message_than_a_line_says_is_noticed(wanted: str, found: object) -> None:
+    with pytest.raises(AssertionError):
+        Conversation("native", "", [], 16_000, 2).expect(wanted, found)
+
+
+@pytest.mark.parametrize(
+    "lines", [["> (audio 1 s)"], ["= open {}", "= open {}"], ["= open {}", '< {"type":"ready",...}'], ["= audio 0.2 s"]]
+)
+def test_a_line_too_few_or_too_many_is_noticed(lines: list[str]) -> None:
+    played = Played(Conversation("native", "", [], 16_000, 2))
+    steps = [Step(*line.split(" ", 1)) for line in ("connect /v1/stream", "> (audio 0.1 s)", *lines, "connect ")]
+
+    def play(*steps: Step) -> None:
+        for step in steps:
+            played.take(step)
+
+    with pytest.raises(AssertionError):
+        play(*steps)
