@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError, UnknownSessionError
 from streamer.events import Event
-from streamer.protocols.adapter import Action, Adapter
+from streamer.protocols.adapter import Action, Adapter, Query
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.wyoming import Wyoming
 from streamer.server import wyoming
@@ -212,9 +212,11 @@ async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, m
         adapters.append(Observed(adapter, weight))
         return adapters[-1]
 
+    def observing(make: Callable[[Query, Mapping[str, str]], Adapter]) -> Callable[[Query, Mapping[str, str]], Any]:
+        return lambda query, headers: observed(make(query, headers))
+
     for path, socket in SOCKETS.items():
-        made = replace(socket, make=lambda query, headers, make=socket.make: observed(make(query, headers)))
-        monkeypatch.setitem(SOCKETS, path, made)
+        monkeypatch.setitem(SOCKETS, path, replace(socket, make=observing(socket.make)))
     monkeypatch.setattr("streamer.protocols.whisperlive.WAIT_CLOSE_S", 0)
     monkeypatch.setattr(wyoming, "Wyoming", lambda info: observed(Wyoming(info), 0))
     port = free_port() if talk.protocol == "wyoming" else 0

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -14,10 +15,10 @@ from streamer.events import End, Error, Event, Flushed, Gap, Speech
 from streamer.protocols.adapter import Action, Adapter, Hangup, Say
 from streamer.protocols.wyoming import Wyoming
 from streamer.server.routes import SOCKETS
-from tests.builders import final, partial, ready
+from tests import builders
 
 ADAPTERS: dict[str, Callable[[], Adapter]] = {
-    **{path: lambda made=socket.make: made(QueryParams(""), Headers({})) for path, socket in SOCKETS.items()},
+    **{path: partial(socket.make, QueryParams(""), Headers({})) for path, socket in SOCKETS.items()},
     "wyoming": lambda: Wyoming("{}"),
 }
 
@@ -53,14 +54,14 @@ BYTES = st.one_of(
     st.tuples(OBJECTS, st.binary(max_size=9)).map(lambda found: found[0].encode("ascii") + b"\n" + found[1]),
 )
 EVENTS: list[Event] = [
-    ready(),
+    builders.ready(),
     Speech(state="start", time=0.1),
-    partial("Good morning", 4, segment=1),
+    builders.partial("Good morning", 4, segment=1),
     Gap(start=0.5, end=0.8, reason="overload"),
-    final("Good morning.", segment=1),
+    builders.final("Good morning.", segment=1),
     Speech(state="end", time=0.9),
     Flushed(time=1.0),
-    final("", segment=2),
+    builders.final("", segment=2),
     Error(code="device", message="no\nway", fatal=False),
     Error(code="device", message="no\nway", fatal=True),
 ]

@@ -41,7 +41,7 @@ def answered(request: str) -> Any:  # noqa: ANN401 - JSON, or the text of anothe
     segments = [] if "silent" in query else [spoken_by(query.get("speaker", ""), each) for each in SEGMENTS]
     language = query.get("spoken", "en")
     if service == "deepgram":
-        of = {"sha256": "00", "duration_s": 4.10049, "model": "nano.en", "language": language}
+        of: dict[str, Any] = {"sha256": "00", "duration_s": 4.10049, "model": "nano.en", "language": language}
         return deepgram.write_answer(deepgram.read_query(query), segments, **of)
     asked = read_query(query, Asked)
     content_type, body = answer(asked, segments, 4.10049, language)

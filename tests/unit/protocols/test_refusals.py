@@ -1,7 +1,8 @@
 """What no protocol accepts, and with which sentence; other tests hold what happens then."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Sequence
+from typing import Any
 from urllib.parse import parse_qsl
 
 import pytest
@@ -9,7 +10,7 @@ from starlette.datastructures import Headers, ImmutableMultiDict
 
 from streamer.errors import UsageError
 from streamer.protocols import deepgram, openai_messages, openai_realtime
-from streamer.protocols.adapter import Say, read_query
+from streamer.protocols.adapter import Action, Say, read_query
 from streamer.protocols.native import parse_message
 from streamer.protocols.openai_rest import Asked, AskedOfModel
 from streamer.protocols.stream import Captions, Stream
@@ -50,9 +51,9 @@ def refuse(protocol: str, given: str) -> None:
             raise UsageError(reported.error.message)  # type: ignore[union-attr]
 
 
-def said(actions: object) -> Mapping[str, str]:
+def said(actions: Sequence[Action]) -> Any:  # noqa: ANN401 - JSON
     """Return the error that an adapter sent."""
-    (first, *_) = actions  # type: ignore[misc]
+    first = actions[0]
     assert isinstance(first, Say)
     found = json.loads(first.text)
     return found.get("error") or found["data"]
