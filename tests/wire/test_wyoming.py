@@ -34,7 +34,8 @@ async def listening(**settings: Any) -> AsyncIterator[tuple[Running, int]]:  # n
 
 async def read(client: AsyncTcpClient) -> Event:
     """Return the next event; of type "" if the connection is closed."""
-    return await within(client.read_event()) or Event("")
+    event: Event | None = await within(client.read_event())
+    return event or Event("")
 
 
 async def test_a_client_that_shuts_down_its_sending_half_gets_its_transcripts() -> None:
