@@ -19,7 +19,8 @@ from starlette.datastructures import Headers, ImmutableMultiDict
 from streamer.errors import IdleError
 from streamer.events import End, Flushed, Speech
 from streamer.protocols import deepgram, openai_realtime
-from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Report, Say, Write
+from streamer.protocols.stream import MAX_BAD_MESSAGES, Stream
 from streamer.protocols.wyoming import EventReader, WyomingEvent
 from tests.builders import final
 
@@ -102,6 +103,17 @@ def test_a_silent_client_of_deepgrams_is_disconnected_unless_it_has_said_all() -
     live = deepgram.make_live(ImmutableMultiDict([("encoding", "linear16"), ("sample_rate", "16000")]), {})
     live.receive(b"")
     assert live.timeout_s is None
+
+
+def test_the_hundredth_bad_message_ends_a_native_stream() -> None:
+    stream = Stream()
+    stream.receive(SECOND)
+    actions = [stream.receive("hello") for _ in range(MAX_BAD_MESSAGES)]
+    errors = [found[0].error for found in actions if isinstance(found[0], Report)]
+    assert [error.fatal for error in errors] == [False] * 99 + [True]
+    assert (actions[-1][-1], stream.receive(SECOND)) == (Finish(), [])
+    stream.on_event(errors[-1])
+    assert stream.on_event(End())[-1] == Hangup(1003, "bad_message")
 
 
 @given(
