@@ -1,4 +1,4 @@
-"""Generates what is made from the table of settings, the commands and the events.
+"""Generates what is made from the table of settings, the commands, the events and conversations of tests.
 
 These are config.yaml, its JSON Schema, the options of docs/options.md, the events of docs/protocol.md, the types of a
 session's options in the clients, and the manual page. Run `make documents` after a change in
@@ -75,7 +75,7 @@ def documents() -> dict[Path, str]:
         REPOSITORY / "config.yaml": config_yaml(SCHEMA_PATH.relative_to(REPOSITORY).as_posix()),
         SCHEMA_PATH: json_schema(),
         options: with_part(options.read_text(encoding="utf-8"), "options", options_markdown()),
-        protocol: with_part(protocol.read_text(encoding="utf-8"), "events", events_markdown()),
+        protocol: with_conversations(with_part(protocol.read_text(encoding="utf-8"), "events", events_markdown())),
         REPOSITORY / "streamer" / "client" / "options.py": python_options(),
         javascript: with_typescript(javascript.read_text(encoding="utf-8")),
         REPOSITORY / "contrib" / "streamer.1": manual_page(),
@@ -89,6 +89,17 @@ def with_part(document: str, name: str, text: str) -> str:
     _, found, after = rest.partition(end)
     assert found, f"the marks of {name} are missing"
     return f"{before}{begin}\n{text}\n{end}{after}"
+
+
+def with_conversations(document: str) -> str:
+    """Return a Markdown document with the conversations that it names, without what their session does."""
+    scripts = (REPOSITORY / "tests" / "golden" / "protocols" / "native.txt").read_text(encoding="utf-8")
+    for title in re.findall(r"^<!-- conversation: (.*?): generated", document, re.MULTILINE):
+        conversation = scripts.partition(f"== {title}\n")[2].partition("\n== ")[0]
+        assert conversation, f"there is no conversation {title!r}"
+        said = [line for line in conversation.rstrip().splitlines() if not line.startswith(("=", "!"))]
+        document = with_part(document, f"conversation: {title}", "\n".join(["```text", *said, "```", ""]))
+    return document
 
 
 def options_markdown() -> str:
