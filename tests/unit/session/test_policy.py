@@ -10,7 +10,7 @@ from streamer.whisper.result import TimedWord
 AUDIO = Audio(16_000, pause=False)
 
 
-def words(text: str, n_eligible: int) -> list[TimedWord]:
+def letters(text: str, n_eligible: int) -> list[TimedWord]:
     """Return a word a letter, of which the first are not near the end of the audio."""
     return [
         TimedWord(letter, (1,), 0, 1_000 if i < n_eligible else AUDIO.end, probability=0.5)
@@ -26,7 +26,7 @@ class Hypotheses:
         self.earlier: Earlier = ()
 
     def count(self, text: str, n_eligible: int) -> int:
-        n_stable = self.policy.count(words(text, n_eligible), self.earlier, AUDIO)
+        n_stable = self.policy.count(letters(text, n_eligible), self.earlier, AUDIO)
         newest = (*self.earlier, tuple(text))
         self.earlier = tuple(before[n_stable:] for before in newest[max(0, len(newest) - self.policy.n_earlier) :])
         return n_stable
