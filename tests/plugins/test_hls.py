@@ -13,7 +13,7 @@ from streamer.plugins import hls
 from streamer.plugins.hls import N_SEGMENTS, PLAYLIST, Hls
 from tests.builders import ready
 from tests.targets import target
-from tests.unit.outputs.finals import final
+from tests.unit.outputs.finals import worded
 
 BEGAN = 1_800_000_000.0  # Unix time of the first sample; a multiple of a segment's length
 FIRST = 300_000_000
@@ -40,7 +40,7 @@ class Show:
         """Speak, and hear the final half a second later."""
         self.at(start + 0.2, Speech(state="start", time=start))
         self.at(end + 0.3, Speech(state="end", time=end))
-        self.at(end + 0.5, final((f" {text}", start, end)))
+        self.at(end + 0.5, worded((f" {text}", start, end)))
 
     @property
     def playlist(self) -> str:
@@ -101,7 +101,7 @@ def test_a_segment_waits_until_all_that_was_said_in_it_is_final(show: Callable[.
     playing.at(5.7, Speech(state="start", time=5.5))
     playing.at(14.0)
     assert not (playing.directory / PLAYLIST).exists()
-    playing.at(14.0, final((" Late but whole.", 5.5, 12.0)))
+    playing.at(14.0, worded((" Late but whole.", 5.5, 12.0)))
     assert [texts(segment) for segment in playing.segments] == [["Late but whole."]] * 2
     playing.at(20.0)
     assert len(playing.segments) == 2
@@ -114,7 +114,7 @@ def test_what_becomes_final_too_late_is_shown_late(show: Callable[..., Show]) ->
     playing.at(1.2, Speech(state="start", time=1.0))
     playing.at(42.5)
     assert len(playing.segments) == 2
-    playing.at(42.5, Speech(state="end", time=5.0), final((" Better late.", 1.0, 5.0)))
+    playing.at(42.5, Speech(state="end", time=5.0), worded((" Better late.", 1.0, 5.0)))
     playing.at(50.0)
     assert [texts(segment) for segment in playing.segments[:4]] == [[], [], ["Better late."], []]
     assert "00:00:12.000 --> 00:00:16.000" in playing.segments[2]
@@ -169,7 +169,7 @@ def test_a_final_that_could_not_be_written_is_there_once(
     show: Callable[..., Show], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     playing = show()
-    event = final((" Once.", 1.0, 2.0))
+    event = worded((" Once.", 1.0, 2.0))
     with monkeypatch.context() as patched:
         patched.setattr(hls, "replace", lambda path, text: (_ for _ in ()).throw(OSError(28, "No space left")))
         playing.now = 1021.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from whisper.utils import get_writer
 
 from streamer.events import Final
-from tests.unit.outputs.finals import final, spaced, written
+from tests.unit.outputs.finals import spaced, worded, written
 
 Words = list[tuple[str, float, float]]
 
@@ -55,7 +55,7 @@ limits = st.sampled_from([None, 0, 1, 2, 5, 12, 42, 84])
 def test_cues_are_the_references(
     format: str, drawn: list[Words], width: int | None, count: int | None, n_words: int | None, highlight: bool
 ) -> None:
-    finals = [final(*words, segment=i) for i, words in enumerate(drawn, 1)]
+    finals = [worded(*words, segment=i) for i, words in enumerate(drawn, 1)]
     options: dict[str, Any] = {"max_line_width": width, "max_line_count": count, "max_words_per_line": n_words}
     # Where we have 0 for no limit, the reference has nothing given.
     unlimited: dict[str, Any] = {name: value or None for name, value in options.items()}
@@ -69,7 +69,7 @@ def test_cues_are_the_references(
 @pytest.mark.parametrize("highlight", [False, True])
 def test_segments_without_word_times_are_the_references(format: str, highlight: bool) -> None:
     text = " And so, my fellow Americans: ask not what your country can do for you," * 3
-    finals = [final(text=text), msgspec.structs.replace(final(text="b"), start=1.5, end=4000.0)]
+    finals = [worded(text=text), msgspec.structs.replace(worded(text="b"), start=1.5, end=4000.0)]
     options = {"max_line_width": 20, "highlight_words": highlight}
     assert written(format, finals, **options) == reference(format, finals, timed=False, **options)
 
@@ -77,20 +77,20 @@ def test_segments_without_word_times_are_the_references(format: str, highlight: 
 @given(segments())
 @settings(max_examples=100, deadline=None)
 def test_text_and_tsv_are_the_references(drawn: list[Words]) -> None:
-    finals = [final(*words, segment=i) for i, words in enumerate(drawn, 1)]
+    finals = [worded(*words, segment=i) for i, words in enumerate(drawn, 1)]
     for format in ("text", "tsv"):
         assert written(format, finals) == reference(format, finals)
 
 
 def test_what_goes_on_in_the_next_segment_waits_for_it() -> None:
-    finals = [final(*spaced("one two")), final(*spaced("three", start=0.5))]
+    finals = [worded(*spaced("one two")), worded(*spaced("three", start=0.5))]
     options = {"max_line_width": 42, "max_line_count": 2}
     assert written("vtt", finals, **options) == "WEBVTT\n\n00:00.000 --> 00:00.750\none two three\n\n"
 
 
 def test_cues_of_no_duration_are_there_for_a_moment() -> None:
     """The reference writes cues that end as they begin, which WebVTT forbids."""
-    events = [final((" a", 1.0, 1.0), (" b", 1.0, 2.0))]
+    events = [worded((" a", 1.0, 1.0), (" b", 1.0, 2.0))]
     assert written("vtt", events, max_line_width=0, highlight_words=True) == (
         "WEBVTT\n\n00:01.000 --> 00:01.001\n<u>a</u> b\n\n00:01.001 --> 00:02.000\na <u>b</u>\n\n"
     )

@@ -9,7 +9,7 @@ from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.plugins.obs.sink import Obs, authentication
 from tests.builders import ready
 from tests.targets import target
-from tests.unit.outputs.stand_ins import ObsStandIn, WebStandIn, final, sending, spoken, wait_failing, warnings
+from tests.unit.outputs.stand_ins import ObsStandIn, WebStandIn, numbered, sending, spoken, wait_failing, warnings
 
 READY = ready()
 
@@ -28,10 +28,10 @@ def test_obs_gets_each_final_once_through_a_restart(
         sending(obs(stand_in, password="sesame", text_source="Captions")) as output,
     ):
         output.handle(READY)
-        output.handle(final(1))
+        output.handle(numbered(1))
         stand_in.wait_for(1)
         stand_in.stop()
-        output.handle(final(2))
+        output.handle(numbered(2))
         wait_failing(output)
         stand_in.start()
         output.handle(long)
@@ -47,14 +47,14 @@ def test_obs_that_does_not_stream_still_shows_its_text_source() -> None:
     with ObsStandIn(sources=("Captions",)) as stand_in:
         stand_in.room = 0
         with sending(obs(stand_in, text_source="Captions")) as output:
-            output.handle(final(1))
+            output.handle(numbered(1))
         sink = obs(stand_in)
         with pytest.raises(RefusalError, match="is not streaming: captions begin with the stream"):
-            sink.handle(final(1))
+            sink.handle(numbered(1))
         stand_in.room = math.inf
-        sink.handle(final(1))
+        sink.handle(numbered(1))
         with pytest.raises(RefusalError, match=r"refuses SetInputSettings \(600 No source was found\.\)"):
-            obs(stand_in, text_source="Captoins").handle(final(1))
+            obs(stand_in, text_source="Captoins").handle(numbered(1))
         sink.close()
     assert (stand_in.texts, stand_in.captions) == (["Words 1."], ["Words 1."])
 
@@ -82,9 +82,9 @@ def test_obs_says_what_is_wrong_with_the_password_and_with_other_programs() -> N
         assert "mustard" not in str(refused.value)
         stand_in.rubbish = True
         with pytest.raises(PeerError, match="answers what is not obs-websocket 5"):
-            obs(stand_in).handle(final(1))
+            obs(stand_in).handle(numbered(1))
     with pytest.raises(PeerError, match="cannot be reached"):
-        obs(stand_in).handle(final(1))
+        obs(stand_in).handle(numbered(1))
     with WebStandIn(lambda request: (200, b"")) as web, pytest.raises(PeerError, match="cannot be reached"):
         Obs(target(f"ws://127.0.0.1:{web.port}")).handle(READY)
     with pytest.raises(ConfigError, match=r"outputs\.obs_url is not an address"):

@@ -27,7 +27,7 @@ from tests.unit.outputs.stand_ins import (
     CaptionService,
     Request,
     WebStandIn,
-    final,
+    numbered,
     sending,
     spoken,
     wait_failing,
@@ -65,7 +65,7 @@ def test_a_post_says_what_is_wrong_and_never_where(monkeypatch: pytest.MonkeyPat
 
 def test_nothing_of_the_libraries_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     with WebStandIn(lambda request: (200, b"")) as stand_in, caplog.at_level(logging.WARNING):
-        Webhook(target(f"http://127.0.0.1:{stand_in.port}/?key=SECRET")).handle(final(1))
+        Webhook(target(f"http://127.0.0.1:{stand_in.port}/?key=SECRET")).handle(numbered(1))
     assert "SECRET" not in caplog.text
 
 
@@ -86,13 +86,13 @@ def test_a_webhook_gets_signed_json_and_knows_what_it_has() -> None:
 
     with WebStandIn(answer) as stand_in, sending(webhook(stand_in, "hush")) as output:
         for number in (1, 2, 3):
-            output.handle(final(number))
+            output.handle(numbered(number))
         assert third.wait(WAIT_S)
         stand_in.stop()
         output.handle(spoken(4, "Again", "there."))
         stand_in.start()
     posted = [from_json(request.body) for request in taken.values()]
-    assert posted == [final(1), final(2), final(3), spoken(4, "Again", "there.")]
+    assert posted == [numbered(1), numbered(2), numbered(3), spoken(4, "Again", "there.")]
     assert list(taken) == ['"s-1"', '"s-2"', '"s-3"', '"s-4"']
     for request in stand_in.requests:
         name, at = request.headers["webhook-id"], request.headers["webhook-timestamp"]
@@ -123,7 +123,7 @@ def test_a_slow_or_redirecting_receiver_delays_no_event(caplog: pytest.LogCaptur
 
     with WebStandIn(answer) as stand_in, sending(webhook(stand_in)) as output:
         for number in (1, 2):
-            output.handle(final(number))
+            output.handle(numbered(number))
         release.set()  # only now it answers: nobody waited for it
     assert [json.loads(request.body)["segment"] for request in stand_in.requests] == [1, 1, 2]
     assert "webhook-signature" not in stand_in.requests[0].headers
@@ -153,7 +153,7 @@ def test_youtube_gets_lines_with_their_times_by_its_own_clock() -> None:
             service.wait_for(1)
             service.faults = [(None, True), ((200, b"no time"), True), ((200, b"9999-12-31T23:59:59"), True)]
             for number in (2, 3, 4):  # it tells its clock, and then rubbish
-                output.handle(final(number))
+                output.handle(numbered(number))
     first, second, third, fourth = (
         text.splitlines() for text in (request.body.decode("utf-8") for request in service.taken)
     )
@@ -184,19 +184,19 @@ def test_zoom_gets_each_final_once_through_restarts_of_either_side(caplog: pytes
     with WebStandIn(service) as stand_in:
         with sending(zoom(stand_in)) as output:
             output.handle(READY)
-            output.handle(final(1))
+            output.handle(numbered(1))
             service.wait_for(1)
             stand_in.stop()
-            output.handle(final(2))
-            output.handle(final(3))
+            output.handle(numbered(2))
+            output.handle(numbered(3))
             wait_failing(output)
             stand_in.start()
             service.wait_for(3)
             service.faults = [(CUT, True), ((503, b""), False), ((200, b"<html>"), True)]  # it takes the first and dies
-            output.handle(final(4, "Grüße 4."))
-            output.handle(final(5))
+            output.handle(numbered(4, "Grüße 4."))
+            output.handle(numbered(5))
         with sending(zoom(stand_in)) as output:  # the program was started again
-            output.handle(final(6))
+            output.handle(numbered(6))
     assert texts(service) == [f"{'Grüße' if n == 4 else 'Words'} {n}.\n" for n in range(1, 7)]
     assert [request.query["seq"] for request in service.taken] == ["1", "2", "3", "4", "5", "6"]
     assert {request.path for request in service.taken} == {"/closedcaption"}
@@ -218,10 +218,10 @@ def test_zoom_begins_at_one_where_it_cannot_be_asked_and_sends_nothing_old_when_
     with WebStandIn(answer) as stand_in:
         output = Output("zoom", zoom(stand_in), first_delay_s=0.001)
         for number in (1, 2, 3):
-            output.handle(final(number))
+            output.handle(numbered(number))
         wait_until(lambda: output.n_dropped >= 3)
         begun.set()
-        output.handle(final(4))
+        output.handle(numbered(4))
         output.close(time.monotonic() + WAIT_S)
     assert texts(service) == ["Words 4.\n"]
     assert service.last == 1

@@ -31,7 +31,7 @@ from tests import builders
 from tests.waiting import WAIT_S, wait_until
 
 
-def final(number: int, text: str = "") -> Final:
+def numbered(number: int, text: str = "") -> Final:
     """Return a final of one second's speech, without words."""
     kinds: dict[str, Any] = {"seq": number, "session": "s", "segment": number, "words": ()}
     return builders.final(text or f"Words {number}.", start=float(number), end=number + 1.0, **kinds)

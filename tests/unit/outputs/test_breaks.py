@@ -10,7 +10,7 @@ from streamer.outputs.breaks import best_break, may_break
 from streamer.outputs.pieces import pieces
 from streamer.outputs.subtitles.cues import columns
 from streamer.outputs.subtitles.layout import LINE_CHARS
-from tests.unit.outputs.finals import final, written
+from tests.unit.outputs.finals import spaced, worded, written
 
 TEXTS = {
     "ja": "ちょっと待ってキャッチボールをやっていると「チェックしてからコーヒーを飲もう」と言われてずっと待っています",
@@ -47,7 +47,7 @@ def shifted(text: str) -> Iterator[str]:
 def test_lines_of_subtitles_end_where_they_may(text: str, is_one_word: bool) -> None:
     for each in shifted(text):
         words = [each] if is_one_word else list(each)
-        spoken = final(*[(word, i * 0.1, (i + 1) * 0.1 * len(word)) for i, word in enumerate(words)])
+        spoken = worded(*[(word, i * 0.1, (i + 1) * 0.1 * len(word)) for i, word in enumerate(words)])
         lines = [line for line in written("srt", [spoken]).splitlines() if line and not line.isascii()]
         check(lines, each)
         assert max(map(columns, lines)) <= LINE_CHARS
@@ -56,7 +56,7 @@ def test_lines_of_subtitles_end_where_they_may(text: str, is_one_word: bool) -> 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
 def test_pieces_of_captions_end_where_they_may(text: str) -> None:
     for each in shifted(text):
-        spoken = final(*[(char, i * 0.1, (i + 1) * 0.1) for i, char in enumerate(each)])
+        spoken = worded(*[(char, i * 0.1, (i + 1) * 0.1) for i, char in enumerate(each)])
         found = pieces(spoken, 84)
         check([piece for _, piece in found], each)
         assert max(len(piece.encode("utf-8")) for _, piece in found) <= 84
@@ -85,3 +85,9 @@ def test_pieces_of_captions_end_where_they_may(text: str) -> None:
 )
 def test_the_last_allowed_break_is_the_best(texts: list[str], begin: int) -> None:
     assert best_break(texts) == begin
+
+
+def test_pieces_end_between_words_and_have_the_times_of_their_first() -> None:
+    said = worded(*spaced("one two three", start=10.0, step=0.5))
+    assert pieces(said, 7) == [(10.0, "one two"), (11.0, "three")]
+    assert pieces(worded(text="no times here"), 8) == [(0.0, "no times"), (0.0, "here")]

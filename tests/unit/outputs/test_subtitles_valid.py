@@ -1,6 +1,7 @@
 """Whatever finals say and whatever the options: a file that strict readers of its format take, with all the text."""
 
 import re
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -8,7 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamer.events import Final
-from tests.unit.outputs.finals import final, labelled, written
+from streamer.outputs.subtitles.cues import columns
+from streamer.outputs.subtitles.layout import CHARS_PER_S, LINE_CHARS, MAX_CUE_MS, MIN_CUE_MS, MIN_GAP_MS
+from tests.unit.outputs.finals import labelled, worded, written
 
 pytestmark = pytest.mark.slow
 
@@ -54,23 +57,31 @@ def cue_text(text: str) -> str:
     return said
 
 
-def read_srt(file: str) -> list[str]:
-    """Return the text of each cue. Fails where numbers, times or blank lines are not in order."""
-    texts: list[str] = []
-    last_end = 0
-    for number, block in enumerate(file.split("\n\n")[:-1], 1):
-        index, clock, text = block.split("\n", 2)
+Cues = list[tuple[int, int, list[str]]]
+
+
+def read_cues(srt: str) -> Cues:
+    """Return the cues of a file: start and end in milliseconds, and lines. Fails if it is not in order."""
+    found: Cues = []
+    for number, block in enumerate(srt.split("\n\n")[:-1], 1):
+        index, clock, *lines = block.split("\n")
         assert index == str(number)
-        found = re.fullmatch(f"{VTT_TIME} --> {VTT_TIME}".replace(r"\.", ","), clock)
-        assert found
-        start, end = milliseconds(found.groups()[:4]), milliseconds(found.groups()[4:])
-        assert last_end <= start < end
-        assert "-->" not in text
-        assert all(line.strip() for line in text.splitlines())
-        assert text.splitlines() == text.split("\n")
-        texts.append(text)
-        last_end = end
-    return texts
+        times = re.fullmatch(f"{VTT_TIME} --> {VTT_TIME}".replace(r"\.", ","), clock)
+        assert times
+        start, end = milliseconds(times.groups()[:4]), milliseconds(times.groups()[4:])
+        assert start < end
+        assert not found or found[-1][1] <= start
+        found.append((start, end, lines))
+    return found
+
+
+def read_srt(file: str) -> list[str]:
+    """Return the text of each cue."""
+    cues = read_cues(file)
+    assert all(
+        line.strip() and "-->" not in line and line.splitlines() == [line] for _, _, lines in cues for line in lines
+    )
+    return ["\n".join(lines) for _, _, lines in cues]
 
 
 READERS = {"vtt": read_vtt, "srt": read_srt}
@@ -114,7 +125,7 @@ def test_any_finals_become_a_valid_file(
     speakers: list[str | None],
     options: dict[str, Any],
 ) -> None:
-    events: list[Final] = [labelled(final(*words, text=text), *speakers) for words, text in drawn]
+    events: list[Final] = [labelled(worded(*words, text=text), *speakers) for words, text in drawn]
     file = written(format, events, **options, **({mark: True} if mark else {}))
     said = READERS[format](file)
     if not mark and format == "vtt":
@@ -134,3 +145,48 @@ def expected(events: list[Final]) -> str:
 def bare(text: str) -> str:
     unsafe = "[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]"
     return "".join(re.sub(unsafe, " ", text).split())
+
+
+said_texts = st.one_of(
+    st.text("ab字。,. -<>&\n\x1b", max_size=60).map(lambda text: f" {text}"),
+    st.sampled_from([" the", " country,", " done.", "字幕", "，", " -->"]),
+)
+
+
+@st.composite
+def spoken(draw: st.DrawFn) -> list[list[tuple[str, float, float]]]:
+    """Draw finals as models tell them: words one after another, some of which last no time."""
+    now_s = float(draw(st.integers(0, 4000)))
+    finals: list[list[tuple[str, float, float]]] = []
+    for _ in range(draw(st.integers(0, 5))):
+        words: list[tuple[str, float, float]] = []
+        for _ in range(draw(st.integers(1, 25))):
+            start_s = now_s + draw(st.sampled_from([0, 0, 0, 0, 0.02, 0.3, 1.2, 9]))
+            now_s = start_s + draw(st.sampled_from([0, 0.02, 0.1, 0.3, 0.3, 0.5, 8]))
+            words.append((draw(said_texts), start_s, now_s))
+        finals.append(words)
+    return finals
+
+
+anything = st.lists(st.lists(st.tuples(said_texts, st.floats(0, 100), st.floats(0, 100)), max_size=30), max_size=4)
+
+
+@given(st.one_of(spoken(), anything))
+@settings(max_examples=50)
+@example([[(" a", 1.0, 1.0)], [(" b", 1.0, 1.0)], [(" c", 1.0, 1.0)]])
+def test_any_finals_become_cues_as_the_style_wants_them(finals: list[list[tuple[str, float, float]]]) -> None:
+    found = read_cues(written("srt", [worded(*words, segment=i) for i, words in enumerate(finals)]))
+    for start, end, lines in found:
+        assert MIN_CUE_MS <= end - start <= MAX_CUE_MS
+        assert 1 <= len(lines) <= 2
+        assert all(0 < columns(line) <= LINE_CHARS and line == line.strip() for line in lines)
+    for (start, end, lines), (following, *_) in pairwise(found):
+        assert end <= following
+        # Nothing keeps a cue from standing until it is read but the next one, and its greatest length.
+        is_read = columns("".join(lines)) / (end - start) * 1000 <= CHARS_PER_S
+        is_full = end in (following, start + MAX_CUE_MS)
+        assert is_read or is_full
+        assert following - end >= MIN_GAP_MS or is_full
+    shown = "".join("".join(lines) for _, _, lines in found)
+    said = "".join(word for words in finals for word, _, _ in words)
+    assert re.sub(r"\s", "", shown).replace("→", "-->") == re.sub(r"[\s\x1b]", "", said)
