@@ -72,6 +72,57 @@ def saying(*pieces: str) -> Script:
     return script
 
 
+def answering(body: str, status: int = 200, content_type: str = "application/json") -> Script:
+    """An answer in one piece: JSON, a refusal, or the bytes of a stream."""
+
+    async def script(reply: Reply) -> None:
+        await reply.start(status, content_type)
+        with contextlib.suppress(ConnectionError):  # one that hangs up with bytes unread
+            await reply.end(body or " ")
+
+    return script
+
+
+def streaming(*pieces: str, then: str | None) -> Script:
+    """A reply of these pieces, behind which come these bytes, or the connection is cut."""
+
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        for piece in pieces:
+            await reply.say(piece)
+        await (reply.cut() if then is None else reply.end(then))
+
+    return script
+
+
+def hanging(*pieces: str, hung_up: asyncio.Event | None = None) -> Script:
+    """A reply of these pieces, behind which nothing comes; `hung_up` is set when the client goes."""
+
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        try:  # the client may hang up while this still talks
+            for piece in pieces:
+                await reply.say(piece)
+            await reply.hang()
+        finally:
+            if hung_up is not None:
+                hung_up.set()
+
+    return script
+
+
+def endless(piece: Callable[[int], str]) -> Script:
+    """A reply whose nth piece is made by a function, until the client hangs up."""
+
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        with contextlib.suppress(ConnectionError):
+            for n in range(100_000):
+                await reply.say(piece(n))
+
+    return script
+
+
 @dataclass
 class Endpoint:
     url: str
