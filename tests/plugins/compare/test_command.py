@@ -1,8 +1,6 @@
-"""What `streamer compare` prints and writes, and what it says of slips."""
+"""What `streamer compare` prints and writes, and which models it measures with which settings."""
 
 import json
-import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -15,7 +13,7 @@ from streamer.errors import PeerError
 from streamer.plugins.compare import command
 from streamer.plugins.compare.runs import Runs
 from streamer.settings.load import load_settings
-from tests.daemon import SAMPLE, Outcome, recording, started
+from tests.daemon import SAMPLE, Outcome, recording
 
 pytestmark = pytest.mark.slow
 
@@ -58,8 +56,7 @@ def test_models_are_measured_apart_and_one_that_fails_spoils_nothing(run_here: C
     assert 0 < good["first_text_s"] <= good["wall_s"]
     assert min(good["cpu_per_audio"], good["real_time_factor"], good["load_s"]) > 0
     assert good["peak_rss_mb"] > 50
-    assert "broken" in bad["error"]
-    assert "streamer: error" not in outcome.stderr
+    assert bad["error"]
     assert bad["wer"] is None
     assert told["recordings"][0]["texts"] == ["reference", "nano.en"]
 
@@ -114,48 +111,3 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
     assert outcome.exit_code == 1
     assert "base.en: the Hub is away" in outcome.stdout
     assert [environ["STREAMER_MODEL_NAME"] for environ in measured] == ["nano.en"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("CLIP", "--models", "nano.en,nano.en"), "is there twice"),
-        (("CLIP", "--models", "nothing-like-it"), "there is no model 'nothing-like-it'"),
-        (("CLIP", "--models", "nano.en@decoding.beams=5"), "there is no setting 'decoding.beams'"),
-        (("CLIP", "--models", "nano.en@decoding.beam_size=many"), "nano.en@decoding.beam_size=many: "),
-        (("CLIP", "--models", "nano.en,tiny", "--language", "de"), "nano.en: language is de"),
-        (("CLIP", "--models", "nano.en@decoding.task=both"), "nano.en knows English only"),
-        (("CLIP", "--models", "tiny@decoding.task=both"), "task is both"),
-        (("-", "--models", "nano.en"), "standard input"),
-        (("missing.wav", "--models", "nano.en"), "missing.wav"),
-        (("CLIP", "--models", "nano.en", "--reference", "missing.txt"), "missing.txt cannot be read"),
-        (("CLIP", "--models", "nano.en", "--reference", "EMPTY"), "has no words"),
-        (("CLIP", SAMPLE, "--models", "nano.en", "--reference", "EMPTY"), "1 references for 2 recordings"),
-        (("CLIP", "CLIP", "--models", "nano.en"), "is named twice"),
-        (("CLIP", "--models", "nano.en", "-o", "."), "choose another place with --output"),
-    ],
-)
-def test_slips_are_told_before_anything_is_measured(
-    run_here: Cli,
-    clip: Path,
-    measured: list[Mapping[str, str]],
-    tmp_path: Path,
-    arguments: tuple[str | Path, ...],
-    message: str,
-) -> None:
-    (tmp_path / "empty.txt").write_text(" ...\n", encoding="utf-8")
-    names = {"CLIP": clip, "EMPTY": tmp_path / "empty.txt"}
-    outcome = run_here("compare", *(names.get(str(argument), argument) for argument in arguments))
-    assert outcome.exit_code == 2
-    assert message in outcome.error()
-    assert not measured
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
-def test_an_interruption_ends_it_in_one_line() -> None:
-    with started("compare", "--stream", "--models", "nano.en", SAMPLE, "--device", "CPU") as process:
-        process.wait_said("is played at real-time pace")
-        process.process.send_signal(signal.SIGINT)
-        outcome = process.wait()
-    assert (outcome.exit_code, outcome.error()) == (1, "streamer: error: interrupted")
-    assert outcome.stderr.endswith("interrupted\n")

@@ -1,12 +1,17 @@
 """What a language model may change, and what it may not."""
 
 import re
+import tomllib
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamer.plugins.proofread.guard import RefusedError, changes, likeness
+
+PATH = Path(__file__).parents[2] / "golden" / "proofread.toml"
+ROWS = tomllib.loads(PATH.read_text(encoding="utf-8"))["correction"]
 
 
 def result(old: str, new: str) -> str:
@@ -18,77 +23,10 @@ def result(old: str, new: str) -> str:
     return "let through"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("we met shivon at the station", "we met Siobhan at the station"),
-        ("good morning ice berg watchers today", "Good morning, iceberg watchers today."),
-        ("i think that alot of it is is gone", "I think that alot of it is gone."),
-        ("he went to the the market", "He went to the market."),
-        ("we go to go to the market now and then", "we go to the market now and then"),
-        ("so so so what did nasa say about it", "So what did NASA say about it?"),
-        ("this is new york city at night", "This is New York City at night."),
-        ("it grew by 5 in the last year", "It grew by 5, in the last year."),
-        ("the patient has new monia again today", "the patient has newmonia again today"),
-        ("dr smiths house is over there by the lake", "Dr. Smith's house is over there by the lake."),
-        ("the well known ecommerce site is down again today", "The well-known e-commerce site is down again today."),
-        ("nothing to correct here", "nothing to correct here"),
-    ],
-)
-def test_spelling_case_punctuation_and_repeats_may_be_corrected(old: str, new: str) -> None:
-    assert result(old, new) == "let through"
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "why"),
-    [
-        ("we met at the station", "we all met at the station", "puts words in"),
-        ("we met at the station", "we met at the station today", "puts words in"),
-        ("we met at the old station", "we met at the station", "takes words out"),
-        ("the big cat sleeps in here", "the cat sleeps in here", "takes words out"),
-        ("we met a big cat there", "we met a bagatelle there", "unlike"),
-        ("the dog sleeps in here", "the cat sleeps in here", "unlike"),
-        ("he is note here for us", "he is not here for us", "negation"),
-        ("he is not here for us", "he is note here for us", "negation"),
-        ("we can't leave it at that", "we can leave it at that", "negation"),
-        ("we can't leave it at that", "we cant leave it at that", "negation"),
-        ("no no it is over there", "no it is over there", "negation"),
-        ("it costs 15 dollars a month", "it costs 50 dollars a month", "number"),
-        ("it costs 15 dollars a month", "it costs 15% dollars a month", "number"),
-        ("minus -5 degrees in the night", "minus 5 degrees in the night", "number"),
-        ("we met marc in the stat", "We nett Marg in tho stad", "unlike|of 6 words"),
-        ("see you in june or later then", "see you in July or later then", "unlike"),
-        ("there is 1 car", "there are 1 car", "unlike"),
-        ("alpha bravo gamma delta", "alfa brava gamma delta", "2 of 4 words"),
-        ("we said hello to the crowd", "WE SAID HELLO TO THE CROWD", "6 of 6 words"),
-        ("we met york at the station", "we met york-burned at the station", "unlike"),
-        ("we met york at the station", "we met york.Burned at the station", "unlike"),
-        ("we met anna at the station", "we met anna!!!!!!! at the station", "punctuation"),
-        ("we met anna at the station", "we met an\u200bna at the station", "no letters"),
-        ("we met anna at the station", "we met Аnnа at the station", "unlike"),
-        ("we met alexandra at the station", "we met alехandra at the station", "no letters"),
-        ("мы встретили анну на вокзале", "мы встретили aнну на вокзале", "no letters"),
-        ("we met anna at the station", "we met <b>anna</b> at the station", "unlike|no letters"),
-    ],
-)
-def test_anything_else_is_refused(old: str, new: str, why: str) -> None:
-    assert re.search(why, result(old, new))
-
-
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ("das ist kein guter tag für uns", "das ist ein guter tag für uns"),
-        ("il n'est pas venu avec nous hier", "il est pas venu avec nous hier"),
-        ("ele não vem para casa conosco", "ele nos vem para casa conosco"),
-        ("wij hebben geen geld voor hem", "wij hebben een geld voor hem"),
-        ("я не приду домой сегодня вечером", "я на приду домой сегодня вечером"),
-        ("wir haben 21 stück davon", "wir haben 21. stück davon, 2"),
-    ],
-)
-def test_numbers_and_negations_stay_in_any_language(old: str, new: str) -> None:
-    assert "a number or a negation" in result(old, new)
-    assert result(old, old) == "let through"
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['old']} / {row['new']}")
+def test_corrections_are_let_through_or_refused_as_they_were_read(row: dict[str, str]) -> None:
+    assert result(row["old"], row["new"]) == row["result"]
+    assert result(row["old"], row["old"]) == "let through"
 
 
 def test_words_are_alike_in_spelling() -> None:
