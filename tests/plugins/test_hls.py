@@ -7,7 +7,6 @@ from pathlib import Path
 import av
 import pytest
 
-from streamer.errors import ConfigError
 from streamer.events import Event, Gap, Speech
 from streamer.plugins import hls
 from streamer.plugins.hls import N_SEGMENTS, PLAYLIST, Hls
@@ -86,14 +85,6 @@ def test_the_playlist_is_as_rfc_8216_has_it(show: Callable[..., Show]) -> None:
         "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n00:00:01.000 --> 00:00:02.000\nGood morning.\n\n"
     )
     assert texts(playing.segments[1]) == []
-
-
-def test_a_cue_is_in_each_segment_that_it_is_shown_in(show: Callable[..., Show]) -> None:
-    playing = show()
-    playing.say(4.0, 8.0, "Over the edge.")
-    playing.at(15.0)
-    assert playing.segments[0] == playing.segments[1]
-    assert "00:00:04.000 --> 00:00:08.000\nOver the edge." in playing.segments[0]
 
 
 def test_a_segment_waits_until_all_that_was_said_in_it_is_final(show: Callable[..., Show]) -> None:
@@ -180,9 +171,3 @@ def test_a_final_that_could_not_be_written_is_there_once(
             playing.output.tick()
     playing.output.handle(event)
     assert [texts(segment) for segment in playing.segments] == [["Once."], [], []]
-
-
-def test_a_directory_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"^--to hls: .* cannot be made .*: name another path$"):
-        Hls(target(str(tmp_path / "file")))
