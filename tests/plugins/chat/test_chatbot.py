@@ -76,22 +76,6 @@ async def test_a_reply_comes_in_pieces() -> None:
     assert "authorization" not in endpoint.headers[0]
 
 
-async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
-    first_came = asyncio.Event()
-
-    async def script(reply: Reply) -> None:
-        await reply.start()
-        await reply.say("one")
-        async with asyncio.timeout(WAIT_S):
-            await first_came.wait()
-        await reply.say("two")
-        await reply.end()
-
-    async with conversing(script) as (conversation, _):
-        async for _piece in conversation.reply("hi"):
-            first_came.set()
-
-
 @pytest.mark.parametrize(
     ("n_turns", "kept"), [(2, ["q0", "q0a0q1", "q0a0q1a1q2", "q1a1q2a2q3"]), (0, ["q0", "q1", "q2", "q3"])]
 )

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import itertools
 import json
-import logging
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
@@ -17,16 +16,15 @@ import pytest
 from streamer.after import queues
 from streamer.after.correct import pipeline
 from streamer.after.correct.corrector import Draft, text_of
-from streamer.after.correct.pipeline import CorrectionFollower, Corrections
+from streamer.after.correct.pipeline import Corrections
 from streamer.events import Final, Revision, Word
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.plugins.proofread.language_model import MAX_USELESS, LanguageModel
 from streamer.plugins.proofread.settings import ProofreadSettings
-from tests.builders import final, words
+from tests.builders import words
 from tests.chat_endpoint import Reply, Script, answering, chat_endpoint, endless, hanging, saying, streaming
 from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock
-from tests.unit.after.live import Live
 from tests.waiting import WAIT_S
 
 PATH = Path(__file__).parents[2] / "golden" / "proofread.toml"
@@ -259,17 +257,6 @@ async def test_an_address_is_shown_without_its_secrets(make: Make) -> None:
     why = await make("http://me:secret@127.0.0.1:9/v1?key=hidden").fails(drafted("we met shivon"))
     assert "http://127.0.0.1:9/v1/chat/completions " in why
     assert not re.search("secret|hidden", why)
-
-
-def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: pytest.LogCaptureFixture) -> None:
-    live, corrections = Live(), make("http://127.0.0.1:9/v1").corrections
-    live.follow(CorrectionFollower(corrections, live.session, live.log))
-    with caplog.at_level(logging.INFO):
-        live.publish(*[final("we met shivon", segment=1)] * 3)
-        live.finish()
-    assert live.revisions == []
-    assert [record.levelname for record in caplog.records if "language_model" in record.getMessage()] == ["WARNING"]
-    assert corrections.health.why["language_model"]
 
 
 @pytest.mark.slow

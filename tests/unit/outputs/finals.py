@@ -7,7 +7,20 @@ from typing import Any
 
 import msgspec
 
-from streamer.events import End, Error, Event, Final, Gap, Revision, Speakers, Speech, Translation, Word
+from streamer.events import (
+    End,
+    Error,
+    Event,
+    Final,
+    Flushed,
+    Gap,
+    Revision,
+    Speakers,
+    Speech,
+    Translation,
+    Turn,
+    Word,
+)
 from streamer.outputs.subtitles import SubtitleOptions, open_writer
 from tests import builders
 from tests.builders import timed_words
@@ -51,7 +64,9 @@ MAKERS: dict[str, Callable[..., Event]] = {
     "same": lambda labels: Speakers(same=tuple(labels)),
     "gap": lambda reason, **times: Gap(reason=reason, **times),
     "error": lambda message, code: Error(code=code, message=message, fatal=False),
-    "speech": lambda state: Speech(state=state, time=0.0),
+    "speech": lambda state, time=0.0: Speech(state=state, time=time),
+    "turn": lambda probability, finished: Turn(time=2.0, probability=probability, finished=finished),
+    "flushed": lambda time: Flushed(time=time),
     "end": lambda time: End(time=time),
 }
 

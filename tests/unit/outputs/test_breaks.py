@@ -1,8 +1,11 @@
 """Lines and captions of scripts without spaces: they end where the rules of the script allow it."""
 
 import itertools
+import tomllib
 import unicodedata
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,15 +15,8 @@ from streamer.outputs.subtitles.cues import columns
 from streamer.outputs.subtitles.layout import LINE_CHARS
 from tests.unit.outputs.finals import spaced, worded, written
 
-TEXTS = {
-    "ja": "ちょっと待ってキャッチボールをやっていると「チェックしてからコーヒーを飲もう」と言われてずっと待っています",
-    "zh": "他说“我们明天（星期五）早上去北京参加iPhone发布会价格是￥1299大约便宜50％”大家都很高兴",
-    "ko": "한국어는띄어쓰기가있습니다그는안녕하세요라고말했다그리고바로집에갔다는이야기입니다",
-    "th": "ภาษาไทยเป็นภาษาที่มีระดับเสียงของคำแน่นอนหรือวรรณยุกต์เช่นเดียวกับภาษาจีนทำๆเกาะน้ำและออกเสียงแยกคำต่อคำ",
-    "km": "ភាសាខ្មែរជាភាសាកំណើតរបស់ជនជាតិខ្មែរនិងជាភាសាផ្លូវការរបស់ប្រទេសកម្ពុជាដែលមានអ្នកនិយាយច្រើន",
-    "lo": "ພາສາລາວເປັນພາສາທາງການຂອງປະເທດລາວແລະຍັງເປັນພາສາທີ່ມີວັນນະຍຸດຫຼາຍສຽງໃນນ້ຳ",
-    "my": "မြန်မာဘာသာစကားသည်မြန်မာနိုင်ငံ၏ရုံးသုံးဘာသာစကားဖြစ်ပြီးလူသန်းပေါင်းများစွာပြောဆိုကြသည်",
-}
+KNOWN = tomllib.loads((Path(__file__).parents[2] / "golden" / "breaks.toml").read_text(encoding="utf-8"))
+TEXTS: dict[str, str] = KNOWN["texts"]
 BEGINS_NONE = "っゃゅょぁぃぅぇぉッャュョァィゥェォー」”）、。％ะาำๅๆະາຳໆ"
 ENDS_NONE = "「“（￥เแโใไເແໂໃໄ្"
 
@@ -62,29 +58,9 @@ def test_pieces_of_captions_end_where_they_may(text: str) -> None:
         assert max(len(piece.encode("utf-8")) for _, piece in found) <= 84
 
 
-@pytest.mark.parametrize(
-    ("texts", "begin"),
-    [
-        (["a", " b", "c"], 1),
-        (["漢", "字", "っ"], 1),
-        (["「", "漢", "字"], 2),
-        (["字", "「", "漢"], 1),
-        (["約", "1", "0"], 1),
-        (["字", "ab", "cd"], 1),
-        (["ក", "ខ", "\u17d2", "ម"], 1),  # a consonant below another
-        (["က", "န", "်", "မ"], 3),  # a visible virama ends a syllable
-        (["字", "\U0001f468", "\u200d", "\U0001f469"], 1),  # a family
-        (["字", "\U0001f44d", "\U0001f3fd"], 1),  # a colour of skin
-        (["字", "\U0001f1e9", "\U0001f1ea"], 1),  # a flag
-        (["字", "\u1112", "\u1161"], 1),  # a syllable of Hangul in two parts
-        # No break is allowed: within characters least.
-        (["a", "b", "c"], 2),
-        (["a", "b", "\u0301"], 1),
-        (["っ", "っ", "っ"], 2),
-    ],
-)
-def test_the_last_allowed_break_is_the_best(texts: list[str], begin: int) -> None:
-    assert best_break(texts) == begin
+@pytest.mark.parametrize("row", KNOWN["best"], ids=lambda row: row["name"])
+def test_the_last_allowed_break_is_the_best(row: dict[str, Any]) -> None:
+    assert best_break(row["pieces"]) == row["begin"]
 
 
 def test_pieces_end_between_words_and_have_the_times_of_their_first() -> None:
