@@ -30,7 +30,7 @@ class GrowingFile:
     def __init__(self, path: Path, options: SubtitleOptions) -> None:
         """Begin the file. Raises ConfigError if it cannot be written or has an unknown suffix."""
         if path.suffix.lower() not in FORMATS:
-            raise ConfigError(f"--to {path} has no format: expected a file that ends with {', '.join(FORMATS)}")
+            raise ConfigError(f"--to {path} has an unknown file type: expected a name ending in {', '.join(FORMATS)}")
         self._options = options
         self._format = FORMATS[path.suffix.lower()]
         # The newest event that the writer has handled.
@@ -44,7 +44,7 @@ class GrowingFile:
             self._begin()
             self._update()
         except OSError as error:
-            raise ConfigError(f"--to {path} cannot be written ({error.strerror}): name another path") from None
+            raise ConfigError(f"cannot write --to {path} ({error.strerror}): choose another path") from None
 
     def handle(self, event: Event) -> None:
         """Write a final, or an event about one; the event may be passed again after an OSError."""

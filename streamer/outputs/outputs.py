@@ -257,4 +257,4 @@ def parse_target(text: str) -> tuple[str, str]:
     if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
         return "file", text
     kinds = ", ".join((*entry_points.names(GROUP), f"or a file ending in {', '.join(FORMATS)}"))
-    raise ConfigError(f"--to {kind!r:.60} is not an output: expected {kinds}")
+    raise ConfigError(f"unknown output --to {kind!r:.60}: expected {kinds}")

@@ -37,6 +37,4 @@ def read_secret(text: str, name: str) -> str:
         return Path(text[1:]).read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise ConfigError(
-            f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
-        ) from None
+        raise ConfigError(f"cannot read the file that {name} names ({reason}): check the path after @") from None

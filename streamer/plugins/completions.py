@@ -71,7 +71,7 @@ class ChatEndpoint:
         self._url = completions_url(url)
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError(
-                f"{names.section}.api_key has characters that no key has: expected printable ASCII; copy it again"
+                f"{names.section}.api_key contains characters other than printable ASCII: copy the key again"
             )
         self._model = model
         self._names = names

@@ -40,7 +40,9 @@ class Hls:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"--to hls: {folder} cannot be made ({error.strerror}): name another path") from None
+            raise ConfigError(
+                f"--to hls: cannot create the directory {folder} ({error.strerror}): choose another path"
+            ) from None
         self._said_at = target.said_at
         self._clock = clock
         self._writer = _Cues(target.lines)

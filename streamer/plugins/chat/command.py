@@ -19,9 +19,7 @@ def chat(settings: Settings, daemon: DaemonAddress) -> int:
     Raises UsageError if no chatbot is named, PeerError if there is no daemon or it refuses.
     """
     if not settings.of(ChatSettings).url:
-        raise UsageError(
-            "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
-        )
+        raise UsageError("no chat endpoint: give --to http://HOST:PORT/v1, or set chat.url in the configuration file")
     asyncio.run(_converse(daemon, settings.of(ChatSettings)))
     return 0
 

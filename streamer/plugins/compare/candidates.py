@@ -23,12 +23,12 @@ def parse_candidates(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     try:
         lists = list(csv.reader(texts, skipinitialspace=True, strict=True))
     except csv.Error as error:
-        raise UsageError(f"models are not a list ({error}): expected names with commas between them") from None
+        raise UsageError(f"cannot read --models ({error}): expected names separated by commas") from None
     for names in lists:
         for name in map(str.strip, names):
             model, *given = _SETTING.split(name)
             if not model:
-                raise UsageError(f"{name!r:.80} names no model: expected MODEL, or MODEL@SECTION.KEY=VALUE")
+                raise UsageError(f"no model in {name!r:.80}: expected MODEL, or MODEL@SECTION.KEY=VALUE")
             settings = {"model.name": model}
             for item in given:
                 setting, _, value = item.partition("=")
@@ -39,8 +39,8 @@ def parse_candidates(texts: Sequence[str]) -> dict[str, dict[str, str]]:
                     )
                 settings[setting] = value
             if settings in candidates.values():
-                raise UsageError(f"{name!r:.80} is there twice: expected different models, or different settings")
+                raise UsageError(f"{name!r:.80} is listed twice: remove one, or give it different settings")
             candidates[name] = settings
     if not candidates:
-        raise UsageError("no models are named: expected some, such as nano.en,base.en")
+        raise UsageError("--models is empty: expected names such as nano.en,base.en")
     return candidates

@@ -67,7 +67,7 @@ def compare_models(
 def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | None) -> list[str]:
     """Return the references' texts. Raises UsageError or AudioFileError for what can be seen before anything is run."""
     if len(set(paths)) < len(paths):
-        raise UsageError("a recording is named twice: expected different ones; leave one of the two out")
+        raise UsageError("the same recording is given twice: remove one")
     check_recordings(paths)
     check_target(output, "--output")
     if len(references) not in (0, len(paths)):
@@ -89,7 +89,9 @@ def _check_settings(name: str, own: Mapping[str, str], invocation: Invocation, *
     except UsageError as error:
         raise UsageError(f"{name}: {error}") from None
     if settings.decoding.task == "both":
-        raise UsageError("task is both, and one text of each model is compared: expected transcribe or translate")
+        raise UsageError(
+            "cannot compare with decoding.task both, which gives two texts: expected transcribe or translate"
+        )
 
 
 def _environment(invocation: Invocation, own: Mapping[str, str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) ->
     except LockedError:
         if not toggle:
             raise UsageError(
-                "`streamer type` runs already: end it, or begin and end its typing with `streamer type --toggle`"
+                "`streamer type` is already running: end it, or begin and end its typing with `streamer type --toggle`"
             ) from None
         notice(f"typing {_toggled(folder / 'port')}")
     return 0

@@ -112,7 +112,7 @@ def desktop() -> str:
         if os.environ.get(variable):
             return name
     raise StreamerError(
-        "no desktop is here: expected WAYLAND_DISPLAY or DISPLAY in the environment; run it in a terminal of the"
+        "no desktop found: neither WAYLAND_DISPLAY nor DISPLAY is set; run this in a terminal of the"
         " desktop, or use `streamer listen`"
     )
 
@@ -202,15 +202,15 @@ def grabbed(name: str, key: str) -> Iterator[Callable[[], bool]]:
     """
     if name not in KEYS:
         raise UsageError(
-            f"{name} lets no program see a key: bind `streamer type --toggle` to it in the desktop's settings"
+            f"{name} lets no program watch keys: bind `streamer type --toggle` to one in the desktop's settings"
         )
     if key not in KEYS[name]:
-        raise UsageError(f"{key!r:.40} is no key to be held: expected F1 to F24, Pause, ScrollLock or Menu")
+        raise UsageError(f"cannot hold {key!r:.40} to dictate: expected F1 to F24, Pause, ScrollLock or Menu")
     keyboard, code = X11() if name == "x11" else Windows(), KEYS[name][key]
     is_ours = keyboard.grab(code)
     try:
         if not is_ours:
-            raise UsageError(f"another program has the key {key}: free it there, or name another with --key")
+            raise UsageError(f"another program uses the key {key}: release it there, or choose another with --key")
         yield lambda: keyboard.is_down(code)
     finally:
         keyboard.release(code)

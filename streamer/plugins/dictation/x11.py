@@ -52,7 +52,7 @@ class X11:
         self._xlib.XSetErrorHandler(_ON_ERROR)
         self._display = ctypes.c_void_p(self._xlib.XOpenDisplay(None))
         if not self._display:
-            raise PeerError(f"the X server {os.environ.get('DISPLAY', '')!r:.60} cannot be reached")
+            raise PeerError(f"cannot reach the X server {os.environ.get('DISPLAY', '')!r:.60}: check DISPLAY")
         self._root = ctypes.c_ulong(self._call("XDefaultRootWindow"))
         # Keys of the layout by their keysyms, each with whether it needs Shift.
         self._layout: dict[int, tuple[int, bool]] = {}
@@ -94,7 +94,7 @@ class X11:
         """
         code = self._code(keysym)
         if code == 0:  # to X11, any key
-            raise UsageError("the keyboard's layout has no such key: name another with --key")
+            raise UsageError("the keyboard layout lacks this key: choose another with --key")
         _refused.discard(self._display.value)
         for locks in _LOCKS:
             self._call("XGrabKey", code, locks, self._root, 0, 1, 1)

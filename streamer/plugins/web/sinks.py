@@ -227,4 +227,4 @@ def _key(secret: str) -> bytes:
     try:
         return base64.b64decode(secret.removeprefix(SECRET_PREFIX), validate=True)
     except (binascii.Error, ValueError):
-        raise ConfigError("outputs.webhook_secret is not base64 behind whsec_: copy it again") from None
+        raise ConfigError("outputs.webhook_secret is not base64 after whsec_: copy it again") from None

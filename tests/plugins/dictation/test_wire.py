@@ -101,10 +101,6 @@ async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(
         await flushed(server, 1)
         refused = await ended(await start("--daemon", server.url))
         assert refused.exit_code == 2
-        assert refused.error() == (
-            "streamer: error: `streamer type` runs already: end it, or begin and end its typing with"
-            " `streamer type --toggle`"
-        )
         # Nor does a web page, which knows no secret, begin or end anything.
         port, _ = (tmp_path / "cache" / "streamer" / "type" / "port").read_text(encoding="ascii").split()
         reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
