@@ -31,7 +31,12 @@ def test_questions_are_due_as_they_were_read(row: dict[str, Any]) -> None:
 
 
 def test_words_that_stay_are_speech_and_a_noise_is_not() -> None:
-    events = [{"speech": "start"}, {"partial": " Uh"}, {"partial": " Stop it", "stable": 5}, {"final": ""}]
+    events: list[dict[str, Any]] = [
+        {"speech": "start"},
+        {"partial": " Uh"},
+        {"partial": " Stop it", "stable": 5},
+        {"final": ""},
+    ]
     _, were_speech = question_after(*read_events([*events, {"final": " Stop."}]))
     assert were_speech == [False, False, True, False, True]
 

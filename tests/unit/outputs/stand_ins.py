@@ -161,17 +161,14 @@ class CaptionService:
 
         # What its clock shows; None: no time is answered.
         self.clock: datetime | None = None
-        self.changed = threading.Condition()
 
     def __call__(self, request: Request) -> Answer:
         if request.path.endswith("/seq"):
             return 200, str(self.last or 0).encode()
         fault, is_taken = self.faults.pop(0) if self.faults else (None, True)
         if is_taken and (number := int(request.query["seq"])) != self.last:
-            with self.changed:
-                self.last = number
-                self.taken.append(request)
-                self.changed.notify_all()
+            self.last = number
+            self.taken.append(request)
         if fault is not None:
             return fault
         if self.clock is None:
@@ -180,8 +177,7 @@ class CaptionService:
 
     def wait_for(self, n: int) -> None:
         """Wait until so many posts were taken."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.taken) >= n, WAIT_S), self.taken
+        wait_until(lambda: len(self.taken) >= n)
 
 
 class ObsStandIn(StandIn):
@@ -197,7 +193,6 @@ class ObsStandIn(StandIn):
         self.texts: list[str] = []
         self.n_identified = 0
         self.port = 0
-        self.changed = threading.Condition()
         self._server: Server | None = None
 
     def start(self) -> None:
@@ -212,8 +207,7 @@ class ObsStandIn(StandIn):
 
     def wait_for(self, n: int) -> None:
         """Wait until so many captions came."""
-        with self.changed:
-            assert self.changed.wait_for(lambda: len(self.captions) >= n, WAIT_S), self.captions
+        wait_until(lambda: len(self.captions) >= n)
 
     def _serve(self, connection: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
@@ -240,8 +234,6 @@ class ObsStandIn(StandIn):
             connection.send(json.dumps({"op": 5, "d": {"eventType": "CustomEvent", "eventIntent": 1}}))
             answer = {key: request[key] for key in ("requestType", "requestId")} | {"requestStatus": status}
             connection.send(json.dumps({"op": 7, "d": answer}))
-            with self.changed:
-                self.changed.notify_all()
 
     def _carry_out(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
         match name:

@@ -95,8 +95,8 @@ def test_the_files_options_are_those_of_the_settings(tmp_path: Path) -> None:
 def test_what_stays_the_same_is_not_written_again(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"captions{ending}"
     output = growing(path)
-    for event in FINALS[:3]:
-        output.handle(event)
+    for said in FINALS[:3]:
+        output.handle(said)
     n_marked = path.read_bytes().index(b"sentence 1")
     with path.open("r+b") as file:
         file.write(b"#" * n_marked)

@@ -3,6 +3,7 @@
 import io
 import json
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -62,7 +63,7 @@ def test_json_holds_text_segments_and_gaps_to_the_last_revision() -> None:
 
 
 def test_tokens_of_words_are_in_json_if_known() -> None:
-    token = {"id": 257, "text": " Ask", "probability": 0.5}
+    token: dict[str, Any] = {"id": 257, "text": " Ask", "probability": 0.5}
     first, *others = ASK.words
     first = msgspec.structs.replace(first, tokens=(Token(**token),))
     transcript = json.loads(written("json", [msgspec.structs.replace(ASK, words=(first, *others))]))
