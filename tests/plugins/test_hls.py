@@ -1,7 +1,7 @@
 """`--to hls:DIR`: what players of RFC 8216 need, with a hand-moved clock."""
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import av
@@ -53,16 +53,10 @@ class Show:
 
 
 @pytest.fixture
-def show(tmp_path: Path) -> Iterator[Callable[..., Show]]:
-    shows: list[Show] = []
-
-    def make(began: float = BEGAN) -> Show:
-        shows.append(Show(tmp_path / "hls", began))
-        return shows[-1]
-
-    yield make
-    for made in shows:
-        made.output.close()
+def playing(tmp_path: Path) -> Iterator[Show]:
+    made = Show(tmp_path / "hls")
+    yield made
+    made.output.close()
 
 
 def texts(segment: str) -> list[str]:
@@ -72,8 +66,7 @@ def texts(segment: str) -> list[str]:
     return [cue.split("\n", 1)[1] for cue in cues]
 
 
-def test_the_playlist_is_as_rfc_8216_has_it(show: Callable[..., Show]) -> None:
-    playing = show()
+def test_the_playlist_is_as_rfc_8216_has_it(playing: Show) -> None:
     playing.say(1.0, 2.0, "Good morning.")
     playing.at(15.0)
     assert playing.playlist == (
@@ -87,8 +80,7 @@ def test_the_playlist_is_as_rfc_8216_has_it(show: Callable[..., Show]) -> None:
     assert texts(playing.segments[1]) == []
 
 
-def test_a_segment_waits_until_all_that_was_said_in_it_is_final(show: Callable[..., Show]) -> None:
-    playing = show()
+def test_a_segment_waits_until_all_that_was_said_in_it_is_final(playing: Show) -> None:
     playing.at(5.7, Speech(state="start", time=5.5))
     playing.at(14.0)
     assert not (playing.directory / PLAYLIST).exists()
@@ -100,8 +92,7 @@ def test_a_segment_waits_until_all_that_was_said_in_it_is_final(show: Callable[.
     assert len(playing.segments) == 3
 
 
-def test_what_becomes_final_too_late_is_shown_late(show: Callable[..., Show]) -> None:
-    playing = show()
+def test_what_becomes_final_too_late_is_shown_late(playing: Show) -> None:
     playing.at(1.2, Speech(state="start", time=1.0))
     playing.at(42.5)
     assert len(playing.segments) == 2
@@ -111,8 +102,7 @@ def test_what_becomes_final_too_late_is_shown_late(show: Callable[..., Show]) ->
     assert "00:00:12.000 --> 00:00:16.000" in playing.segments[2]
 
 
-def test_old_segments_leave_the_playlist_and_later_the_disk(show: Callable[..., Show]) -> None:
-    playing = show()
+def test_old_segments_leave_the_playlist_and_later_the_disk(playing: Show) -> None:
     (playing.directory / "segment-1.vtt").write_text("somebody else's")
     for i in range(100):
         playing.at(6.0 * i)
@@ -123,20 +113,12 @@ def test_old_segments_leave_the_playlist_and_later_the_disk(show: Callable[..., 
     assert kept == {1, *range(first - N_SEGMENTS, first + N_SEGMENTS)}
 
 
-def test_at_the_end_all_is_published_and_the_playlist_says_so(show: Callable[..., Show]) -> None:
-    playing = show()
-    playing.say(1.0, 2.0, "Good bye.")
-    playing.output.close()
-    assert [texts(segment) for segment in playing.segments] == [["Good bye."]]
-    assert playing.playlist.endswith("\n#EXT-X-ENDLIST\n")
-
-
-def test_ffmpeg_reads_each_cue_once(show: Callable[..., Show]) -> None:
-    playing = show()
+def test_ffmpeg_reads_each_cue_once(playing: Show) -> None:
     playing.say(1.0, 2.0, "One.")
     playing.say(4.0, 8.0, "Over the edge.")
     playing.say(13.0, 14.0, "Three & more.")
     playing.output.close()
+    assert playing.playlist.endswith("\n#EXT-X-ENDLIST\n")
     with av.open(str(playing.directory / PLAYLIST)) as container:
         packets = [packet for packet in container.demux() if packet.size]
     assert [(packet.pts, packet.duration, bytes(packet).decode()) for packet in packets] == [
@@ -146,20 +128,17 @@ def test_ffmpeg_reads_each_cue_once(show: Callable[..., Show]) -> None:
     ]
 
 
-def test_numbers_go_on_when_the_daemon_starts_again(show: Callable[..., Show]) -> None:
-    first = show()
-    first.at(100.0)
-    numbers = re.findall(r"segment-(\d+)", first.playlist)
-    first.output.close()
-    second = show(BEGAN + 120)
-    second.at(20.0)
-    assert min(re.findall(r"segment-(\d+)", second.playlist)) > max(numbers)
+def test_numbers_go_on_when_the_daemon_starts_again(playing: Show) -> None:
+    playing.at(100.0)
+    numbers = re.findall(r"segment-(\d+)", playing.playlist)
+    playing.output.close()
+    again = Show(playing.directory, BEGAN + 120)
+    again.at(20.0)
+    assert min(re.findall(r"segment-(\d+)", again.playlist)) > max(numbers)
+    again.output.close()
 
 
-def test_a_final_that_could_not_be_written_is_there_once(
-    show: Callable[..., Show], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    playing = show()
+def test_a_final_that_could_not_be_written_is_there_once(playing: Show, monkeypatch: pytest.MonkeyPatch) -> None:
     event = worded((" Once.", 1.0, 2.0))
     with monkeypatch.context() as patched:
         patched.setattr(hls, "replace", lambda path, text: (_ for _ in ()).throw(OSError(28, "No space left")))

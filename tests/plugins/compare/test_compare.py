@@ -101,6 +101,10 @@ def test_who_fails_is_told_and_the_others_are_compared() -> None:
     assert "y: no memory" in printed(x=runs(SAID), y=runs(error="no memory"))
 
 
+def test_candidates_that_hear_different_languages_are_named() -> None:
+    assert "x en, y de" in printed(x=runs(SAID), y=runs("die", language="de"))
+
+
 def test_json_has_words_in_columns() -> None:
     report = json.loads(compare(["a"], ["Yes, sir"], {"x": runs("yes")}).to_json())
     assert report["models"][0]["wer"] == 0.5

@@ -22,7 +22,7 @@ from streamer.health import FIRST_PAUSE_S, Health
 from streamer.plugins.proofread.language_model import MAX_USELESS, LanguageModel
 from streamer.plugins.proofread.settings import ProofreadSettings
 from tests.builders import words
-from tests.chat_endpoint import Reply, Script, answering, chat_endpoint, endless, hanging, saying, streaming
+from tests.chat_endpoint import Reply, Script, answering, chat_endpoint, endless, hanging, saying
 from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock
 from tests.waiting import WAIT_S
@@ -198,15 +198,11 @@ fails = answering("out of\nmemory", 500, "text/plain")
     ("script", "left_s"),
     [
         (slow, 1.0),
-        (hanging(), 1.0),
-        (streaming(then="data: \x00\xff rubbish\n\n"), WAIT_S),
         (too_much, WAIT_S),
         (endless(lambda n: f"{n * n} "), WAIT_S),
-        (endless(lambda n: "la la la "), WAIT_S),
-        (streaming('{"edits": [', then=None), WAIT_S),
         (fails, WAIT_S),
     ],
-    ids=["slow", "hangs", "rubbish", "too much", "too many words", "repeats", "breaks off", "fails"],
+    ids=["slow", "too much", "too many words", "fails"],
 )
 async def test_an_endpoint_that_fails_is_reported_and_left_alone_for_a_while(
     make: Make, script: Script, left_s: float
