@@ -69,6 +69,7 @@ async def flushed(server: Running, n_times: int) -> None:
     server.log.append(FLUSHED)
 
 
+@pytest.mark.slow
 async def test_typing_begins_and_ends_where_it_is_asked_to(tools: StandIns, start: Start) -> None:
     async with serving() as server:
         server.log.append(final(1, "Before."))
@@ -93,6 +94,7 @@ async def test_typing_begins_and_ends_where_it_is_asked_to(tools: StandIns, star
         assert tools.input("wtype") == "One. Two is decoded late. Again and  again."
 
 
+@pytest.mark.slow
 async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(tmp_path: Path, start: Start) -> None:
     async with serving() as server:
         first = await start("--daemon", server.url, "--toggle")
@@ -113,6 +115,7 @@ async def test_the_first_toggle_begins_and_another_process_beside_it_is_refused(
         await flushed(server, 2)
 
 
+@pytest.mark.slow
 async def test_finals_are_typed_whole(tools: StandIns, start: Start) -> None:
     async with serving() as server:
         typing = await start("--daemon", server.url, "--finals")
@@ -128,6 +131,7 @@ async def test_finals_are_typed_whole(tools: StandIns, start: Start) -> None:
     assert len(tools.arguments("wtype")) == 6
 
 
+@pytest.mark.slow
 async def test_text_that_cannot_be_typed_is_printed_and_a_lost_daemon_is_waited_for(
     tools: StandIns, start: Start
 ) -> None:
@@ -149,6 +153,7 @@ async def test_text_that_cannot_be_typed_is_printed_and_a_lost_daemon_is_waited_
     assert len(done.stderr.splitlines()) == 4  # typing; it cannot; the daemon went away, and is back
 
 
+@pytest.mark.slow
 async def test_a_token_that_may_only_read_types_and_says_what_is_missing(
     tmp_path: Path, tools: StandIns, start: Start
 ) -> None:
