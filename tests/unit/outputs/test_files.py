@@ -1,7 +1,6 @@
 """`--to captions.srt`: whole at every moment, whatever happens."""
 
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -43,6 +42,7 @@ def growing(path: Path) -> GrowingFile:
 
 def fail_to_write(output: GrowingFile, event: Event, path: Path) -> None:
     """Let the disk be full, but for a few bytes, while an event is written."""
+    resource = pytest.importorskip("resource")  # Windows has none
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, unlimited[1]))
     try:
