@@ -1,6 +1,5 @@
 """The decoder for any number of tokens and its fixed copies, and what the graphs hold of the weights."""
 
-import dataclasses
 import gc
 import weakref
 from collections import Counter
@@ -16,32 +15,46 @@ import transformers
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.whisper.device.devices import the_core
+from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.devices import DeviceSettings, plan_stages, the_core
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.ports import LOOKED_UP, ports
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
-from tests.unit.whisper.support import Untyped, random_checkpoint, tensor
+from tests.unit.whisper.support import Untyped, config_of, random_checkpoint, tensor
 
-DIMS = ModelDimensions(
-    n_mels=8,
-    n_audio_ctx=1500,
-    n_audio_state=16,
-    n_audio_head=2,
-    n_audio_layer=1,
-    n_vocab=40,
-    n_text_ctx=32,
-    n_text_state=16,
-    n_text_head=2,
-    n_text_layer=2,
-)
+DIMS = ModelDimensions(8, 1500, 16, 2, 1, 40, 32, 16, 2, 2)
 HEADS = [(1, 1), (0, 0)]
-EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
 
 
 class Followed(np.ndarray):
     """An array that can be asked whether it is still alive."""
+
+
+class Reads:
+    """Weights that are read when they are asked for, how often each was, and what of them is still alive."""
+
+    def __init__(self, checkpoint: Checkpoint, dtype: str = "float32") -> None:
+        self._checkpoint, self._dtype = checkpoint, dtype
+        self.counts: Counter[str] = Counter()
+        self._read: list[weakref.ref[Followed]] = []
+
+    @property
+    def tensors(self) -> LazyTensors:
+        return LazyTensors({name: lambda name=name: self._one(name) for name in self._checkpoint.tensors})  # type: ignore[misc]
+
+    @property
+    def alive(self) -> list[Followed]:
+        gc.collect()
+        return [array for ref in self._read if (array := ref()) is not None]
+
+    def _one(self, name: str) -> FloatArray:
+        self.counts[name] += 1
+        array = self._checkpoint.tensors[name].astype(self._dtype).view(Followed)
+        self._read.append(weakref.ref(array))
+        return array
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +62,8 @@ def checkpoint() -> Checkpoint:
     return random_checkpoint(DIMS)
 
 
-@pytest.fixture(scope="module")
-def decoder(checkpoint: Checkpoint) -> ov.Model:
-    return graphs.build_decoder(DIMS, checkpoint.tensors, HEADS)
-
-
-def fix(decoder: ov.Model, n_tokens: int, n_slots: int = DIMS.cache_size) -> ov.Model:
-    return graphs.fix_sizes(decoder, ports("decoder", DIMS, n_tokens=n_tokens, n_slots=n_slots).inputs)
+def fix(decoder: ov.Model, n_tokens: int) -> ov.Model:
+    return graphs.fix_sizes(decoder, ports("decoder", DIMS, n_tokens=n_tokens, n_slots=DIMS.cache_size).inputs)
 
 
 def some_inputs(n_tokens: int, n_cached: int) -> dict[str, NDArray[np.generic]]:
@@ -69,69 +77,58 @@ def some_inputs(n_tokens: int, n_cached: int) -> dict[str, NDArray[np.generic]]:
         "position_ids": np.arange(n_cached, n_cached + n_tokens),
         "attention_mask": mask,
     }
-    for i in range(DIMS.n_text_layer):
-        for kind in ("key", "value"):
-            for part, length in (("decoder", slots), ("encoder", DIMS.n_audio_ctx)):
-                shape = (1, DIMS.n_text_head, length, DIMS.text_head_size)
-                inputs[f"past_key_values.{i}.{part}.{kind}"] = random.standard_normal(shape, np.float32)
-    return inputs
+    shapes = ports("decoder", DIMS, n_tokens=n_tokens, n_slots=slots).inputs
+    return {name: inputs.get(name, random.standard_normal(shape, np.float32)) for name, shape in shapes.items()}
 
 
 def run(model: ov.Model, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, FloatArray]:
-    compiled = the_core().compile_model(model, "CPU", EXACT)
+    compiled = the_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
     request = compiled.create_infer_request()
     request.infer(dict(inputs))
     return {port.any_name: request.get_tensor(port).data.copy() for port in compiled.outputs}
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
-@pytest.mark.parametrize("scaled", [False, True])
-@pytest.mark.parametrize("tied", [True, False])
+def constants(model: ov.Model) -> list[FloatArray]:
+    return [node.data for node in model.get_ops() if node.get_type_name() == "Constant"]
+
+
+def logits_of(checkpoint: Checkpoint, precision: str, mel: FloatArray, tokens: list[int]) -> FloatArray:
+    found = graphs.ModelGraphs.of(checkpoint, [(0, 0)], precision)
+    compilation = Compilation(found, plan_stages(DeviceSettings("CPU"), ["CPU"]))
+    compilation.compile()
+    runtime = Runtime(compilation)
+    runtime.decoder.use(runtime.encode(mel, 0))
+    (logits,), _ = runtime.decoder.feed(tokens)
+    return logits
+
+
+@torch.no_grad()
+@pytest.mark.parametrize(
+    ("tied", "scaled", "dtype"), [(True, False, "float32"), (False, True, "float16"), (True, True, "float16")]
+)
 def test_the_logits_equal_transformers_whatever_they_are_made_with(
     tmp_path: Path, tied: bool, scaled: bool, dtype: str
 ) -> None:
     """With the embedding or with weights of their own; `scale_embedding` changes nothing there either."""
-    names: dict[str, Any] = {
-        "d_model": 16,
-        "vocab_size": 40,
-        "num_mel_bins": 8,
-        "max_target_positions": 32,
-        "pad_token_id": 0,
-    }
-    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
-    names |= {f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in sizes.items()}
-    config = transformers.WhisperConfig(**names, tie_word_embeddings=tied, scale_embedding=scaled)
+    widths: dict[str, Any] = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "pad_token_id": 0}
+    config = transformers.WhisperConfig(**config_of(DIMS), **widths, tie_word_embeddings=tied, scale_embedding=scaled)
     untyped: Untyped = transformers.WhisperForConditionalGeneration
     torch.manual_seed(0)
     reference = untyped(config).eval().to(getattr(torch, dtype))
     for weight in reference.parameters():
         torch.nn.init.normal_(weight, std=0.3)
     reference.save_pretrained(tmp_path)
-    assert (reference.proj_out.weight is reference.model.decoder.embed_tokens.weight) == tied
+    mel = np.random.default_rng(0).standard_normal((8, 3000), np.float32)
+    tokens = [3, 1, 4, 1, 5]
+    expected = reference.float()(tensor(mel[None]), decoder_input_ids=torch.tensor([tokens])).logits[0].numpy()
 
     checkpoint = huggingface.load(tmp_path)
-    assert (checkpoint.dims.n_vocab, checkpoint.dims.n_text_layer) == (40, 1)
-    mel = np.random.default_rng(0).standard_normal((1, 8, 3000), np.float32)
-    ids = np.array([[3, 1, 4, 1, 5]])
-    with torch.no_grad():
-        expected = reference.float()(tensor(mel), decoder_input_ids=tensor(ids)).logits.numpy()
-
-    hidden = run(graphs.build_encoder(checkpoint.dims, checkpoint.tensors), {"input_features": mel})
-    states = {"encoder_hidden_states": hidden["last_hidden_state"]}
-    cross = run(graphs.build_cross_kv(checkpoint.dims, checkpoint.tensors), states)
-    decoder = graphs.build_decoder(checkpoint.dims, checkpoint.tensors, [])
-    n_tokens, slots = ids.shape[1], checkpoint.dims.cache_size
-    mask = np.zeros((n_tokens, slots + n_tokens), np.float32)
-    mask[:, slots:] = np.tri(n_tokens)
-    cache = np.zeros((1, 2, slots, 8), np.float32)
-    inputs = {"input_ids": ids, "position_ids": np.arange(n_tokens), "attention_mask": mask}
-    inputs |= {f"past_key_values.0.decoder.{kind}": cache for kind in ("key", "value")}
-    inputs |= {name.replace("present", "past"): values for name, values in cross.items()}
-    np.testing.assert_allclose(run(decoder, inputs)["logits"], expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits_of(checkpoint, "f32", mel, tokens), expected, rtol=0, atol=1e-4)
+    loose = 0.05 * np.abs(expected).max()
+    np.testing.assert_allclose(logits_of(checkpoint, "int8", mel, tokens), expected, rtol=0, atol=loose)
     # Tied weights are held once.
+    decoder = graphs.build_decoder(DIMS, checkpoint.tensors, [])
     assert sum(values.shape == (40, 16) for values in constants(decoder)) == (1 if tied else 2)
-    compressed = run(graphs.build_decoder(checkpoint.dims, checkpoint.tensors, [], "int8"), inputs)["logits"]
-    np.testing.assert_allclose(compressed, expected, rtol=0, atol=0.05 * np.abs(expected).max())
 
 
 def test_what_looks_tokens_up_can_be_apart_from_the_decoder(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -149,85 +146,43 @@ def test_what_looks_tokens_up_can_be_apart_from_the_decoder(checkpoint: Checkpoi
     assert len([values for values in constants(rest) if values.shape == (40, 16)]) == 1
 
 
-@pytest.mark.parametrize("n_head", [2, 4])
-def test_the_attention_of_chosen_heads_is_that_among_all(checkpoint: Checkpoint, n_head: int) -> None:
-    dims = dataclasses.replace(DIMS, n_text_head=n_head)
-    inputs = some_inputs(3, 5)
-    for name in [name for name in inputs if name.startswith("past_")]:
-        inputs[name] = np.concatenate([inputs[name]] * (n_head // 2), axis=1)[..., : dims.text_head_size]
-    all_heads = [(layer, head) for layer in range(dims.n_text_layer) for head in range(n_head)]
-    chosen = [(1, n_head - 1), (0, 0), (1, 0)]
-    found, expected = (
-        run(graphs.build_decoder(dims, checkpoint.tensors, heads), inputs)["cross_attention"]
-        for heads in (chosen, all_heads)
-    )
-    np.testing.assert_allclose(found, expected[:, [all_heads.index(head) for head in chosen]], rtol=0, atol=1e-6)
-    assert np.abs(expected[:, 0] - expected[:, 1]).max() > 1e-4
+def test_the_copies_share_the_weights(checkpoint: Checkpoint) -> None:
+    decoder = graphs.build_decoder(DIMS, checkpoint.tensors, HEADS)
 
-
-def constants(model: ov.Model) -> list[FloatArray]:
-    return [node.data for node in model.get_ops() if node.get_type_name() == "Constant"]
-
-
-def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
     def addresses(model: ov.Model) -> set[int]:
         return {array.ctypes.data for array in constants(model) if array.size >= DIMS.n_text_state}
 
     shared = addresses(decoder)
     assert len(shared) > 30
     for n_tokens in (1, 16):
-        own = addresses(fix(decoder, n_tokens)) - shared
-        assert not own
+        assert not addresses(fix(decoder, n_tokens)) - shared
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_each_tensor_is_read_once_and_held_once(checkpoint: Checkpoint, dtype: str) -> None:
-    reads: Counter[str] = Counter()
-    alive: list[weakref.ref[Followed]] = []
-
-    def reader(name: str) -> FloatArray:
-        reads[name] += 1
-        array = checkpoint.tensors[name].astype(dtype).view(Followed)
-        alive.append(weakref.ref(array))
-        return array
-
-    tensors = LazyTensors({name: lambda name=name: reader(name) for name in checkpoint.tensors})  # type: ignore[misc]
+    reads = Reads(checkpoint, dtype)
+    tensors = reads.tensors
     models = [
         graphs.build_encoder(DIMS, tensors),
         graphs.build_cross_kv(DIMS, tensors),
         graphs.build_decoder(DIMS, tensors, HEADS),
     ]
-    assert set(reads.values()) == {1}
-    assert set(reads) == set(checkpoint.tensors)
-    gc.collect()
+    assert reads.counts == dict.fromkeys(checkpoint.tensors, 1)
     held = {array.ctypes.data for model in models for array in constants(model)}
-    read = {array.ctypes.data for ref in alive if (array := ref()) is not None}
     # All but the biases of the two convolutions, which get another shape and are small, and what is joined: three
     # matrices and two biases of each of the decoder's layers.
-    assert len(read) >= len(reads) - 2 - 5 * DIMS.n_text_layer
-    assert len(read & held) == len(reads) - 2 - 5 * DIMS.n_text_layer
+    assert len({array.ctypes.data for array in reads.alive} & held) == len(reads.counts) - 2 - 5 * DIMS.n_text_layer
 
 
 def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> None:
     """The nodes share the arrays' memory: it must outlive the arrays' names, and not outlive the graphs."""
-    alive: list[weakref.ref[Followed]] = []
-
-    def read(name: str) -> FloatArray:
-        array = checkpoint.tensors[name].copy().view(Followed)
-        alive.append(weakref.ref(array))
-        return array
-
-    tensors = LazyTensors({name: lambda name=name: read(name) for name in checkpoint.tensors})  # type: ignore[misc]
-    inputs = some_inputs(1, 2)
+    reads, inputs = Reads(checkpoint), some_inputs(1, 2)
     expected = run(fix(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1), inputs)
-    decoder = graphs.build_decoder(DIMS, tensors, HEADS)
-    fixed = fix(decoder, 1)
-    del decoder, tensors
+    fixed = fix(graphs.build_decoder(DIMS, reads.tensors, HEADS), 1)
     gc.collect()
     rubbish = [np.full((400, 16), np.nan, np.float32) for _ in range(200)]  # would land where something was freed
     found = run(fixed, inputs)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
     del fixed, rubbish
-    gc.collect()
-    assert not any(ref() is not None for ref in alive)
+    assert not reads.alive

@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -29,73 +30,43 @@ from tests.unit.whisper.tokens.published import (
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
 
 
-def from_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
-    (directory / "tokenizer.json").write_text(tokenizer_json(case, special_tokens(case)), encoding="utf-8")
-    return Tokenizer.load(directory, n_vocab=case.n_vocab)
-
-
-def from_early_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
-    """As the first fine-tunes had it: without the times, some names older than openai-whisper's."""
+def early_tokenizer_json(case: Case) -> str:
+    """Return what the first fine-tunes had: without the times, some names older than openai-whisper's."""
     old = {new: old for old, new in RENAMED.items()}
     named = {old.get(name, name): number for name, number in special_tokens(case).items() if "." not in name}
-    (directory / "tokenizer.json").write_text(tokenizer_json(case, named), encoding="utf-8")
-    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+    return tokenizer_json(case, named)
 
 
-def from_what_transformers_saves(directory: Path, case: Case) -> Tokenizer:
-    vocabulary = numbers(case.asset)
-    theirs = transformers.WhisperTokenizer(vocab={**vocabulary, "<|endoftext|>": len(vocabulary)}, merges=[])
-    theirs.add_tokens(list(special_tokens(case)), special_tokens=True)
-    theirs.save_pretrained(directory)
-    return Tokenizer.load(directory, n_vocab=case.n_vocab)
-
-
-def from_vocab_json(directory: Path, case: Case) -> Tokenizer:
-    (directory / "vocab.json").write_text(json.dumps(numbers(case.asset)), encoding="utf-8")
-    return Tokenizer.load(directory, n_vocab=case.n_vocab)
-
-
-def from_vocab_json_with_added_tokens(directory: Path, case: Case) -> Tokenizer:
-    (directory / "added_tokens.json").write_text(json.dumps(special_tokens(case)), encoding="utf-8")
-    return from_vocab_json(directory, case)
-
-
-def from_vocab_json_with_a_config(directory: Path, case: Case) -> Tokenizer:
+def config_of(case: Case) -> str:
     decoder = {str(number): {"content": text, "special": True} for text, number in special_tokens(case).items()}
-    config = {"tokenizer_class": "WhisperTokenizer", "added_tokens_decoder": decoder}
-    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return from_vocab_json(directory, case)
+    return json.dumps({"tokenizer_class": "WhisperTokenizer", "added_tokens_decoder": decoder})
 
 
-def from_table(directory: Path, case: Case) -> Tokenizer:
-    return Tokenizer(vocabulary.from_table(table(case.asset), case.n_vocab, "ggml"), where="ggml")
+def vocab_json(case: Case) -> str:
+    return json.dumps(numbers(case.asset))
 
 
-def from_table_with_the_end(directory: Path, case: Case) -> Tokenizer:
-    """As the older ggml files of English-only models have it."""
-    words = [*table(case.asset), b"<|endoftext|>"]
-    return Tokenizer(vocabulary.from_table(words, case.n_vocab, "ggml"), where="ggml")
-
-
-def from_whole_table(directory: Path, case: Case) -> Tokenizer:
-    words = [*table(case.asset), *(name.encode() for name in special_tokens(case))]
-    return Tokenizer(vocabulary.from_table(words, case.n_vocab, "ggml"), where="ggml")
-
-
-SOURCES = {
-    function.__name__.removeprefix("from_"): function
-    for function in (
-        from_tokenizer_json,
-        from_early_tokenizer_json,
-        from_what_transformers_saves,
-        from_vocab_json,
-        from_vocab_json_with_added_tokens,
-        from_vocab_json_with_a_config,
-        from_table,
-        from_table_with_the_end,
-        from_whole_table,
-    )
+# Files of a directory, and what is in them.
+FILES: dict[str, dict[str, Callable[[Case], str]]] = {
+    "tokenizer.json": {"tokenizer.json": lambda case: tokenizer_json(case, special_tokens(case))},
+    "an early tokenizer.json": {"tokenizer.json": early_tokenizer_json},
+    "vocab.json": {"vocab.json": vocab_json},
+    "vocab.json and added tokens": {
+        "vocab.json": vocab_json,
+        "added_tokens.json": lambda case: json.dumps(special_tokens(case)),
+    },
+    "vocab.json and a config": {"vocab.json": vocab_json, "tokenizer_config.json": config_of},
 }
+
+# Special tokens behind the text in the tables of ggml files; the older ones of English-only models have the end.
+NAMED: dict[str, Callable[[Case], list[str]]] = {
+    "none": lambda case: [],
+    "the end": lambda case: ["<|endoftext|>"],
+    "all": lambda case: list(special_tokens(case)),
+}
+
+# The multilingual vocabularies differ in one language only.
+two_cases = pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
 
 
 @cases
@@ -103,26 +74,46 @@ def test_a_tiktoken_file_equals_openai_whisper(case: Case) -> None:
     check(load(case), case)
 
 
-# The multilingual vocabularies differ in one language only.
-@pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
-@pytest.mark.parametrize("source", SOURCES)
-def test_every_other_source_gives_the_same(tmp_path: Path, source: str, case: Case) -> None:
-    check(SOURCES[source](tmp_path, case), case)
+@two_cases
+@pytest.mark.parametrize("kind", FILES)
+def test_files_of_hugging_face_give_the_same(tmp_path: Path, kind: str, case: Case) -> None:
+    for name, content in FILES[kind].items():
+        (tmp_path / name).write_text(content(case), encoding="utf-8")
+    check(Tokenizer.load(tmp_path, n_vocab=case.n_vocab), case)
+
+
+def test_what_transformers_saves_gives_the_same(tmp_path: Path) -> None:
+    known = numbers(LARGE_V3.asset)
+    theirs = transformers.WhisperTokenizer(vocab={**known, "<|endoftext|>": len(known)}, merges=[])
+    theirs.add_tokens(list(special_tokens(LARGE_V3)), special_tokens=True)
+    theirs.save_pretrained(tmp_path)
+    check(Tokenizer.load(tmp_path, n_vocab=LARGE_V3.n_vocab), LARGE_V3)
+
+
+@two_cases
+@pytest.mark.parametrize("named", NAMED)
+def test_a_table_gives_the_same(named: str, case: Case) -> None:
+    spelled = [*table(case.asset), *(name.encode() for name in NAMED[named](case))]
+    check(Tokenizer(vocabulary.from_table(spelled, case.n_vocab, "ggml"), where="ggml"), case)
 
 
 @cases
-def test_every_text_of_one_token_comes_back(case: Case) -> None:
-    """What the tokens spell, each and all in a row."""
+def test_every_token_and_every_start_is_openai_whispers(case: Case) -> None:
     tokenizer, expected = load(case), reference(case)
     tokens = list(range(tokenizer.special.end_of_text))
     assert [tokenizer.decode([token]) for token in tokens] == [expected.decode([token]) for token in tokens]
     assert tokenizer.decode(tokens) == expected.decode(tokens)
+    for language in tokenizer.languages if case.multilingual else ["en"]:
+        expected_start = list(reference(case, language).sot_sequence)
+        assert tokenizer.start_sequence(language, "transcribe") == expected_start
 
 
 @cases
 @settings(max_examples=75, deadline=None)
-@given(text=st.text(st.characters(codec="utf-8"), max_size=40))
-def test_any_text_equals_openai_whisper(case: Case, text: str) -> None:
+@given(data=st.data(), text=st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_text_and_any_tokens_are_read_as_openai_whisper_reads_them(
+    case: Case, data: st.DataObject, text: str
+) -> None:
     # Python's and the tokenizers' tables of characters are of different years.
     text = "".join(character for character in text if unicodedata.category(character) != "Cn")
     # What reads like a special token is left out here, and an error there.
@@ -131,20 +122,5 @@ def test_any_text_equals_openai_whisper(case: Case, text: str) -> None:
     tokens = tokenizer.encode(text)
     assert tokens == reference(case).encode(text)
     assert tokenizer.decode(tokens) == text
-
-
-@cases
-@settings(max_examples=75, deadline=None)
-@given(data=st.data())
-def test_any_tokens_read_as_openai_whisper_reads_them(case: Case, data: st.DataObject) -> None:
-    tokenizer = load(case)
     tokens = data.draw(st.lists(st.integers(0, tokenizer.special.end_of_text - 1), max_size=30))
     assert tokenizer.decode(tokens) == reference(case).decode(tokens)
-
-
-@cases
-def test_the_start_equals_openai_whispers(case: Case) -> None:
-    tokenizer = load(case)
-    for language in tokenizer.languages if case.multilingual else ["en"]:
-        expected = list(reference(case, language).sot_sequence)
-        assert tokenizer.start_sequence(language, "transcribe") == expected
