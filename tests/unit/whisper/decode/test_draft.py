@@ -13,7 +13,7 @@ from streamer.audio.mel import log_mel
 from streamer.constants import SAMPLE_RATE
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
-from tests.reference.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
+from tests.unit.whisper.decode.scripted import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
 from tests.unit.whisper.support import SAMPLE, read
 
 pytestmark = pytest.mark.slow
