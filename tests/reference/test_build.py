@@ -98,7 +98,7 @@ def logits_of(checkpoint: Checkpoint, precision: str, mel: FloatArray, tokens: l
     compilation.compile()
     runtime = Runtime(compilation)
     runtime.decoder.use(runtime.encode(mel, 0))
-    (logits,), _ = runtime.decoder.feed(tokens)
+    logits: FloatArray = runtime.decoder.feed(tokens)[0][0]
     return logits
 
 

@@ -52,6 +52,7 @@ assert n_threads() == before
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
 @pytest.mark.parametrize("first", ["", "import torch; torch.set_num_threads(3)"])
 def test_one_thread_is_enough_and_other_libraries_keep_theirs(first: str) -> None:
