@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import whisper.model
 
 from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 from tests.unit.whisper.support import Untyped, random_checkpoint, tensor
 
@@ -89,17 +89,6 @@ def lively_checkpoint(dims: ModelDimensions) -> Checkpoint:
         queries = checkpoint.tensors[f"decoder.layers.{i}.encoder_attn.q_proj.weight"]
         np.multiply(queries, 3, out=queries)
     return checkpoint
-
-
-def weightless(dims: ModelDimensions) -> Checkpoint:
-    """Return a checkpoint of zeros whose tensors all look at the same memory, as much as the largest of them takes."""
-    shapes = expected_shapes(dims)
-    memory = np.zeros(max(math.prod(shape) for shape in shapes.values()), np.float16)
-
-    def reader(shape: tuple[int, ...]) -> Callable[[], FloatArray]:
-        return lambda: memory[: math.prod(shape)].reshape(shape)
-
-    return Checkpoint(dims, LazyTensors({name: reader(shape) for name, shape in shapes.items()}))
 
 
 def empty_transformers(dims: ModelDimensions) -> Untyped:

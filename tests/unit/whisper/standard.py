@@ -11,20 +11,13 @@ import whisper.model
 import whisper.tokenizer
 
 from streamer.whisper.dims import Heads
-from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.sizes import SIZES, lively_checkpoint
 from tests.unit.whisper.standard_nano import RANKS
-from tests.unit.whisper.support import Untyped, load_on_cpu, tensor, write_openai
+from tests.unit.whisper.support import Untyped, tensor, write_openai
 
 # The heads that nano.en's generation_config.json names.
 NANO_HEADS = ((2, 0), (2, 1))
-
-
-def random_tiny() -> Checkpoint:
-    """Return random weights of tiny's size that follow the audio."""
-    return lively_checkpoint(SIZES["tiny"])
 
 
 def write_standard(directory: Path, checkpoint: Checkpoint, heads: Heads | None = None) -> Path:
@@ -49,11 +42,6 @@ def write_standard(directory: Path, checkpoint: Checkpoint, heads: Heads | None 
         }
         (directory / "generation_config.json").write_text(json.dumps(config), encoding="utf-8")
     return directory
-
-
-def load_ours(directory: Path) -> WhisperModel:
-    """Load what `write_standard` wrote."""
-    return load_on_cpu(directory, directory / "compiled")
 
 
 def openai_whisper(checkpoint: Checkpoint, heads: Heads | None = None) -> Untyped:

@@ -149,6 +149,13 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_device(temperature: floa
         detect_language(SimpleNamespace(begin=lambda: None, feed=lambda *_: (nothing, nothing)), TOKENIZER)
 
 
+@pytest.mark.parametrize("drawn", [[5, 6, EOT, 5, EOT], [5, EOT, 5, 6, EOT]])
+def test_of_several_texts_that_are_drawn_the_likeliest_is_kept(drawn: list[int]) -> None:
+    draws, options = iter(drawn), WindowOptions(language="en", temperature=1.0, best_of=2)
+    window = decode_window(ScriptedDecoder([]), TOKENIZER, CONFIG, options, draw=lambda _: next(draws))
+    assert (window.tokens, list(draws)) == ([5], [])
+
+
 def test_speech_has_at_most_a_token_for_each_encoder_position() -> None:
     assert max_tokens_for(0) == 16
     assert max_tokens_for(2 * SAMPLE_RATE) == 16 + 100
