@@ -1,5 +1,6 @@
 """An NPU that is the CPU: its compiler may wait or fail, and its results may be changed."""
 
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -12,6 +13,31 @@ from streamer.arrays import Float32Array
 from streamer.whisper.device import devices
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.stage import Stage, no_op
+from tests.waiting import WAIT_S
+
+
+class Compiler:
+    """The compiler of the stand-in, which waits until it may go on."""
+
+    def __init__(self) -> None:
+        self.n_compiled = 0
+        self.fails = False
+        self._open = threading.Event()
+
+    def __call__(self) -> None:
+        assert self._open.wait(WAIT_S), "nobody lets the compiler go on"
+        self.n_compiled += 1
+        if self.fails:
+            raise RuntimeError("Exception from x\nthe compiler gives up")
+
+    def go_on(self) -> None:
+        """Compile everything, from now on without delay."""
+        self._open.set()
+
+    def pause(self) -> None:
+        """Compile nothing from now on."""
+        self._open.clear()
+        self.n_compiled = 0
 
 
 class StandInCore:
