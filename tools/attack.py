@@ -1,12 +1,12 @@
-"""Attacks a daemon in every way that is known, and looks whether it serves as before.
+"""Attack a daemon in every known way, and check that it serves as before.
 
     python tools/attack.py                  all attacks, on daemons of its own
     python tools/attack.py slow-heads ...   some of them
-    python tools/attack.py --list           what there is, and what must hold
+    python tools/attack.py --list           what each does, and what must hold
 
-After each attack an honest client has its sentence transcribed, `/healthz` answers, and memory, threads, descriptors,
-processor time and the log are back within their bounds. Prints a line for each; the exit code is 1 where one did not
-hold. Nothing leaves this machine.
+The attacks are in tools/attacks/conversations.yaml. After each an honest client has its sentence transcribed,
+`/healthz` answers, and memory, threads, descriptors, processor time and the log are within their bounds. Prints a line
+for each; the exit code is 1 if one did not hold. No attack leaves this machine.
 """
 
 import argparse
@@ -22,9 +22,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 
-from tools.attacks import operations, requests, sockets, streams  # noqa: E402, F401 - each fills the table
-from tools.attacks.table import ATTACKS, Attack, Kind  # noqa: E402
-from tools.attacks.target import TOKEN, Daemon, Look, Watch, write_speech  # noqa: E402
+from tools.attacks import table  # noqa: E402
+from tools.attacks.table import Attack, Kind, run_steps  # noqa: E402
+from tools.attacks.target import MAX_STREAMS, TOKEN, Daemon, Look, Watch, write_speech  # noqa: E402
 from tools.attacks.wire import Broken, Wire, expect  # noqa: E402
 
 SETTLE_S = 12.0  # for what an attack opened to be gone
@@ -33,6 +33,10 @@ IDLE_CPU = 0.3  # of a processor; nobody asks for anything
 OWN_CPU = 0.9  # the same while the daemon's own input is transcribed
 MORE_THREADS, MORE_FDS = 6, 3  # a pool fills up; a file is opened once
 TOTAL_MB = 64.0  # that a daemon may grow by in all attacks together
+
+# As many streams as there are slots, so that their memory has been allocated.
+_STREAM = {"n": MAX_STREAMS, "path": "/v1/stream", "start": ["start", "finish"]}
+_FILL = [{"connections": [_STREAM], "closed_s": 10.0}]
 
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f]")
 
@@ -60,7 +64,7 @@ class Daemons:
             for _ in range(3):  # what is made once is made now
                 daemon.serve_honest()
             if not daemon.tls:
-                streams.fill(daemon)
+                run_steps(daemon, _FILL)
         self.honest_mb[kind] = watch.peak_mb
         settle(daemon, None, OWN_CPU if kind == "own" else IDLE_CPU)
         self._first[kind] = daemon.look()
@@ -147,13 +151,13 @@ def run(bounds: Attack, daemons: Daemons) -> tuple[bool, str, str]:
     told = ""
     try:
         if bounds.kind == "self":
-            return True, figures, bounds.run(None) or ""
+            return True, figures, bounds.run(None)
         daemon = daemons.of(bounds.kind)
         before = daemon.look()
         failed: Broken | None = None
         with Watch(daemon, probe=bounds.probe) as watch:
             try:
-                told = bounds.run(daemon) or ""
+                told = bounds.run(daemon)
             except Broken as broken:  # how the daemon came through is told all the same
                 failed = broken
         Wire.close_all()
@@ -164,11 +168,13 @@ def run(bounds: Attack, daemons: Daemons) -> tuple[bool, str, str]:
         )
         if failed is not None:
             raise failed
-        check_log(daemon.said(before.log_bytes), bounds)
+        said = daemon.said(before.log_bytes)
+        check_log(said, bounds)
+        expect(not daemon.token or daemon.token not in said, "the log holds the token")
         expect(not watch.failures, f"/healthz meanwhile: {watch.failures[:1]}, {len(watch.failures)} times")
         expect(watch.slowest_s < SLOW_S, f"/healthz took {watch.slowest_s:.1f} s meanwhile")
         # An idle daemon gives memory back to the system, more or less of it: what honest clients need may come again.
-        usual_mb = max(before.rss_mb, daemons.honest_mb[bounds.kind])
+        usual_mb = max(before.rss_mb, daemons.honest_mb.get(bounds.kind, 0.0))
         expect(watch.peak_mb - usual_mb <= bounds.peak_mb, "memory grows while it lasts")
         expect(not differences(before, after), ", ".join(differences(before, after)) + " stay")
         expect(after.rss_mb - before.rss_mb <= bounds.kept_mb, "memory stays")
@@ -191,16 +197,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--fresh", action="store_true", help="a new daemon for each attack: slower, and nothing adds up"
     )
     options = parser.parse_args(arguments)
+    attacks = table.read()
     if options.list:
-        for one in ATTACKS.values():
+        for one in attacks.values():
             print(f"{one.name:32} {one.what}: {one.must}")
         return 0
-    unknown = [name for name in options.names if name not in ATTACKS]
+    unknown = [name for name in options.names if name not in attacks]
     if unknown:
         parser.error(f"there is no attack {unknown[0]}: --list has them all")
 
     os.chdir(ROOT)  # where `-m streamer` finds this checkout
-    chosen = [one for one in ATTACKS.values() if not options.names or one.name in options.names]
+    chosen = [one for one in attacks.values() if not options.names or one.name in options.names]
     chosen.sort(key=lambda one: one.kind)  # each kind of daemon is done with before the next
     lost = []
     begin = time.monotonic()

@@ -1,49 +1,70 @@
-"""The table of attacks: each is a short function with its name, what it does and what must hold."""
+"""The table of attacks, read from conversations.yaml, whose head explains it."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
 from typing import Any, Literal
 
-# Which daemon it is for: without an input of its own, with one (a recording at the pace of speech), one that requires
-# a token, one with TLS, one with few descriptors; or the attack starts its own.
+import yaml
+
+from tools.attacks.target import Target
+
 Kind = Literal["plain", "own", "token", "tls", "few", "self"]
+
+_FILE = yaml.safe_load(Path(__file__).with_name("conversations.yaml").read_text("utf-8"))
+TEXTS: Mapping[str, str] = _FILE["texts"]
+
+_STEPS: dict[str, Callable[..., str]] = {}
 
 
 @dataclass(frozen=True)
 class Attack:
-    """One of them; the function gets the daemon, raises Broken where something does not hold, and may tell a figure."""
+    """An attack, and the bounds that hold for it."""
 
     name: str
     what: str
     must: str
-    run: Callable[[Any], str | None]
+    do: Sequence[Mapping[str, Any]]
     kind: Kind = "plain"
-
-    # Whether it takes well under a second, and needs no daemon of its own: the tests run these.
     quick: bool = False
 
-    # Whether others are answered meanwhile; not where places are what is attacked.
+    # Whether others are answered meanwhile; not if slots are attacked.
     probe: bool = True
 
-    # Bounds: memory at its largest, and memory that stays, above what it was; bytes of log.
+    # Memory at its largest, and memory that stays, above what it was; bytes of log; lines of level ERROR.
     peak_mb: float = 64.0
     kept_mb: float = 16.0
     log_bytes: int = 20_000
-
-    # Lines of level ERROR that are in order.
     errors: int = 0
 
+    def run(self, target: Target | None) -> str:
+        """Attack; return what was seen. Raises Broken if something does not hold."""
+        return run_steps(target, self.do)
 
-ATTACKS: dict[str, Attack] = {}
+
+def step(function: Callable[..., str]) -> Callable[..., str]:
+    """Make a function a step under its own name with dashes. It gets the target and what the file says."""
+    _STEPS[function.__name__.replace("_", "-")] = function
+    return function
 
 
-def attack(what: str, must: str, **known: Any) -> Callable[[Callable[[Any], str | None]], Callable[[Any], str | None]]:  # noqa: ANN401 - fields of Attack
-    """Put a function into the table, under its own name with dashes."""
+def run_steps(target: Target | None, steps: Sequence[Mapping[str, Any]]) -> str:
+    """Run steps; return what they report. Raises Broken if something does not hold."""
+    reports = []
+    for one in steps:
+        (name, value), *options = one.items()
+        reports.append(_STEPS[name](target, value, **dict(options)))
+    return "; ".join(filter(None, reports))
 
-    def add(run: Callable[[Any], str | None]) -> Callable[[Any], str | None]:
-        name = run.__name__.replace("_", "-")
-        assert name not in ATTACKS, name
-        ATTACKS[name] = Attack(name, what, must, run, **known)
-        return run
 
-    return add
+def read() -> dict[str, Attack]:
+    """Return all attacks by their names. Raises KeyError or TypeError if one has an unknown step or option."""
+    for module in ("conversations", "guesses", "operations"):  # they define the steps
+        import_module(f"tools.attacks.{module}")
+    attacks = {name: Attack(name, **fields) for name, fields in _FILE["attacks"].items()}
+    for one in (one for attack in attacks.values() for one in attack.do):
+        (name, value), *options = one.items()
+        inspect.signature(_STEPS[name]).bind(None, value, **dict(options))
+    return attacks

@@ -5,6 +5,7 @@ import difflib
 import json
 import os
 import re
+import signal
 import ssl
 import subprocess
 import sys
@@ -19,7 +20,7 @@ import psutil
 import soundfile
 from websockets.sync.client import connect
 
-from tools.attacks.wire import KEY, UPGRADE, Broken, Wire, expect, statuses
+from tools.attacks.wire import Broken, Wire, expect, statuses
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SAMPLE = ROOT / "models" / "nano.en" / "sample.flac"
@@ -29,18 +30,22 @@ SPOKEN_S = (12.6, 15.12)  # of the sample: its third sentence, which is its shor
 HONEST_S = 20.0  # an honest client has its text by then
 
 # Where a limit is a time or a count, the attacked daemon has it small.
-HEADER_S, FIRST_MESSAGE_S, IDLE_S, RESUME_S = 2.0, 2.0, 4.0, 2.0
-MAX_STREAMS, MAX_CONNECTIONS, MAX_PER_ADDRESS = 16, 300, 64
+RESUME_S = 2.0
+MAX_STREAMS = 16
+UPGRADE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 TOKEN = "an-honest-token-of-some-length"
 
 LIMITS = {
-    "HEADER_TIMEOUT_S": HEADER_S,
-    "FIRST_MESSAGE_S": FIRST_MESSAGE_S,
-    "IDLE_S": IDLE_S,
+    "HEADER_TIMEOUT_S": 2,
+    "FIRST_MESSAGE_S": 2,
+    "IDLE_S": 4,
     "RESUME_S": RESUME_S,
     "MAX_STREAMS": MAX_STREAMS,
-    "MAX_CONNECTIONS": MAX_CONNECTIONS,
-    "MAX_CONNECTIONS_PER_ADDRESS": MAX_PER_ADDRESS,
+    "MAX_CONNECTIONS": 300,
+    "MAX_CONNECTIONS_PER_ADDRESS": 64,
 }
 
 
@@ -56,42 +61,41 @@ class Target:
     # Whether it speaks TLS.
     tls: bool = False
 
-    def head(self, path: str = "/", method: str = "GET", more: str = "", version: str = "HTTP/1.1") -> bytes:
-        """Return the head of a request that is right but for what is given."""
-        token = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
-        return f"{method} {path} {version}\r\nHost: 127.0.0.1:{self.port}\r\n{token}{more}\r\n".encode("latin-1")
-
     def open(self, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> Wire:
-        """Connect. Raises Broken where nobody listens."""
+        """Connect. Raises Broken if the server does not listen."""
         try:
             return Wire(self.port, source, receive_buffer=receive_buffer, timeout_s=timeout_s)
         except OSError as error:
             raise Broken(f"cannot connect: {error}") from None
 
     def upgrade(self, path: str, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> Wire:
-        """Open a WebSocket. Raises Broken where it is refused."""
+        """Open a WebSocket. Raises Broken if it is refused."""
         wire = self.open(source, receive_buffer=receive_buffer, timeout_s=timeout_s)
-        wire.send(self.head(path, more=UPGRADE + KEY))
+        wire.send(self._head(path, UPGRADE))
         data = b""
-        with contextlib.suppress(OSError):
-            while b"\r\n\r\n" not in data and (piece := wire.sock.recv(4096)):
-                data += piece
+        while b"\r\n\r\n" not in data and (piece := wire.receive(timeout_s)):
+            data += piece
         head, _, wire.unread = data.partition(b"\r\n\r\n")
+        wire.is_websocket = True
         if statuses(head) != [101]:
             wire.close()
             raise Broken(f"{path} answers {statuses(head) or 'nothing'} instead of opening a WebSocket")
         return wire
 
-    def ask(self, path: str, source: int = 1, method: str = "GET") -> tuple[int, str]:
-        """Return status and body of a request, as an honest client sends it. Raises Broken where none comes."""
+    def ask(self, path: str, source: int = 1) -> tuple[int, str]:
+        """Return status and body of a request, as an honest client sends it. Raises Broken if none comes."""
         with self.open(source) as wire:
             if self.tls:
-                wire.sock = _any_certificate().wrap_socket(wire.sock, server_hostname="localhost")
-            wire.send(self.head(path, method, "Connection: close\r\n"))
-            data, _ = wire.read(10.0)
+                wire.sock = any_certificate().wrap_socket(wire.sock, server_hostname="localhost")
+            wire.send(self._head(path, "Connection: close\r\n"))
+            data = wire.read(10.0)
         found = statuses(data)
-        expect(bool(found), f"{method} {path} is not answered")
+        expect(bool(found), f"{path} is not answered")
         return found[0], data.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
+
+    def _head(self, path: str, more: str) -> bytes:
+        token = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
+        return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{token}{more}\r\n".encode("latin-1")
 
     def serve_honest(self) -> str:
         """Have a sentence of the sample transcribed, as an honest client does; return its text.
@@ -103,7 +107,7 @@ class Target:
             with connect(
                 f"{'wss' if self.tls else 'ws'}://127.0.0.1:{self.port}/v1/stream",
                 additional_headers={"Authorization": f"Bearer {self.token}"} if self.token else None,
-                ssl=_any_certificate() if self.tls else None,
+                ssl=any_certificate() if self.tls else None,
                 proxy=None,
                 open_timeout=HONEST_S,
             ) as socket:
@@ -213,9 +217,10 @@ class Daemon(Target):
         assert found is not None
         return int(found[1]) - (self.arguments[1] != "none")
 
-    def signal(self, number: int) -> None:
-        """Send it a signal."""
-        self._process.send_signal(number)
+    def signal(self, name: str) -> None:
+        """Send it a signal, unless it has ended."""
+        with contextlib.suppress(ProcessLookupError, psutil.NoSuchProcess):
+            self._process.send_signal(signal.Signals[name])
 
     def kill(self) -> None:
         """End it as a power cut does."""
@@ -329,7 +334,8 @@ def _letters(text: str) -> str:
     return re.sub(r"[^a-z]+", " ", text.lower())
 
 
-def _any_certificate() -> ssl.SSLContext:
+def any_certificate() -> ssl.SSLContext:
+    """Return a client's side of TLS that accepts any certificate."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE

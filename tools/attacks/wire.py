@@ -13,10 +13,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 # Opcodes of RFC 6455, 5.2.
-CONTINUATION, TEXT, BINARY, CLOSE, PING, PONG = 0x0, 0x1, 0x2, 0x8, 0x9, 0xA
-
-KEY = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-UPGRADE = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+OPCODES = {"continuation": 0x0, "text": 0x1, "binary": 0x2, "close": 0x8, "ping": 0x9, "pong": 0xA}
+TEXT, CLOSE = OPCODES["text"], OPCODES["close"]
 
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
@@ -32,19 +30,20 @@ def expect(holds: bool, message: str) -> None:
 
 
 class Wire:
-    """A TCP connection. Times out instead of waiting for ever."""
+    """A TCP connection, which may be a WebSocket. Times out instead of waiting for ever."""
 
-    # All that are open: what an attack that breaks off leaves behind is closed all the same.
+    # All that are open, so that those that a failed attack left behind can be closed.
     opened: ClassVar["weakref.WeakSet[Wire]"] = weakref.WeakSet()
 
     def __init__(self, port: int, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> None:
-        """Connect from the address 127.0.0.`source`, where the system has such addresses.
+        """Connect from the address 127.0.0.`source`, if the system has such addresses. Raises OSError.
 
-        `receive_buffer` makes the kernel take few bytes before the server has to wait. Raises OSError.
+        With a small `receive_buffer` the server soon has to wait for the client to read.
         """
         self.sock = socket.socket()
-        # What was read and is not used yet.
-        self.unread = b""
+        self.is_websocket = False
+        self.unread = b""  # received, but not used yet
+        self.timeout_s = timeout_s
         try:
             self.sock.settimeout(timeout_s)
             if receive_buffer:
@@ -63,102 +62,67 @@ class Wire:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, data: bytes | str) -> bool:
-        """Send all; return whether the server took it."""
+    def send(self, data: bytes) -> bool:
+        """Send all; return whether the server accepted it."""
+        self.sock.settimeout(self.timeout_s)
         try:
-            self.sock.sendall(data.encode("latin-1") if isinstance(data, str) else data)
+            self.sock.sendall(data)
         except OSError:
             return False
         return True
 
-    def flood(self, data: bytes, seconds: float, most_bytes: int = 1 << 34) -> int:
-        """Send `data` again and again without reading; return how many bytes the server took."""
-        sent = 0
-        view = memoryview(data)
-        end = time.monotonic() + seconds
-        self.sock.settimeout(0.2)
-        with contextlib.suppress(ConnectionError):
-            while time.monotonic() < end and sent < most_bytes:
-                with contextlib.suppress(TimeoutError):
-                    sent += self.sock.send(view[sent % len(data) :])
-        self.sock.settimeout(10.0)
-        return sent
-
-    def read(self, seconds: float, quiet_s: float = 0.0) -> tuple[bytes, bool]:
-        """Return what comes within some time, and whether the server closed the connection.
-
-        With `quiet_s` less is waited for once something has come.
-        """
-        data, self.unread = self.unread, b""
-        end = time.monotonic() + seconds
-        try:
-            while (left := end - time.monotonic()) > 0:
-                self.sock.settimeout(min(left, quiet_s) if quiet_s and data else left)
-                piece = self.sock.recv(1 << 16)
-                if not piece:
-                    return data, True
-                data += piece
-        except TimeoutError:
-            pass
-        except OSError:
-            return data, True
-        finally:
-            self.sock.settimeout(10.0)
-        return data, False
-
-    def closed_within(self, seconds: float) -> bool:
-        """Whether the server closes the connection in time."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0:
-            self.sock.settimeout(left)
-            try:
-                if not self.sock.recv(1 << 16):
-                    return True
-            except TimeoutError:
-                return False
-            except OSError:
-                return True
-        return False
-
-    def is_open(self) -> bool:
-        """Whether nothing more has come, not even an end. What has come is dropped."""
+    def push(self, data: memoryview) -> int:
+        """Send what the server accepts at once; return how many bytes, -1 if the connection is closed."""
         self.sock.settimeout(0.0)
         try:
-            self.sock.recv(1 << 16)
+            return self.sock.send(data)
         except BlockingIOError:
-            return True
+            return 0
         except OSError:
-            pass
-        return False
+            return -1
+
+    def receive(self, seconds: float) -> bytes | None:
+        """Return what comes first within some time, b'' if the connection is closed, None if nothing comes."""
+        self.sock.settimeout(max(seconds, 0.0))
+        try:
+            return self.sock.recv(1 << 16)
+        except (TimeoutError, BlockingIOError):
+            return None
+        except OSError:
+            return b""
+
+    def read(self, seconds: float) -> bytes:
+        """Return what comes within some time, or until the connection is closed."""
+        data, end = b"", time.monotonic() + seconds
+        while piece := self.receive(end - time.monotonic()):
+            data += piece
+        return data
+
+    def closed(self) -> bool:
+        """Whether the server has closed the connection, or its WebSocket. What has come is dropped."""
+        if (piece := self.receive(0.0)) is None:
+            return False
+        self.unread = self.unread + piece if self.is_websocket else b""
+        return not piece or any(opcode == CLOSE for opcode, _ in self.frames(0.0))
 
     def frames(self, seconds: float) -> Iterator[tuple[int, bytes]]:
-        """Yield the opcode and payload of frames that come within some time; CLOSE with b'' where TCP was closed."""
+        """Yield the opcode and payload of frames that come within some time; CLOSE with b'' if TCP was closed."""
         end = time.monotonic() + seconds
         while True:
             while (found := _first_frame(self.unread)) is not None:
                 opcode, payload, self.unread = found
                 yield opcode, payload
             left = end - time.monotonic()
-            if left <= 0:
+            if left <= 0 or (piece := self.receive(left)) is None:
                 return
-            self.sock.settimeout(left)
-            try:
-                piece = self.sock.recv(1 << 16)
-            except TimeoutError:
-                return
-            except OSError:
-                piece = b""
             if not piece:
                 yield CLOSE, b""
                 return
             self.unread += piece
 
     def close_code(self, seconds: float) -> int | None:
-        """Return the code of the close frame that comes in time, 1006 where TCP is closed without, else None."""
-        for opcode, payload in self.frames(seconds):
-            if opcode == CLOSE:
-                return int.from_bytes(payload[:2], "big") if payload else 1006
-        return None
+        """Return the code of the close frame that comes in time, 1006 if TCP is closed without, else None."""
+        return next((code_of(payload) for opcode, payload in self.frames(seconds) if opcode == CLOSE), None)
 
     @classmethod
     def close_all(cls) -> None:
@@ -188,29 +152,26 @@ class Answer:
     statuses: list[int] = field(default_factory=list)
 
 
-def exchange(wires: Sequence[Wire], requests: Sequence[bytes], seconds: float, quiet_s: float = 0.5) -> list[Answer]:
+def exchange(wires: Sequence[Wire], requests: Sequence[bytes], seconds: float, quiet_s: float) -> list[Answer]:
     """Send a request over each connection, and read all of them until each is closed, or has answered and is quiet."""
     answers = [Answer() for _ in wires]
     with selectors.DefaultSelector() as selector:
         for wire, request, answer in zip(wires, requests, answers, strict=True):
             wire.send(request)
-            selector.register(wire.sock, selectors.EVENT_READ, answer)
+            selector.register(wire.sock, selectors.EVENT_READ, (wire, answer))
         end = time.monotonic() + seconds
-        heard = time.monotonic()
+        received = time.monotonic()
         while time.monotonic() < end and any(not answer.closed for answer in answers):
-            if all(answer.data or answer.closed for answer in answers) and time.monotonic() - heard > quiet_s:
+            if all(answer.data or answer.closed for answer in answers) and time.monotonic() - received > quiet_s:
                 break
             for key, _ in selector.select(0.05):
-                sock: socket.socket = key.fileobj  # type: ignore[assignment]
-                try:
-                    piece = sock.recv(1 << 16)
-                except OSError:
-                    piece = b""
-                heard = time.monotonic()
-                key.data.data += piece
-                if not piece:
-                    key.data.closed = True
-                    selector.unregister(sock)
+                wire, answer = key.data
+                received = time.monotonic()
+                if piece := wire.receive(0.0):
+                    answer.data += piece
+                elif piece is not None:
+                    answer.closed = True
+                    selector.unregister(wire.sock)
     for answer in answers:
         answer.statuses = statuses(answer.data)
     return answers
@@ -221,10 +182,15 @@ def statuses(data: bytes) -> list[int]:
     return [int(code) for code in _STATUS.findall(data)]
 
 
+def code_of(payload: bytes) -> int:
+    """Return the code in a close frame, 1006 if there was no such frame."""
+    return int.from_bytes(payload[:2], "big") if payload else 1006
+
+
 def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, reserved: int = 0, mask: bool = True, length: int = -1
 ) -> bytes:
-    """Return a client's frame (RFC 6455, 5.2). The masking key is 0, so that floods cost us little.
+    """Return a client's frame (RFC 6455, 5.2). The masking key is 0, so that floods cost the attacker little.
 
     `length` is announced instead of the payload's own.
     """
@@ -240,7 +206,7 @@ def frame(
 
 
 def _first_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
-    """Split a server's first frame, which is never masked, from what follows it; None where it is not complete."""
+    """Split a server's first frame, which is never masked, from what follows it; None if it is not complete."""
     if len(data) < 2:
         return None
     n, at = data[1] & 0x7F, 2
