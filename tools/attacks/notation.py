@@ -3,9 +3,11 @@
 import functools
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tools.attacks.table import TEXTS
 from tools.attacks.target import Target, spoken_bytes
 from tools.attacks.wire import OPCODES, frame
 
@@ -27,10 +29,9 @@ def each_of(items: Sequence[Any]) -> list[Any]:
 class Notation:
     """Turns what the file says into bytes for a server."""
 
-    def __init__(self, target: Target, texts: Mapping[str, str]) -> None:
-        """`texts` are the file's own placeholders."""
-        authorization = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
-        self._texts = {**texts, "port": str(target.port), "token": target.token, "authorization": authorization}
+    def __init__(self, target: Target) -> None:
+        self._texts = {**TEXTS, "port": str(target.port), "token": target.token}
+        self._texts["authorization"] = f"Authorization: Bearer {target.token}\r\n" if target.token else ""
 
     def raw(self, text: str) -> bytes:
         """Return the bytes of a text. Raises ValueError if a placeholder is unknown."""
@@ -43,6 +44,10 @@ class Notation:
     def frames(self, items: Sequence[Any]) -> bytes:
         """Return frames, one after another. Raises ValueError if one is written wrongly."""
         return b"".join(self._frames(item) for item in each_of(items))
+
+    def either(self, text: str | Sequence[Any]) -> bytes:
+        """Return the bytes of a text, or of a list of frames."""
+        return self.raw(text) if isinstance(text, str) else self.frames(text)
 
     def _frames(self, item: str) -> bytes:
         match = _FRAME.fullmatch(self._texts.get(item, item))
@@ -79,6 +84,8 @@ class Notation:
     def _value(self, inner: str) -> str:
         if inner in self._texts:
             return self._expand(self._texts[inner])
+        if inner == "guess":
+            return secrets.token_urlsafe(24)
         kind, _, rest = inner.partition(" ")
         if kind == "frame":
             return self._frames(rest).decode("latin-1")

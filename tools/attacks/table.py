@@ -39,6 +39,10 @@ class Attack:
     log_bytes: int = 20_000
     errors: int = 0
 
+    # What the log has to hold, and what it may not.
+    logged: str = ""
+    not_logged: Sequence[str] = ()
+
     def run(self, target: Target | None) -> str:
         """Attack; return what was seen. Raises Broken if something does not hold."""
         return run_steps(target, self.do)
@@ -61,8 +65,7 @@ def run_steps(target: Target | None, steps: Sequence[Mapping[str, Any]]) -> str:
 
 def read() -> dict[str, Attack]:
     """Return all attacks by their names. Raises KeyError or TypeError if one has an unknown step or option."""
-    for module in ("conversations", "guesses", "operations"):  # they define the steps
-        import_module(f"tools.attacks.{module}")
+    import_module("tools.attacks.coded")  # defines steps, as conversations does, which it imports
     attacks = {name: Attack(name, **fields) for name, fields in _FILE["attacks"].items()}
     for one in (one for attack in attacks.values() for one in attack.do):
         (name, value), *options = one.items()

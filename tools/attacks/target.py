@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 import soundfile
+from websockets.exceptions import WebSocketException
 from websockets.sync.client import connect
 
 from tools.attacks.wire import Broken, Wire, expect, statuses
@@ -29,15 +30,8 @@ START_S = 60.0  # until a daemon is ready
 SPOKEN_S = (12.6, 15.12)  # of the sample: its third sentence, which is its shortest
 HONEST_S = 20.0  # an honest client has its text by then
 
-# Where a limit is a time or a count, the attacked daemon has it small.
-RESUME_S = 2.0
-MAX_STREAMS = 16
-UPGRADE = (
-    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
-)
-TOKEN = "an-honest-token-of-some-length"
-
+# If a limit is a time or a count, the attacked daemon has a small one, so that attacks need not take long.
+MAX_STREAMS, RESUME_S = 16, 2.0
 LIMITS = {
     "HEADER_TIMEOUT_S": 2,
     "FIRST_MESSAGE_S": 2,
@@ -47,38 +41,34 @@ LIMITS = {
     "MAX_CONNECTIONS": 300,
     "MAX_CONNECTIONS_PER_ADDRESS": 64,
 }
+UPGRADE = (
+    "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
 
 
 @dataclass
 class Target:
-    """A server on 127.0.0.1."""
+    """A server on 127.0.0.1, the token that it requires, if any, and whether it uses TLS."""
 
     port: int
-
-    # What it requires; nothing where empty.
     token: str = ""
-
-    # Whether it speaks TLS.
     tls: bool = False
 
-    def open(self, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> Wire:
-        """Connect. Raises Broken if the server does not listen."""
+    def open(self, source: int = 2, receive_buffer: int = 0, timeout_s: float = 10.0) -> Wire:
+        """Connect. Raises Broken if the server does not accept the connection."""
         try:
-            return Wire(self.port, source, receive_buffer=receive_buffer, timeout_s=timeout_s)
+            return Wire(self.port, source, receive_buffer, timeout_s)
         except OSError as error:
             raise Broken(f"cannot connect: {error}") from None
 
-    def upgrade(self, path: str, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> Wire:
-        """Open a WebSocket. Raises Broken if it is refused."""
-        wire = self.open(source, receive_buffer=receive_buffer, timeout_s=timeout_s)
+    def upgrade(self, path: str, wire: Wire) -> Wire:
+        """Make a connection a WebSocket; return it. Raises Broken if that is refused."""
         wire.send(self._head(path, UPGRADE))
-        data = b""
-        while b"\r\n\r\n" not in data and (piece := wire.receive(timeout_s)):
-            data += piece
-        head, _, wire.unread = data.partition(b"\r\n\r\n")
+        head, _, wire.unread = wire.read(wire.timeout_s, b"\r\n\r\n").partition(b"\r\n\r\n")
         wire.is_websocket = True
         if statuses(head) != [101]:
-            wire.close()
+            wire.sock.close()
             raise Broken(f"{path} answers {statuses(head) or 'nothing'} instead of opening a WebSocket")
         return wire
 
@@ -93,16 +83,10 @@ class Target:
         expect(bool(found), f"{path} is not answered")
         return found[0], data.partition(b"\r\n\r\n")[2].decode("utf-8", "replace")
 
-    def _head(self, path: str, more: str) -> bytes:
-        token = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
-        return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{token}{more}\r\n".encode("latin-1")
-
-    def serve_honest(self) -> str:
-        """Have a sentence of the sample transcribed, as an honest client does; return its text.
-
-        Raises Broken where that fails, or is not the sentence.
-        """
-        text = ""
+    def serve_honest(self) -> None:
+        """Have a sentence of the sample transcribed, as an honest client does. Raises Broken if that fails."""
+        speech, text = spoken_bytes(), ""
+        wanted = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[2]["text"]
         try:
             with connect(
                 f"{'wss' if self.tls else 'ws'}://127.0.0.1:{self.port}/v1/stream",
@@ -111,20 +95,20 @@ class Target:
                 proxy=None,
                 open_timeout=HONEST_S,
             ) as socket:
-                for piece in _spoken():
-                    socket.send(piece)
+                for at in range(0, len(speech), 3200):
+                    socket.send(speech[at : at + 3200])
                 socket.send('{"type":"finish"}')
                 while (event := json.loads(socket.recv(timeout=HONEST_S)))["type"] != "end":
                     expect(event["type"] != "error", f"an honest session gets an error: {event.get('message')}")
-                    if event["type"] == "final":
-                        text += event["text"] + " "
-        except Broken:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the client was not served
+                    text += event["text"] + " " if event["type"] == "final" else ""
+        except (OSError, WebSocketException) as error:
             raise Broken(f"an honest session fails: {type(error).__name__}: {error}") from None
-        alike = difflib.SequenceMatcher(None, _letters(text), _letters(_sentence()), autojunk=False).ratio()
+        alike = difflib.SequenceMatcher(None, _letters(text), _letters(wanted), autojunk=False).ratio()
         expect(alike > 0.85, f"an honest session reads {text!r}")
-        return text
+
+    def _head(self, path: str, more: str) -> bytes:
+        token = f"Authorization: Bearer {self.token}\r\n" if self.token else ""
+        return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{token}{more}\r\n".encode()
 
 
 @dataclass(frozen=True)
@@ -140,41 +124,33 @@ class Look:
 
 @dataclass
 class Daemon(Target):
-    """A daemon of our own; `start` it before all else, and `stop` it."""
+    """A daemon of the attacker's: `start` it before all else, and `stop` it. It chooses its port if that is 0."""
 
-    # Further settings, as environment variables without STREAMER_.
+    # Further settings, as environment variables without STREAMER_; arguments of `streamer run` besides the port.
     settings: Mapping[str, str] = field(default_factory=dict)
-
-    # Arguments of `streamer run` besides the port.
     arguments: tuple[str, ...] = ("--input", "none")
-
-    # Limits, so small that attacks need not take long.
     limits: Mapping[str, float] = field(default_factory=lambda: LIMITS)
 
-    # Descriptors that it may have; 0: as many as we.
-    most_fds: int = 0
+    most_fds: int = 0  # descriptors that it may have; 0: as many as the attacker
+    unread: bool = False  # whether its standard error is a pipe that is not read, instead of a log
 
     def start(self) -> None:
-        """Start it, and wait until it is ready. Raises Broken where it does not become so."""
+        """Start it, and wait until it is ready. Raises Broken if it does not become so."""
         self._folder = tempfile.TemporaryDirectory(prefix="streamer-attack-")
-        self.folder = Path(self._folder.name)
-        self.log = self.folder / "log"
-        with self.log.open("wb") as log:
+        self._log = Path(self._folder.name, "log")
+        with self._log.open("wb") as log:
             self._process = psutil.Popen(
                 self._command(),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
-                stderr=log,
+                stderr=subprocess.PIPE if self.unread else log,
                 env=self._environment(),
             )
         end = time.monotonic() + START_S
-        while (found := re.search(rb"listening on https?://[^\s/]*:(\d+)/", self.log.read_bytes())) is None:
-            expect(self.alive, f"the daemon ended at its start: {self.last_words()}")
-            expect(time.monotonic() < end, "the daemon was not ready in time")
-            time.sleep(0.05)
-        self.port = int(found[1])
-        while self.ask("/healthz")[0] != 200:
-            expect(time.monotonic() < end, "the daemon was not healthy in time")
+        while not self._ready():
+            if not self.alive or time.monotonic() > end:
+                self.kill()
+                raise Broken(f"the daemon did not start in {START_S:.0f} s: {self.last_words()}")
             time.sleep(0.05)
 
     @property
@@ -188,7 +164,7 @@ class Daemon(Target):
         return int(self._process.pid)
 
     def look(self) -> Look:
-        """Return how it is. Raises Broken where it is not there any more."""
+        """Return how it is. Raises Broken if it has ended."""
         try:
             with self._process.oneshot():
                 times = self._process.cpu_times()
@@ -197,25 +173,24 @@ class Daemon(Target):
                     self._process.num_threads(),
                     self._process.num_handles() if sys.platform == "win32" else self._process.num_fds(),
                     times.user + times.system,
-                    self.log.stat().st_size,
+                    self._log.stat().st_size,
                 )
         except psutil.Error:
             raise Broken(f"the daemon ended ({self._process.poll()}): {self.last_words()}") from None
 
     def said(self, since: int = 0) -> str:
-        """Return what it logged behind a byte."""
-        return self.log.read_bytes()[since:].decode("utf-8", "replace")
+        """Return what it logged after a byte."""
+        return self._log.read_bytes()[since:].decode("utf-8", "replace")
 
     def last_words(self) -> str:
         """Return the last line of its log."""
-        return ([line for line in self.said().splitlines() if line.strip()] or ["it said nothing"])[-1][:300]
+        return ([line for line in self.said().splitlines() if line.strip()] or ["nothing was logged"])[-1][:300]
 
     def n_sessions(self) -> int:
-        """Return how many clients' sessions it serves. Raises Broken where it does not say."""
-        found = re.search(r"^streamer_sessions (\d+)", self.ask("/metrics")[1], re.MULTILINE)
-        expect(found is not None, "it does not tell its metrics")
-        assert found is not None
-        return int(found[1]) - (self.arguments[1] != "none")
+        """Return how many sessions of clients it serves. Raises Broken if its metrics lack that."""
+        found = re.findall(r"^streamer_sessions (\d+)", self.ask("/metrics")[1], re.MULTILINE)
+        expect(bool(found), "the metrics lack streamer_sessions")
+        return int(found[0]) - (self.arguments[1] != "none")
 
     def signal(self, name: str) -> None:
         """Send it a signal, unless it has ended."""
@@ -229,54 +204,53 @@ class Daemon(Target):
         self._process.wait(10)
 
     def wait(self, seconds: float) -> int:
-        """Return its exit code. Raises Broken where it does not end in time."""
+        """Return its exit code. Raises Broken if it does not end in time."""
         try:
             return int(self._process.wait(seconds))
         except psutil.TimeoutExpired:
-            raise Broken(f"the daemon runs on {seconds:.0f} s after it was told to stop") from None
+            raise Broken(f"the daemon still runs {seconds:.0f} s after the signal") from None
 
     def stop(self) -> None:
-        """Have it gone, and its files."""
+        """End it, and delete its files."""
         self.kill()
         self._folder.cleanup()
 
+    def _ready(self) -> bool:
+        if found := re.search(rb"listening on https?://[^\s/]*:(\d+)/", self._log.read_bytes()):
+            self.port = int(found[1])
+        with contextlib.suppress(Broken):
+            return self.port > 0 and self.ask("/healthz")[0] == 200
+        return False
+
     def _command(self) -> list[str]:
-        run = [sys.executable, "-m", "streamer", "run", "--port", "0", *self.arguments]
+        run = [sys.executable, "-m", "streamer", "run", "--port", str(self.port), *self.arguments]
         if not self.most_fds:
             return run
         limit = f"import os,resource,sys;resource.setrlimit(resource.RLIMIT_NOFILE,({self.most_fds},)*2)"
         return [sys.executable, "-c", f"{limit};os.execv(sys.argv[1],sys.argv[1:])", *run]
 
     def _environment(self) -> dict[str, str]:
-        ours = {f"STREAMER_SERVER_{name}": f"{value:g}" for name, value in self.limits.items()}
-        if self.limits:  # what a busy machine measures is no part of it
-            ours["STREAMER_STREAM_MAX_PACE_S"] = "30"
-        ours["STREAMER_MODEL_NAME"] = "nano.en"  # `auto` takes what this machine has
-        ours |= {"STREAMER_SERVER_TOKEN": self.token} if self.token else {}
-        ours |= {f"STREAMER_{name}": value for name, value in self.settings.items()}
-        cache = {"STREAMER_CACHE_DIR": os.environ["STREAMER_CACHE_DIR"]} if "STREAMER_CACHE_DIR" in os.environ else {}
-        others = {name: value for name, value in os.environ.items() if not name.startswith("STREAMER_")}
-        elsewhere = {
-            "XDG_CONFIG_HOME": str(self.folder),
-            "XDG_DATA_HOME": str(self.folder),
-            "APPDATA": str(self.folder),
-        }
-        return {**others, **elsewhere, "PYTHONUTF8": "1", **cache, **ours}
+        ours = {f"SERVER_{name}": f"{value:g}" for name, value in self.limits.items()}
+        if self.limits:  # what a busy machine measures is not part of an attack
+            ours["STREAM_MAX_PACE_S"] = "30"
+        ours |= {"SERVER_TOKEN": self.token} if self.token else {}
+        ours |= {"MODEL_NAME": "nano.en", **self.settings}  # `auto` would choose by this machine
+        kept = {k: v for k, v in os.environ.items() if not k.startswith("STREAMER_") or k == "STREAMER_CACHE_DIR"}
+        folders = dict.fromkeys(("XDG_CONFIG_HOME", "XDG_DATA_HOME", "APPDATA"), self._folder.name)
+        return {**kept, **folders, "PYTHONUTF8": "1", **{f"STREAMER_{name}": value for name, value in ours.items()}}
 
 
 class Watch:
-    """Looks at a daemon while it is attacked: its largest memory, and whether a stranger gets an answer from it."""
+    """Looks at a daemon while it is attacked: its largest memory, and whether others are answered."""
 
     def __init__(self, daemon: Daemon, *, probe: bool) -> None:
-        """With `probe` it asks for `/healthz` again and again."""
+        """With `probe` it requests `/healthz` again and again."""
         self._daemon = daemon
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=work) for work in (self._measure, *[self._probe] * probe)]
         self.peak_mb = daemon.look().rss_mb
         self.slowest_s = 0.0
-        # What a probe was answered instead of 200.
-        self.failures: list[str] = []
-        self._over = threading.Event()
-        works = (self._measure, self._probe) if probe else (self._measure,)
-        self._threads = [threading.Thread(target=work, daemon=True) for work in works]
+        self.failures: list[str] = []  # what a probe got instead of 200
 
     def __enter__(self) -> "Watch":
         for thread in self._threads:
@@ -298,8 +272,7 @@ class Watch:
             begin = time.monotonic()
             try:
                 status, _ = self._daemon.ask("/healthz")
-                if status != 200:
-                    self.failures.append(str(status))
+                self.failures += [str(status)] if status != 200 else []
             except (Broken, OSError) as broken:
                 self.failures.append(str(broken))
             self.slowest_s = max(self.slowest_s, time.monotonic() - begin)
@@ -319,15 +292,6 @@ def write_speech(path: Path, minutes: float) -> None:
         while file.frames < minutes * 60 * rate:
             file.write(samples)
             file.write(samples * 0)
-
-
-def _spoken() -> list[bytes]:
-    data = spoken_bytes()
-    return [data[first : first + 3200] for first in range(0, len(data), 3200)]
-
-
-def _sentence() -> str:
-    return str(json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[2]["text"])
 
 
 def _letters(text: str) -> str:

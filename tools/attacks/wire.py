@@ -2,21 +2,17 @@
 
 import contextlib
 import re
-import selectors
 import socket
 import struct
 import sys
 import time
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import ClassVar
 
 # Opcodes of RFC 6455, 5.2.
 OPCODES = {"continuation": 0x0, "text": 0x1, "binary": 0x2, "close": 0x8, "ping": 0x9, "pong": 0xA}
 TEXT, CLOSE = OPCODES["text"], OPCODES["close"]
-
-_STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})")
 
 
 class Broken(AssertionError):  # noqa: N818 - what did not hold
@@ -35,7 +31,7 @@ class Wire:
     # All that are open, so that those that a failed attack left behind can be closed.
     opened: ClassVar["weakref.WeakSet[Wire]"] = weakref.WeakSet()
 
-    def __init__(self, port: int, source: int = 2, *, receive_buffer: int = 0, timeout_s: float = 10.0) -> None:
+    def __init__(self, port: int, source: int, receive_buffer: int, timeout_s: float) -> None:
         """Connect from the address 127.0.0.`source`, if the system has such addresses. Raises OSError.
 
         With a small `receive_buffer` the server soon has to wait for the client to read.
@@ -60,16 +56,13 @@ class Wire:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
+        self.sock.close()
 
-    def send(self, data: bytes) -> bool:
-        """Send all; return whether the server accepted it."""
+    def send(self, data: bytes) -> None:
+        """Send all, unless the server closes the connection or does not accept it in time."""
         self.sock.settimeout(self.timeout_s)
-        try:
+        with contextlib.suppress(OSError):
             self.sock.sendall(data)
-        except OSError:
-            return False
-        return True
 
     def push(self, data: memoryview) -> int:
         """Send what the server accepts at once; return how many bytes, -1 if the connection is closed."""
@@ -91,19 +84,18 @@ class Wire:
         except OSError:
             return b""
 
-    def read(self, seconds: float) -> bytes:
-        """Return what comes within some time, or until the connection is closed."""
+    def read(self, seconds: float, until: bytes | None = None) -> bytes:
+        """Return what comes within some time, until the connection is closed or some bytes have come."""
         data, end = b"", time.monotonic() + seconds
-        while piece := self.receive(end - time.monotonic()):
+        while (until is None or until not in data) and (piece := self.receive(end - time.monotonic())):
             data += piece
         return data
 
     def closed(self) -> bool:
         """Whether the server has closed the connection, or its WebSocket. What has come is dropped."""
-        if (piece := self.receive(0.0)) is None:
-            return False
-        self.unread = self.unread + piece if self.is_websocket else b""
-        return not piece or any(opcode == CLOSE for opcode, _ in self.frames(0.0))
+        piece = self.receive(0.0)
+        self.unread = self.unread + (piece or b"") if self.is_websocket else b""
+        return piece == b"" or any(opcode == CLOSE for opcode, _ in self.frames(0.0))
 
     def frames(self, seconds: float) -> Iterator[tuple[int, bytes]]:
         """Yield the opcode and payload of frames that come within some time; CLOSE with b'' if TCP was closed."""
@@ -120,88 +112,51 @@ class Wire:
                 return
             self.unread += piece
 
-    def close_code(self, seconds: float) -> int | None:
-        """Return the code of the close frame that comes in time, 1006 if TCP is closed without, else None."""
-        return next((code_of(payload) for opcode, payload in self.frames(seconds) if opcode == CLOSE), None)
-
-    @classmethod
-    def close_all(cls) -> None:
-        """Close those that are open."""
-        for wire in list(cls.opened):
-            wire.close()
-
-    def close(self) -> None:
-        """Close in order."""
-        self.sock.close()
-
     def reset(self) -> None:
         """Vanish: the server gets a reset."""
         with contextlib.suppress(OSError):
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
-
-@dataclass
-class Answer:
-    """What came over one of several connections."""
-
-    data: bytes = b""
-    closed: bool = False
-
-    # Status codes of the responses in it, in order.
-    statuses: list[int] = field(default_factory=list)
+    @classmethod
+    def close_all(cls) -> None:
+        """Close those that are open."""
+        for wire in list(cls.opened):
+            wire.sock.close()
 
 
-def exchange(wires: Sequence[Wire], requests: Sequence[bytes], seconds: float, quiet_s: float) -> list[Answer]:
-    """Send a request over each connection, and read all of them until each is closed, or has answered and is quiet."""
-    answers = [Answer() for _ in wires]
-    with selectors.DefaultSelector() as selector:
-        for wire, request, answer in zip(wires, requests, answers, strict=True):
-            wire.send(request)
-            selector.register(wire.sock, selectors.EVENT_READ, (wire, answer))
-        end = time.monotonic() + seconds
-        received = time.monotonic()
-        while time.monotonic() < end and any(not answer.closed for answer in answers):
-            if all(answer.data or answer.closed for answer in answers) and time.monotonic() - received > quiet_s:
-                break
-            for key, _ in selector.select(0.05):
-                wire, answer = key.data
-                received = time.monotonic()
-                if piece := wire.receive(0.0):
-                    answer.data += piece
-                elif piece is not None:
-                    answer.closed = True
-                    selector.unregister(wire.sock)
-    for answer in answers:
-        answer.statuses = statuses(answer.data)
-    return answers
+def exchange(wires: Sequence[Wire], requests: Sequence[bytes], quiet_s: float) -> list[tuple[bytes, bool]]:
+    """Send a request over each connection; return what comes over each until it is quiet, and whether it is closed."""
+    data = dict.fromkeys(wires, b"")
+    closed: set[Wire] = set()
+    for wire, request in zip(wires, requests, strict=True):
+        wire.send(request)
+    last = time.monotonic()
+    end = last + 60.0  # on a busy machine
+    while len(closed) < len(data) and time.monotonic() < end:
+        if all(data[wire] or wire in closed for wire in wires) and time.monotonic() - last > quiet_s:
+            break
+        for wire in data.keys() - closed:
+            if (piece := wire.receive(0.0)) is not None:
+                last = time.monotonic()
+                data[wire] += piece
+                closed |= set() if piece else {wire}
+        time.sleep(0.002)
+    return [(data[wire], wire in closed) for wire in wires]
 
 
 def statuses(data: bytes) -> list[int]:
     """Return the status codes of the HTTP responses in what was read."""
-    return [int(code) for code in _STATUS.findall(data)]
-
-
-def code_of(payload: bytes) -> int:
-    """Return the code in a close frame, 1006 if there was no such frame."""
-    return int.from_bytes(payload[:2], "big") if payload else 1006
+    return [int(code) for code in re.findall(rb"HTTP/1\.[01] (\d{3})", data)]
 
 
 def frame(
     opcode: int, payload: bytes = b"", *, fin: bool = True, reserved: int = 0, mask: bool = True, length: int = -1
 ) -> bytes:
-    """Return a client's frame (RFC 6455, 5.2). The masking key is 0, so that floods cost the attacker little.
-
-    `length` is announced instead of the payload's own.
-    """
+    """Return a client's frame (RFC 6455, 5.2) with a masking key of 0. `length` is announced instead of its own."""
     n = len(payload) if length < 0 else length
-    first = fin << 7 | reserved << 4 | opcode
-    if n < 126:
-        head = struct.pack(">BB", first, mask << 7 | n)
-    elif n < 1 << 16:
-        head = struct.pack(">BBH", first, mask << 7 | 126, n)
-    else:
-        head = struct.pack(">BBQ", first, mask << 7 | 127, n)
+    code, size = (n, "") if n < 126 else (126, "H") if n < 1 << 16 else (127, "Q")
+    head = struct.pack(f">BB{size}", fin << 7 | reserved << 4 | opcode, mask << 7 | code, *[n] * len(size))
     return head + (bytes(4) if mask else b"") + payload
 
 
@@ -209,11 +164,9 @@ def _first_frame(data: bytes) -> tuple[int, bytes, bytes] | None:
     """Split a server's first frame, which is never masked, from what follows it; None if it is not complete."""
     if len(data) < 2:
         return None
-    n, at = data[1] & 0x7F, 2
-    if n >= 126:
-        at = 4 if n == 126 else 10
-        if len(data) < at:
-            return None
+    n = data[1] & 0x7F
+    at = {126: 4, 127: 10}.get(n, 2)
+    if at > 2:
         n = int.from_bytes(data[2:at], "big")
     if len(data) < at + n:
         return None
