@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 
 from tools.attacks import table  # noqa: E402
-from tools.attacks.target import MAX_STREAMS, Daemon, Look, Watch, write_speech  # noqa: E402
+from tools.attacks.target import MAX_STREAMS, Daemon, Look, watch, write_speech  # noqa: E402
 from tools.attacks.wire import Broken, Wire, expect  # noqa: E402
 
 SETTLE_S = 12.0  # for what an attack opened to be gone
@@ -63,12 +63,12 @@ class Subject:
             return
         self.stop()
         self.daemon.start()
-        with Watch(self.daemon, probe=False) as watch:
+        with watch(self.daemon, probe=False) as watched:
             for _ in range(3):  # what is allocated once is allocated now
                 self.daemon.serve_honest()
             if not self.daemon.tls:
                 table.run_steps(self.daemon, _FILL)
-        self.honest_mb = watch.peak_mb
+        self.honest_mb = watched.peak_mb
         self.first = self.settle()
 
     def stop(self) -> None:
@@ -122,24 +122,24 @@ def run(bounds: table.Attack, subject: Subject) -> tuple[bool, list[str], str]:
         subject.start()
         daemon = subject.daemon
         before, seen, failed = daemon.look(), "", None
-        with Watch(daemon, probe=bounds.probe) as watch:
+        with watch(daemon, probe=bounds.probe) as watched:
             try:
                 seen = bounds.run(daemon)
             except Broken as broken:  # the daemon's figures are of interest all the same
                 failed = broken
         Wire.close_all()
         after = subject.settle(before, bounds.kept_mb)
-        peak_mb, kept_mb = watch.peak_mb - before.rss_mb, after.rss_mb - before.rss_mb
-        figures = [f"{peak_mb:+.1f}", f"{kept_mb:+.1f}", f"{after.fds - before.fds:+d}"]
-        figures += [f"{after.threads - before.threads:+d}", str(after.log_bytes - before.log_bytes)]
-        figures += [f"{watch.slowest_s:.2f}"]
+        peak_mb, kept_mb = watched.peak_mb - before.rss_mb, after.rss_mb - before.rss_mb
+        fds, threads = f"{after.fds - before.fds:+d}", f"{after.threads - before.threads:+d}"
+        n_log = str(after.log_bytes - before.log_bytes)
+        figures = [f"{peak_mb:+.1f}", f"{kept_mb:+.1f}", fds, threads, n_log, f"{watched.slowest_s:.2f}"]
         if failed is not None:
             raise failed
         check_log(daemon.said(before.log_bytes), bounds)
-        expect(not watch.failures, f"/healthz meanwhile: {watch.failures[:1]}, {len(watch.failures)} times")
-        expect(watch.slowest_s < SLOW_S, f"/healthz took {watch.slowest_s:.1f} s meanwhile")
+        expect(not watched.failures, f"/healthz meanwhile: {watched.failures[:1]}, {len(watched.failures)} times")
+        expect(watched.slowest_s < SLOW_S, f"/healthz took {watched.slowest_s:.1f} s meanwhile")
         # An idle daemon returns memory to the system, more or less of it: what honest clients need may come again.
-        expect(watch.peak_mb - max(before.rss_mb, subject.honest_mb) <= bounds.peak_mb, "memory grows while it lasts")
+        expect(watched.peak_mb - max(before.rss_mb, subject.honest_mb) <= bounds.peak_mb, "memory grows while it lasts")
         expect(not differences(before, after), differences(before, after))
         expect(kept_mb <= bounds.kept_mb, "memory stays")
         status, body = daemon.ask("/healthz")

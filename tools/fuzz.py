@@ -28,25 +28,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="run this seed alone, with everything that is logged")
     parser.add_argument("--threads", action="store_true", help="with real threads instead of simulated time")
     options = parser.parse_args(arguments)
-
     # What is put in fails loudly by design.
     logging.basicConfig(level=logging.DEBUG if options.seed is not None else logging.CRITICAL + 1, stream=sys.stderr)
     run = run_threads if options.threads else run_in_simulated_time
     totals = Totals()
-    if options.seed is not None:
-        run(options.seed, totals)
-        print(totals)
-        return 0
     seed = options.first_seed
-    while totals.sessions < options.sessions:
+    if options.seed is not None:
+        options.sessions = 0
+        run(options.seed, totals)
+    while totals.sessions < options.sessions and len(totals.broken) < 100:
         try:
             run(seed, totals)
-        except Exception as error:  # noqa: BLE001 - whatever breaks is to be told with its seed
+        except Exception as error:  # noqa: BLE001 - whatever breaks is reported with its seed
             what = f"{type(error).__name__}: {' '.join(str(error).split())}"[:500]
             totals.broken.append((seed, what))
             print(f"python tools/fuzz.py{' --threads' * options.threads} --seed {seed}: {what}", flush=True)
-            if len(totals.broken) >= 100:
-                break
         seed += 1
     print(totals)
     return 1 if totals.broken else 0

@@ -12,9 +12,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import soundfile
@@ -111,8 +113,7 @@ class Target:
         return f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\n{token}{more}\r\n".encode()
 
 
-@dataclass(frozen=True)
-class Look:
+class Look(NamedTuple):
     """How a daemon was at a moment."""
 
     rss_mb: float
@@ -166,15 +167,11 @@ class Daemon(Target):
     def look(self) -> Look:
         """Return how it is. Raises Broken if it has ended."""
         try:
-            with self._process.oneshot():
-                times = self._process.cpu_times()
-                return Look(
-                    self._process.memory_info().rss / 2**20,
-                    self._process.num_threads(),
-                    self._process.num_handles() if sys.platform == "win32" else self._process.num_fds(),
-                    times.user + times.system,
-                    self._log.stat().st_size,
-                )
+            process = self._process
+            times, rss_mb = process.cpu_times(), process.memory_info().rss / 2**20
+            n_fds = process.num_handles() if sys.platform == "win32" else process.num_fds()
+            n_log = self._log.stat().st_size
+            return Look(rss_mb, process.num_threads(), n_fds, times.user + times.system, n_log)
         except psutil.Error:
             raise Broken(f"the daemon ended ({self._process.poll()}): {self.last_words()}") from None
 
@@ -204,11 +201,8 @@ class Daemon(Target):
         self._process.wait(10)
 
     def wait(self, seconds: float) -> int:
-        """Return its exit code. Raises Broken if it does not end in time."""
-        try:
-            return int(self._process.wait(seconds))
-        except psutil.TimeoutExpired:
-            raise Broken(f"the daemon still runs {seconds:.0f} s after the signal") from None
+        """Return its exit code. Raises psutil.TimeoutExpired if it does not end in time."""
+        return int(self._process.wait(seconds))
 
     def stop(self) -> None:
         """End it, and delete its files."""
@@ -240,42 +234,42 @@ class Daemon(Target):
         return {**kept, **folders, "PYTHONUTF8": "1", **{f"STREAMER_{name}": value for name, value in ours.items()}}
 
 
-class Watch:
-    """Looks at a daemon while it is attacked: its largest memory, and whether others are answered."""
+@dataclass
+class Watched:
+    """What was seen of a daemon while it was attacked."""
 
-    def __init__(self, daemon: Daemon, *, probe: bool) -> None:
-        """With `probe` it requests `/healthz` again and again."""
-        self._daemon = daemon
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=work) for work in (self._measure, *[self._probe] * probe)]
-        self.peak_mb = daemon.look().rss_mb
-        self.slowest_s = 0.0
-        self.failures: list[str] = []  # what a probe got instead of 200
+    peak_mb: float
+    slowest_s: float = 0.0
+    failures: list[str] = field(default_factory=list)  # what `/healthz` answered instead of 200
 
-    def __enter__(self) -> "Watch":
-        for thread in self._threads:
-            thread.start()
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+@contextlib.contextmanager
+def watch(daemon: Daemon, *, probe: bool) -> Iterator[Watched]:
+    """Look at a daemon's memory meanwhile; with `probe`, request `/healthz` again and again."""
+    seen, over = Watched(daemon.look().rss_mb), threading.Event()
 
-    def _measure(self) -> None:
-        while not self._over.wait(0.05):
+    def measure() -> None:
+        while not over.wait(0.05):
             with contextlib.suppress(Broken, OSError):
-                self.peak_mb = max(self.peak_mb, self._daemon.look().rss_mb)
+                seen.peak_mb = max(seen.peak_mb, daemon.look().rss_mb)
 
-    def _probe(self) -> None:
-        while not self._over.wait(0.25):
+    def ask() -> None:
+        while not over.wait(0.25):
             begin = time.monotonic()
             try:
-                status, _ = self._daemon.ask("/healthz")
-                self.failures += [str(status)] if status != 200 else []
+                status, _ = daemon.ask("/healthz")
+                seen.failures += [str(status)] if status != 200 else []
             except (Broken, OSError) as broken:
-                self.failures.append(str(broken))
-            self.slowest_s = max(self.slowest_s, time.monotonic() - begin)
+                seen.failures.append(str(broken))
+            seen.slowest_s = max(seen.slowest_s, time.monotonic() - begin)
+
+    with ThreadPoolExecutor() as pool:
+        for work in (measure, ask) if probe else (measure,):
+            pool.submit(work)
+        try:
+            yield seen
+        finally:
+            over.set()
 
 
 def spoken_bytes(begin_s: float = SPOKEN_S[0], end_s: float = SPOKEN_S[1]) -> bytes:
