@@ -16,7 +16,8 @@ import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,17 +44,11 @@ class Subject:
     """The daemon of one kind that is attacked; started when it is first used."""
 
     def __init__(self, kind: table.Kind, folder: Path) -> None:
-        self.kind = kind
-        match kind:
-            case "own":
-                self.daemon = Daemon(0, arguments=("--input", str(folder / "speech.wav")))
-                write_speech(folder / "speech.wav", 15.0)
-            case "token":
-                self.daemon = Daemon(0, token="an-honest-token-of-some-length")
-            case "tls":
-                self.daemon = Daemon(0, tls=True, settings={"SERVER_TLS": "self-signed"})
-            case _:
-                self.daemon = Daemon(0, most_fds=96 if kind == "few" else 0)
+        self.kind, fields = kind, table.KINDS.get(kind, {})
+        if kind == "own":
+            fields = {"arguments": ("--input", str(folder / "speech.wav"))}
+            write_speech(folder / "speech.wav", 15.0)
+        self.daemon = Daemon(**{"port": 0, **fields})
         self.first: Look | None = None  # when it was warm
         self.honest_mb = 0.0  # at the largest, with as many honest clients as there are slots
 
@@ -152,26 +147,24 @@ def run(bounds: table.Attack, subject: Subject) -> tuple[bool, list[str], str]:
     return True, figures, seen
 
 
-def run_all(chosen: Sequence[table.Attack], *, fresh: bool) -> Iterator[tuple[str, bool]]:
-    """Run attacks, each kind of daemon after the other; print a line for each, and yield whether it held."""
+def run_kind(chosen: Sequence[table.Attack], kind: table.Kind) -> list[str]:
+    """Run attacks on one daemon; print a line for each, and return the names of those that did not hold."""
+    lost = []
     with tempfile.TemporaryDirectory(prefix="streamer-attacks-") as folder, contextlib.ExitStack() as stack:
-        subject: Subject | None = None
-        for i, one in enumerate(chosen):
-            if subject is None or fresh or one.kind != subject.kind:
-                subject = Subject(one.kind, Path(folder))
-                stack.callback(subject.stop)
+        subject = Subject(kind, Path(folder))
+        stack.callback(subject.stop)
+        for one in chosen:
             begin = time.monotonic()
             held, figures, seen = run(one, subject)
             took = f"{time.monotonic() - begin:.1f}"
             print(LINE.format(one.name, "yes" if held else "NO", *figures, took, seen[:200]), flush=True)
-            yield one.name, held
-            if fresh or [one.kind] != [other.kind for other in chosen[i + 1 : i + 2]]:  # the last on this daemon
-                if subject.first and subject.daemon.alive:
-                    grown = subject.daemon.look().rss_mb - subject.first.rss_mb
-                    name, held = f"all on {one.kind}", grown <= TOTAL_MB
-                    print(LINE.format(name, "yes" if held else "NO", "", f"{grown:+.1f}", *[""] * 6))
-                    yield name, held
-                subject.stop()
+            lost += [] if held else [one.name]
+        if subject.first and subject.daemon.alive:
+            grown = subject.daemon.look().rss_mb - subject.first.rss_mb
+            held = grown <= TOTAL_MB
+            print(LINE.format(f"all on {kind}", "yes" if held else "NO", "", f"{grown:+.1f}", *[""] * 6))
+            lost += [] if held else [f"all on {kind}"]
+    return lost
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -192,7 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = sorted((attacks[name] for name in options.names or attacks), key=lambda one: one.kind)
     begin = time.monotonic()
     print(LINE.format(*HEADINGS, "seen"))
-    lost = [name for name, held in run_all(chosen, fresh=options.fresh) if not held]
+    lost = []
+    for _, group in groupby(chosen, key=lambda one: one.name if options.fresh else one.kind):
+        lost += run_kind(together := list(group), together[0].kind)
     print(f"{len(chosen) - len(lost)} of {len(chosen)} held, in {time.monotonic() - begin:.0f} s")
     print("".join(f"did not hold: {name}\n" for name in lost), end="")
     return 1 if lost else 0

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from tools.attacks.conversations import STREAM, flood, open_groups, read_events
+from tools.attacks.conversations import STREAM, open_groups, read_events
 from tools.attacks.table import run_steps, step
 from tools.attacks.target import MAX_STREAMS, Daemon, Target, any_certificate, spoken_bytes
 from tools.attacks.wire import OPCODES, TEXT, Broken, Wire, expect, frame
@@ -120,8 +120,8 @@ def tls_vanish(target: Daemon, n: int) -> str:
 
 
 @contextlib.contextmanager
-def _started(**fields: Any) -> Iterator[Daemon]:  # noqa: ANN401 - fields of Daemon
-    daemon = Daemon(**{"port": 0, **fields})
+def _started(port: int = 0, **fields: Any) -> Iterator[Daemon]:  # noqa: ANN401 - fields of Daemon
+    daemon = Daemon(port, **fields)
     try:
         daemon.start()
         yield daemon
@@ -130,89 +130,80 @@ def _started(**fields: Any) -> Iterator[Daemon]:  # noqa: ANN401 - fields of Dae
 
 
 @step
-def stopped(
-    _: None, names: Sequence[str], *, groups: Steps, within_s: float, any_code: bool = False, **fields: object
-) -> str:
-    """Send signals to a daemon with connections in the middle of everything; it ends in time."""
-    with _started(**fields) as daemon:
-        daemon.serve_honest()
-        flood(open_groups(daemon, groups), 0.3)
-        for name in names[:-1]:
-            daemon.signal(name)
-            time.sleep(0.3)
-        begin = time.monotonic()
-        daemon.signal(names[-1])
-        code = daemon.wait(STOP_S)
-        took_s = time.monotonic() - begin
-        Wire.close_all()
-        expect(any_code or (code == 0 and "Traceback" not in daemon.said()), f"exit code {code}: {daemon.last_words()}")
-        expect(took_s < within_s, f"it took {took_s:.1f} s")
-        return f"exit code {code} after {took_s:.1f} s"
+def daemon(_: None, fields: Mapping[str, Any], *, do: Steps) -> str:
+    """Start a daemon, have it serve an honest client, and run steps against it."""
+    with socket.socket() as probe:  # a port that is free; a daemon whose log is not read cannot report its own
+        probe.bind(("127.0.0.1", 0))
+        port = int(probe.getsockname()[1])
+    with _started(port if fields.get("unread") else 0, **fields) as started:
+        started.serve_honest()
+        return run_steps(started, do)
 
 
 @step
-def signals(daemon: Daemon, names: Sequence[str], *, times: int) -> str:
-    """Send signals that must not end the daemon."""
+def signals(
+    daemon: Daemon,
+    names: Sequence[str],
+    *,
+    times: int = 1,
+    pause_s: float = 0.05,
+    ends_s: float = 0.0,
+    codes: Sequence[int] = (0,),
+) -> str:
+    """Send signals; the daemon runs on, or with `ends_s` ends in that time after the last one."""
     for name in [*names] * times:
+        time.sleep(pause_s)
+        begin = time.monotonic()
         daemon.signal(name)
-        time.sleep(0.05)
-    time.sleep(0.5)
-    expect(daemon.alive, f"it ended: {daemon.last_words()}")
-    return f"{len(names) * times} signals"
+    if not ends_s:
+        time.sleep(0.5)
+        expect(daemon.alive, f"it ended: {daemon.last_words()}")
+        return f"{len(names) * times} signals"
+    found, took_s = daemon.wait(STOP_S), time.monotonic() - begin
+    expect(found in codes and "Traceback" not in daemon.said(), f"exit code {found}: {daemon.last_words()}")
+    expect(took_s < ends_s, f"it took {took_s:.1f} s")
+    return f"exit code {found} after {took_s:.1f} s"
 
 
 @step
 def killed(_: None, attacks: Sequence[Steps]) -> str:
     """Kill a daemon in the middle of each attack; then another starts and serves."""
 
-    def attack(daemon: Daemon, steps: Steps) -> None:
+    def attack(target: Daemon, steps: Steps) -> None:
         with contextlib.suppress(Exception):  # the daemon dies in the middle of it
-            run_steps(daemon, steps)
+            run_steps(target, steps)
 
     chance = random.Random(14)
     for steps in attacks:
-        with _started() as daemon:
-            thread = threading.Thread(target=attack, args=(daemon, steps), daemon=True)
+        with _started() as dying:
+            thread = threading.Thread(target=attack, args=(dying, steps), daemon=True)
             thread.start()
             time.sleep(chance.uniform(0.1, 1.0))
-            daemon.kill()
+            dying.kill()
             thread.join(15)
-    with _started() as daemon:
-        daemon.serve_honest()
+    with _started() as next_one:
+        next_one.serve_honest()
     return f"{len(attacks)} times"
 
 
 @step
 def same_port(_: None, groups: Steps) -> str:
     """Kill a daemon under its connections, and start another on its port at once."""
-    with _started() as daemon:
-        lines = open_groups(daemon, groups)
-    with _started(port=daemon.port) as again:
-        expect(again.port == daemon.port, f"it listens on {again.port}")
-    return f"starts, as {len(lines)} connections were open"
-
-
-@step
-def unread_stderr(_: None, steps: Steps) -> str:
-    """Have a daemon log more than a pipe holds that is not read; it serves and stops."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = int(probe.getsockname()[1])
-    with _started(port=port, unread=True, arguments=("--input", "none", "--debug")) as daemon:
-        run_steps(daemon, steps)
-        daemon.serve_honest()
-        daemon.signal("SIGTERM")
-        return f"exit code {daemon.wait(STOP_S)}"
+    with _started() as first:
+        wires = open_groups(first, groups)
+    with _started(first.port) as again:
+        expect(again.port == first.port, f"it listens on {again.port}")
+    return f"starts after {len(wires)} connections"
 
 
 @step
 def odd_file_name(_: None, name: str) -> str:
     """Start a daemon with the name of an input that does not exist."""
-    daemon = Daemon(0, arguments=("--input", name))
+    failing = Daemon(0, arguments=("--input", name))
     with contextlib.suppress(Broken):
-        daemon.start()
-    said, code = daemon.said(), daemon.wait(STOP_S)
-    daemon.stop()
+        failing.start()
+    said, code = failing.said(), failing.wait(STOP_S)
+    failing.stop()
     expect(code != 0 and all(line.isprintable() for line in said.splitlines()), f"it prints {said[-200:]!r}")
     expect(said.count("\n") <= 3, f"it prints {said[-200:]!r}")
     return f"exit code {code}"

@@ -3,7 +3,6 @@
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tools.attacks.notation import each_of, encode
@@ -130,87 +129,64 @@ def read_events(wire: Wire, seconds: float, last: str = "end") -> tuple[list[dic
     return found, None
 
 
-@dataclass(frozen=True)
-class Group:
-    """Connections that all do the same."""
-
-    n: int = 1
-    path: str = ""  # of a WebSocket; empty: what is sent is text, not frames
-    start: str | Sequence[str] = ""
-    again: str | Sequence[str] = ""
-    source: int = 2  # the first of their addresses
-    addresses: int = 8
-    receive_buffer: int = 0
-    gone: bool = False  # whether the client vanishes at once
-    half: bool = False  # whether the client closes its half
-    may_fail: bool = False  # whether the server may refuse the connection
-    most_bytes: int = 1 << 40
-    piece: int = 1 << 18  # bytes sent at a time
-
-
-@dataclass
-class Line:
-    """A connection of a group while it is used."""
-
-    wire: Wire
-    group: Group
-    again: memoryview
-    sent: int = 0
-    lost: bool = False
-
-    def push(self) -> int:
-        """Continue to send where the last bytes ended; return how many were accepted."""
-        if not self.again or self.sent >= self.group.most_bytes:
-            return 0
-        at = self.sent % len(self.again)
-        n = self.wire.push(self.again[at : at + self.group.piece])
-        self.lost = n < 0
-        self.sent += max(n, 0)
-        return max(n, 0)
-
-
-def _open(target: Target, group: Group) -> Iterator[Line]:
-    start, again = encode(target, group.start), encode(target, group.again)
-    again *= max(1, (1 << 16) // max(1, len(again)))  # few calls for many bytes
-    for i in range(group.n):
+def _open(
+    target: Target,
+    *,
+    n: int = 1,
+    path: str = "",  # of a WebSocket; empty: what is sent is text, not frames
+    start: str | Sequence[str] = "",
+    again: str | Sequence[str] = "",
+    source: int = 2,  # the first of their addresses
+    addresses: int = 8,
+    receive_buffer: int = 0,
+    gone: bool = False,  # whether the client vanishes at once
+    half: bool = False,  # whether the client closes its half
+    may_fail: bool = False,  # whether the server may refuse the connection
+    most_bytes: int = 1 << 40,
+    piece: int = 1 << 18,  # bytes sent at a time
+) -> Iterator[Wire]:
+    first, more = encode(target, start), encode(target, again)
+    more *= max(1, (1 << 16) // max(1, len(more)))  # few calls for many bytes
+    for i in range(n):
         try:
-            source = group.source + i % group.addresses
-            wire = target.open(source, group.receive_buffer, 3.0 if group.may_fail else 10.0)
-            if group.path:
-                target.upgrade(group.path, wire)
+            wire = target.open(source + i % addresses, receive_buffer, 3.0 if may_fail else 10.0)
+            if path:
+                target.upgrade(path, wire)
         except Broken:
-            if group.may_fail:
+            if may_fail:
                 continue
             raise
-        wire.send(start)
-        if group.half:
+        wire.again, wire.piece, wire.most_bytes = memoryview(more), piece, most_bytes
+        wire.send(first)
+        if half:
             wire.sock.shutdown(1)
-        if group.gone:
+        if gone:
             wire.reset() if i % 2 else wire.sock.close()
-        yield Line(wire, group, memoryview(again))
+        else:
+            yield wire
 
 
-def open_groups(target: Target, groups: Sequence[Mapping[str, Any]], most_open: Sequence[int] = ()) -> list[Line]:
+def open_groups(target: Target, groups: Sequence[Mapping[str, Any]], most_open: Sequence[int] = ()) -> list[Wire]:
     """Open all connections of groups. Raises Broken if one is refused, or if too many stay open."""
-    lines: list[Line] = []
-    for i, group in enumerate(Group(**fields) for fields in groups):
-        lines += [line for line in _open(target, group) if not group.gone]
+    wires: list[Wire] = []
+    for i, group in enumerate(groups):
+        wires += _open(target, **group)
         if most_open:
             time.sleep(0.3)
-            n_open = sum(not line.wire.closed() for line in lines)
+            n_open = sum(not wire.closed() for wire in wires)
             expect(n_open <= most_open[i], f"{n_open} connections are open, at most {most_open[i]} may be")
-    return lines
+    return wires
 
 
-def flood(lines: Sequence[Line], seconds: float, pause_s: float = 0.0, *, read: bool = False) -> None:
-    """Send over all lines until the time is over, or all are closed."""
+def flood(wires: Sequence[Wire], seconds: float, pause_s: float = 0.0, *, read: bool = False) -> None:
+    """Send `again` over all connections until the time is over, or all are closed."""
     end = time.monotonic() + seconds
-    while time.monotonic() < end and not all(line.lost for line in lines):
+    while time.monotonic() < end and not all(wire.lost for wire in wires):
         n_sent = 0
-        for line in lines:
-            if not line.lost:
-                n_sent += line.push()
-                line.lost = line.lost or (read and line.wire.closed())
+        for wire in wires:
+            if not wire.lost:
+                n_sent += wire.push()
+                wire.lost = wire.lost or (read and wire.closed())
         time.sleep(pause_s or (0.0 if n_sent else 0.005))
 
 
@@ -227,14 +203,14 @@ def connections(
     meanwhile: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Open connections, flood the server over them, expect it to close them, and vanish."""
-    lines = open_groups(target, groups, most_open)
+    wires = open_groups(target, groups, most_open)
     begin = time.monotonic()
-    flood(lines, seconds, pause_s, read=bool(read))
-    flood(lines, closed_s, pause_s, read=read is not False)
-    took_s, n_open = time.monotonic() - begin, sum(not line.lost for line in lines)
-    expect(not closed_s or not n_open, f"{n_open} of {len(lines)} are open after {took_s:.1f} s")
+    flood(wires, seconds, pause_s, read=bool(read))
+    flood(wires, closed_s, pause_s, read=read is not False)
+    took_s, n_open = time.monotonic() - begin, sum(not wire.lost for wire in wires)
+    expect(not closed_s or not n_open, f"{n_open} of {len(wires)} are open after {took_s:.1f} s")
     told = run_steps(target, meanwhile)
-    for line in lines:
-        line.wire.reset()
-    n_kb = sum(line.sent for line in lines) >> 10
-    return f"{len(lines)} connections, {n_kb} kB taken, {n_open} open after {took_s:.1f} s {told}".rstrip()
+    for wire in wires:
+        wire.reset()
+    n_kb = sum(wire.sent for wire in wires) >> 10
+    return f"{len(wires)} connections, {n_kb} kB taken, {n_open} open after {took_s:.1f} s {told}".rstrip()

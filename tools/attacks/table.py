@@ -15,7 +15,7 @@ Kind = Literal["plain", "own", "token", "tls", "few", "self"]
 
 _FILE = yaml.safe_load(Path(__file__).with_name("conversations.yaml").read_text("utf-8"))
 TEXTS: Mapping[str, str] = _FILE["texts"]
-
+KINDS: Mapping[str, Mapping[str, Any]] = _FILE["kinds"]
 _STEPS: dict[str, Callable[..., str]] = {}
 
 

@@ -40,6 +40,9 @@ class Wire:
         self.is_websocket = False
         self.unread = b""  # received, but not used yet
         self.timeout_s = timeout_s
+        # A flood: what is sent again and again, so many bytes at a time, up to a limit; what was sent, and whether the
+        # server has closed the connection.
+        self.again, self.piece, self.most_bytes, self.sent, self.lost = memoryview(b""), 0, 0, 0, False
         try:
             self.sock.settimeout(timeout_s)
             if receive_buffer:
@@ -64,15 +67,18 @@ class Wire:
         with contextlib.suppress(OSError):
             self.sock.sendall(data)
 
-    def push(self, data: memoryview) -> int:
-        """Send what the server accepts at once; return how many bytes, -1 if the connection is closed."""
+    def push(self) -> int:
+        """Send more of `again`, as much as the server accepts at once; return how many bytes."""
+        if not self.again or self.sent >= self.most_bytes:
+            return 0
+        at, n = self.sent % len(self.again), 0
         self.sock.settimeout(0.0)
         try:
-            return self.sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError:
-            return -1
+            n = self.sock.send(self.again[at : at + self.piece])
+        except OSError as error:
+            self.lost = not isinstance(error, BlockingIOError)
+        self.sent += n
+        return n
 
     def receive(self, seconds: float) -> bytes | None:
         """Return what comes first within some time, b'' if the connection is closed, None if nothing comes."""
