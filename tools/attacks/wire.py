@@ -99,8 +99,8 @@ class Wire:
 
     def closed(self) -> bool:
         """Whether the server has closed the connection, or its WebSocket. What has come is dropped."""
-        piece = self.receive(0.0)
-        self.unread = self.unread + (piece or b"") if self.is_websocket else b""
+        while piece := self.receive(0.0):
+            self.unread = self.unread + piece if self.is_websocket else b""
         return piece == b"" or any(opcode == CLOSE for opcode, _ in self.frames(0.0))
 
     def frames(self, seconds: float) -> Iterator[tuple[int, bytes]]:
