@@ -201,8 +201,11 @@ class Daemon(Target):
         self._process.wait(10)
 
     def wait(self, seconds: float) -> int:
-        """Return its exit code. Raises psutil.TimeoutExpired if it does not end in time."""
-        return int(self._process.wait(seconds))
+        """Return its exit code. Raises Broken if it does not end in time."""
+        try:
+            return int(self._process.wait(seconds))
+        except psutil.TimeoutExpired:
+            raise Broken(f"the daemon still runs after {seconds:.0f} s") from None
 
     def stop(self) -> None:
         """End it, and delete its files."""
@@ -295,6 +298,5 @@ def _letters(text: str) -> str:
 def any_certificate() -> ssl.SSLContext:
     """Return a client's side of TLS that accepts any certificate."""
     context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     return context
