@@ -41,8 +41,8 @@ async def read(client: AsyncTcpClient) -> Event:
 async def test_a_client_that_shuts_down_its_sending_half_gets_its_transcripts() -> None:
     async with listening() as (running, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        for event in (CHUNK, STOP, CHUNK, STOP):
-            await async_write_event(event, writer)
+        for sent in (CHUNK, STOP, CHUNK, STOP):
+            await async_write_event(sent, writer)
         writer.write_eof()
         texts = []
         while (event := await within(async_read_event(reader))) is not None:

@@ -73,7 +73,7 @@ class Conversation(Machine):
         self.settings, self.duration_s = settings, duration_s
         self.requests: list[Request] = []
         words = options.pop("words", spoken(random.Random(seed), duration_s, pause=pause))
-        self.talker = self.add(Talker(0, words, settings=settings, **{"max_delay_s": 1e9, **options}))
+        self.person = self.add(Talker(0, words, settings=settings, **{"max_delay_s": 1e9, **options}))
         self.decoder.speakers[0].manners = manners
         self.decoder.answer = self.answer
 
@@ -89,22 +89,22 @@ class Conversation(Machine):
 
     @property
     def state(self) -> SessionState:
-        return self.talker.live.snapshot(lambda: None)[1]
+        return self.person.live.snapshot(lambda: None)[1]
 
     def indices(self) -> list[int]:
         """Return which words are final, of which none comes twice or out of order."""
-        found = [index_of(word.word.split("'")[0]) for final in self.talker.finals for word in final.words]
+        found = [index_of(word.word.split("'")[0]) for final in self.person.finals for word in final.words]
         indices = [index for index in found if index is not None]
         assert all(a < b for a, b in itertools.pairwise(indices)), indices
         return indices
 
     def check_all_words(self) -> None:
-        assert self.indices() == [word.index for word in self.talker.words]
-        assert not self.talker.gaps
+        assert self.indices() == [word.index for word in self.person.words]
+        assert not self.person.gaps
 
     def move(self) -> None:
         """Lose the session with all that is on its way; go on from its state, and send again what came since."""
-        talker, behind = self.talker, self.talker.live.ring.head
+        talker, behind = self.person, self.person.live.ring.head
         n_published, state = talker.live.snapshot(lambda: len(talker.events))
         talker.live.close()
         assert n_published == len(talker.events)
@@ -147,7 +147,7 @@ def test_windows_grow_up_to_their_length_and_the_decoder_knows_what_was_said_bef
     assert window_s - 2.0 < max(lengths_s) <= window_s + PIECE_S
     # A prompt ends where the prefix begins.
     prompts = [request.prompt.strip() for request in conversation.requests]
-    assert all(conversation.talker.said.startswith(prompt) for prompt in prompts)
+    assert all(conversation.person.said.startswith(prompt) for prompt in prompts)
     assert any(prompts)
 
 
@@ -162,7 +162,7 @@ def test_sound_that_the_gate_takes_for_speech_and_the_decoder_does_not_becomes_g
     words = spoken(random.Random(seed), said_s, pause=0.0)
     conversation = Conversation(settings, cost_s=cost_s, words=words, duration_s=40.0, new_detector=Loud).hold()
     assert conversation.indices() == [word.index for word in words]
-    assert sum(gap.end - gap.start for gap in conversation.talker.gaps) > 35.0
+    assert sum(gap.end - gap.start for gap in conversation.person.gaps) > 35.0
 
 
 def test_silence_asks_for_nothing_and_keeps_little_audio() -> None:
@@ -171,7 +171,7 @@ def test_silence_asks_for_nothing_and_keeps_little_audio() -> None:
     assert conversation.requests == []
     assert conversation.state.received - conversation.state.needed_from <= 2 * SAMPLE_RATE
     conversation.finish()
-    assert conversation.talker.events == []
+    assert conversation.person.events == []
 
 
 @pytest.mark.parametrize("manners", [FAITHFUL, BAD, NEVER_AGREES], ids=["faithful", "bad", "never agrees"])
@@ -207,7 +207,7 @@ def test_a_session_that_moves_loses_no_word_and_doubles_none(
     while conversation.clock.now_s < 60.0:
         conversation.run_until(conversation.clock.now_s + every_s)
         conversation.move()
-        assert not conversation.talker.live.recorded, "what it gets again is no recording"
+        assert not conversation.person.live.recorded, "what it gets again is no recording"
     conversation.hold()
     if manners is FAITHFUL:
         conversation.check_all_words()
@@ -218,8 +218,8 @@ def test_what_is_known_is_not_decoded_again_behind_a_move() -> None:
     n_moves = n_events = 0
     while moving.clock.now_s < 60.0:
         moving.run_until(moving.clock.now_s + 0.25)
-        if len(moving.talker.events) > n_events:
-            n_events, n_moves = len(moving.talker.events), n_moves + 1
+        if len(moving.person.events) > n_events:
+            n_events, n_moves = len(moving.person.events), n_moves + 1
             moving.move()
     assert n_moves > 50
-    assert moving.hold().talker.texts == staying.hold().talker.texts
+    assert moving.hold().person.texts == staying.hold().person.texts

@@ -5,6 +5,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -151,7 +152,9 @@ class TestOptions:
     def test_what_the_model_cannot_do_is_refused_to_daemon_and_client(
         self, model: WhisperModel, refusal: Refusal
     ) -> None:
-        given = {name: tuple(value) if isinstance(value, list) else value for name, value in refusal.given.items()}
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in refusal.given.items()
+        }
         given["hotwords"] = given.get("hotwords", ()) or tuple(map(str, range(given.pop("n_hotwords", 0))))
         with refusal.expected():
             check_decode_options(DecodingSettings(**given), model)
