@@ -15,12 +15,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import ModelSource, read_model
-from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.checkpoint import expected_shapes
 from tests.unit.whisper.formats import WRITERS
 from tests.unit.whisper.support import NANO, check_one_line, random_checkpoint
 from tests.unit.whisper.triple import write_triple
@@ -36,30 +35,18 @@ MOST_BYTES = 64 << 20
 
 COMPANIONS = {
     "generation_config.json": {"alignment_heads": [[0, 0]], "is_multilingual": True, "no_timestamps_token_id": 520},
-    "preprocessor_config.json": {
-        "feature_size": 4,
-        "sampling_rate": SAMPLE_RATE,
-        "hop_length": HOP_LENGTH,
-        "n_fft": N_FFT,
-    },
+    "preprocessor_config.json": {"feature_size": 4, "sampling_rate": 16_000, "hop_length": 160, "n_fft": 400},
 }
 
-
-def write_graphs(directory: Path, checkpoint: Checkpoint) -> object:
-    return write_triple(directory, checkpoint, OURS, capacity=32)
-
-
-FORMATS = {**WRITERS, "triple": write_graphs}
+FORMATS = {**WRITERS, "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32)}
 
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Directories of whole models, by their formats."""
-    checkpoint = random_checkpoint(DIMS)
-    found = {}
-    for name, write in FORMATS.items():
-        found[name] = directory = tmp_path_factory.mktemp("model")
-        write(directory, checkpoint)
+    found = {name: tmp_path_factory.mktemp("model") for name in FORMATS}
+    for name, directory in found.items():
+        FORMATS[name](directory, random_checkpoint(DIMS))
         shutil.copy(NANO / "tokenizer.json", directory)
         for file, content in COMPANIONS.items():
             (directory / file).write_text(json.dumps(content), encoding="utf-8")
@@ -76,15 +63,6 @@ def read_all(source: ModelSource) -> None:
         values = source.checkpoint.tensors[name]
         assert values.shape == shape
         assert np.isfinite(values).all()
-
-
-def check_reads_or_refuses(directory: Path) -> None:
-    try:
-        with at_most(MOST_BYTES):
-            read_all(read_model(directory, "damaged"))
-    except ModelError as error:
-        check_one_line(error)
-        assert str(directory) in str(error)  # noqa: PT017 - a good model is fine, too
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -123,20 +101,17 @@ def replaced_by(make: Callable[[Path], object]) -> Callable[[Path, int], None]:
     return replace
 
 
-missing = replaced_by(lambda path: None)
 directory_instead = replaced_by(Path.mkdir)
-DAMAGES = [truncated, flipped, swapped, replaced_by(Path.touch), missing, directory_instead]
+DAMAGES = [truncated, flipped, swapped, replaced_by(Path.touch), replaced_by(lambda path: None), directory_instead]
 DAMAGES.append(lambda path, seed: path.chmod(0))
-pipe_instead = missing
 if sys.platform != "win32":  # there a link takes a privilege
-    pipe_instead = replaced_by(os.mkfifo)
-    DAMAGES += [pipe_instead, replaced_by(lambda path: path.symlink_to(path.name))]
+    DAMAGES += [replaced_by(os.mkfifo), replaced_by(lambda path: path.symlink_to(path.name))]
 
 
 @pytest.mark.parametrize("name", FORMATS)
 @settings(max_examples=5)
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
-@example(choice=0, damage=pipe_instead, seed=0)
+@example(choice=0, damage=DAMAGES[-2], seed=0)
 @example(choice=4, damage=flipped, seed=12345)
 @example(choice=0, damage=directory_instead, seed=0)
 def test_a_damaged_file_is_refused_in_one_line_or_does_no_harm(
@@ -146,72 +121,33 @@ def test_a_damaged_file_is_refused_in_one_line_or_does_no_harm(
         directory = shutil.copytree(models[name], Path(folder) / "model")
         files = sorted(directory.iterdir())
         damage(files[choice % len(files)], seed)
-        check_reads_or_refuses(directory)
-
-
-@pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, bind no root")
-@pytest.mark.parametrize("mode", [0o000, 0o300, 0o400])
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_directory_that_may_not_be_read_is_refused(
-    models: dict[str, Path], tmp_path: Path, name: str, mode: int
-) -> None:
-    directory = shutil.copytree(models[name], tmp_path / "model")
-    directory.chmod(mode)
-    try:
-        check_reads_or_refuses(directory)
-    finally:
-        directory.chmod(0o700)
-
-
-@pytest.mark.parametrize("name", ["Hugging Face", "openai-whisper, f32", "MLX, npz", "MLX, safetensors"])
-@pytest.mark.parametrize("value", [np.nan, -np.inf])
-def test_a_tensor_with_a_number_that_is_not_finite_is_refused(tmp_path: Path, name: str, value: float) -> None:
-    checkpoint = random_checkpoint(DIMS)
-    checkpoint.tensors["decoder.embed_positions.weight"][-1, -1] = value  # no check of the running model gets that far
-    FORMATS[name](tmp_path, checkpoint)
-    shutil.copy(NANO / "tokenizer.json", tmp_path)
-    source = read_model(tmp_path, "broken")
-    with pytest.raises(ModelError):
-        source.graphs.build["decoder"]()
-
-
-def rewritten(**values: object) -> Callable[[bytes], bytes]:
-    return lambda data: json.dumps({**json.loads(data), **values}).encode()
-
-
-def patched(at: int, layout: str, *numbers: int) -> Callable[[bytes], bytes]:
-    return lambda data: data[:at] + struct.pack(layout, *numbers) + data[at + struct.calcsize(layout) :]
+        try:
+            with at_most(MOST_BYTES):
+                read_all(read_model(directory, "damaged"))
+        except ModelError as error:
+            check_one_line(error)
+            assert str(directory) in str(error)  # noqa: PT017 - a good model is fine, too
 
 
 def replaced(old: bytes, new: bytes) -> Callable[[bytes], bytes]:
     return lambda data: data.replace(old, new)
 
 
-N, MOST = 1 << 60, 2**31 - 1
+N = 1 << 60
 TABLE = json.dumps({"x": {"dtype": "F32", "shape": [N], "data_offsets": [0, 4 * N]}}).encode()
-WORDS_AT = 56 + 4 * 4 * 201
-LARGER, LONGER = replaced(b'size="', b'size="%d' % N), replaced(b'shape="', b'shape="%d,' % N)
 
 # Files that announce far more than there is: format, file, and what is changed in it; None: it gets 8 GiB long, nothing
-# of which is on the disk.
+# of which is on the disk. What ggml's numbers may be is tried in `weights/test_ggml.py`.
 HUGE: list[tuple[str, str, Callable[[bytes], bytes] | None]] = [
-    ("Hugging Face", "config.json", rewritten(vocab_size=N, d_model=N)),
-    ("Hugging Face", "model.safetensors", patched(0, "<Q", N)),
     ("Hugging Face", "model.safetensors", lambda _: struct.pack("<Q", len(TABLE)) + TABLE),
-    ("ggml, q5_0", "*.bin", patched(4, "<11i", *[MOST] * 11)),
-    ("ggml, q5_0", "*.bin", patched(48, "<ii", MOST, 201)),
-    ("ggml, q5_0", "*.bin", patched(WORDS_AT, "<i", MOST)),
-    ("ggml, q5_0", "*.bin", patched(WORDS_AT + 4, "<i", MOST)),
     # As long as before, with the digits of 2^60 in place of 32.
     ("MLX, npz", "*.npz", replaced(b"'shape': (32,), }" + b" " * 17, b"'shape': (%d,), }" % N)),
     ("openai-whisper, f16", "*.pt", replaced(struct.pack("<H", 1500), b"\xff\xff")),
-    *(("triple", f"*_{stage}*.xml", change) for stage in ("encoder", "decoder_static") for change in (LARGER, LONGER)),
+    ("triple", "*_encoder*.xml", replaced(b'size="', b'size="%d' % N)),
+    ("triple", "*_decoder_static*.xml", replaced(b'shape="', b'shape="%d,' % N)),
     ("Hugging Face", "config.json", None),
-    ("Hugging Face", "model.safetensors", None),
-    ("MLX, npz", "tokenizer.json", None),
     ("openai-whisper, f16", "*.pt", None),
     ("ggml, q5_0", "generation_config.json", None),
-    ("triple", "preprocessor_config.json", None),
     ("triple", "*_encoder.xml", None),
 ]
 
