@@ -1,15 +1,12 @@
 """The cache of compiled graphs: each is kept apart, and what is no longer used goes."""
 
 import os
-import shutil
-import time
 from pathlib import Path
 
 import pytest
 
 from streamer.whisper import cache
 from streamer.whisper.cache import SPEED, UNUSED_AFTER_S, USED_NOW_S, cache_base, entry, prune, replacing, use
-from tests.unit.whisper.support import NANO, load_on_cpu
 
 NOW_S = 1_000_000_000
 
@@ -106,22 +103,3 @@ def test_a_graph_that_is_compiled_anew_replaces_the_one_before(tmp_path: Path) -
     with replacing(directory) as place:
         (place / "2.blob").touch()
     assert [path.name for path in directory.iterdir()] == ["2.blob"]
-
-
-@pytest.mark.slow
-def test_a_model_that_is_no_longer_loaded_goes_while_another_is_used(tmp_path: Path) -> None:
-    base = tmp_path / "cache"
-
-    def load(model: Path) -> set[Path]:
-        load_on_cpu(model, base)
-        return set(base.iterdir())
-
-    other = load(shutil.copytree(NANO, tmp_path / "other"))
-    both = load(NANO)
-    then_s = time.time() - UNUSED_AFTER_S / 2
-    for path in both:
-        os.utime(path, (then_s, then_s))
-    assert load(NANO) == both
-    prune(base, then_s + UNUSED_AFTER_S + 1)
-    assert set(base.iterdir()) == both - other
-    assert len(both) == 2 * len(other) == 6

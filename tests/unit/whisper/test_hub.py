@@ -307,13 +307,6 @@ def test_the_hub_gets_the_token_and_nothing_else_of_this_machine(server: Hub, mo
     assert any(request.cdn for request in server.requests)
 
 
-def test_a_tokenizer_can_be_fetched_alone(server: Hub) -> None:
-    assert fetch.fetch_tokenizer(REPOSITORY).read_bytes() == MODEL["tokenizer.json"]
-    assert len(server.requests) == 2
-    assert cache.cached("tiny") is None
-    assert cache.downloaded() == []
-
-
 def test_a_newer_version_is_fetched_when_the_old_one_has_gone(server: Hub) -> None:
     old = fetch.pull("tiny")
     server.commit = "f" * 40

@@ -10,7 +10,7 @@ import pytest
 
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.ir import first_line, probe_graphs, read_graph
+from streamer.whisper.ir import probe_graphs, read_graph
 from tests.unit.whisper.support import check_one_line
 
 
@@ -101,18 +101,3 @@ def test_only_a_graph_that_crashes_openvino_is_refused_by_the_probe(graph: Path,
     with pytest.raises(ModelError) as caught:
         probe_graphs([graph, whole])
     check_one_line(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (
-            "Exception from src/a.cpp:1:\nException from src/b.cpp:2:\nCheck 'x' failed at src/c.cpp:3:\nNo such.\n\n",
-            "No such.",
-        ),
-        ("", "no reason given"),
-        ("x" * 5000, "x" * 200),
-    ],
-)
-def test_the_reason_of_an_openvino_error_is_its_last_sentence(text: str, expected: str) -> None:
-    assert first_line(RuntimeError(text)) == expected

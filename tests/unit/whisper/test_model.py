@@ -88,13 +88,6 @@ def test_a_model_like_turbo_warns_once_that_it_was_not_trained_to_translate(
     assert len(warned()) == expected
 
 
-def test_a_device_that_is_not_there_is_refused(load: Callable[..., WhisperModel]) -> None:
-    if "NPU" in ov.Core().available_devices:
-        pytest.skip("there is an NPU here")
-    with pytest.raises(ConfigError):
-        load("NPU")
-
-
 class TestAnNpuThatCannotCompile:
     @pytest.fixture(autouse=True)
     def _announced(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,15 +150,6 @@ def test_auto_is_int8_for_the_sizes_that_were_measured(
     assert (found.weights, said) == (weights, why)
 
 
-def test_graphs_keep_their_weights_whatever_size_they_are_of() -> None:
-    source = dataclasses.replace(read_model(NANO, "nano.en"), checkpoint=None)
-    graphs = dataclasses.replace(source.graphs, dims=dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865))
-    source, plans = dataclasses.replace(source, graphs=graphs), plan_stages(DeviceSettings(), ["CPU"])
-    assert model_module.choose_weights(source, "auto", plans) == (source, "as they are")
-    with pytest.raises(ConfigError):
-        model_module.choose_weights(source, "int8", plans)
-
-
 def test_a_device_that_fails_is_started_again_once(cache_dir: Path, warned: Callable[[], list[str]]) -> None:
     model = load_on_cpu(NANO, cache_dir)
     failed = model.runtime
@@ -187,3 +171,12 @@ def test_a_cache_directory_that_cannot_be_made_is_refused(tmp_path: Path, name: 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError):
         load_on_cpu(NANO, tmp_path / name)
+
+
+def test_graphs_keep_their_weights_whatever_size_they_are_of() -> None:
+    source = dataclasses.replace(read_model(NANO, "nano.en"), checkpoint=None)
+    graphs = dataclasses.replace(source.graphs, dims=dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865))
+    source, plans = dataclasses.replace(source, graphs=graphs), plan_stages(DeviceSettings(), ["CPU"])
+    assert model_module.choose_weights(source, "auto", plans) == (source, "as they are")
+    with pytest.raises(ConfigError):
+        model_module.choose_weights(source, "int8", plans)

@@ -94,12 +94,6 @@ def test_the_boost_grows_along_a_phrase_and_is_kept_at_its_end() -> None:
     assert sum(bonuses) == pytest.approx(BOOST)
 
 
-def test_a_word_that_goes_on_with_part_of_a_character_is_longer_too() -> None:
-    tokens = [*TOKENIZER.encode(" café"), EOT]
-    assert SPELLED[tokens[-2]] == "é".encode()[1:]
-    assert sum(given_for(["caf"], tokens)) == pytest.approx(0)
-
-
 def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
     phrases = ["a b c d e f g h i", "b x"]
     tokens = TOKENIZER.encode(" a b")
@@ -149,3 +143,9 @@ def test_phrases_have_limits(phrases: list[str], usable: bool) -> None:
 def test_the_prompt_is_the_list() -> None:
     assert hotwords_prompt(["Lee Oswald", "Zapruder"]) == "Lee Oswald, Zapruder."
     assert hotwords_prompt([]) == ""
+
+
+def test_a_word_that_goes_on_with_part_of_a_character_is_longer_too() -> None:
+    tokens = [*TOKENIZER.encode(" café"), EOT]
+    assert SPELLED[tokens[-2]] == "é".encode()[1:]
+    assert sum(given_for(["caf"], tokens)) == pytest.approx(0)

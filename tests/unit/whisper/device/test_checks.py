@@ -1,84 +1,80 @@
-"""Decoders that are wrong in the ways people met: each is refused, the right one is not."""
+"""Decoders and devices that are wrong in the ways people met: each is refused, the right one and rounding are not."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
+from streamer.audio.mel import log_mel
+from streamer.constants import SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.whisper.check import Check, require
 from streamer.whisper.device.checks import check_decoder, check_freshness
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.speech import TOLERANCE, check_speech, exact_plans, read_speech
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.device.conftest import HEADS, Planned
-from tests.unit.whisper.support import Tensors, tamper
+from tests.unit.whisper.support import SAMPLE, Tensors, tamper
 
-SOT = 513
+SOT, END = 513, 512
+
+# What the stages write that others, or the search, read.
+WRITTEN = {"encoder": "last_hidden_state", "cross_kv": "", "decoder": "logits"}
 
 Before = Callable[[Tensors], None]
+After = Callable[[Stage, Tensors], None]
 
 
-def failed(checks: Iterable[Check]) -> list[Check]:
-    return [check for check in checks if not check.passed]
+def blamed(checks: Iterable[Check]) -> list[str]:
+    return [check.stage for check in checks if not check.passed]
 
 
-# Fill a token's row of the mask, shape (P + T,), of a call whose tokens so far see `n_cached` slots of P and `n_own`
-# of its T tokens, of which it is the last.
-Write = Callable[[NDArray[np.float32], int, int, int], None]
+def outputs_changed(change: Callable[[NDArray[np.float32]], object]) -> After:
+    """Return what changes each output of a run that others read."""
+
+    def after(stage: Stage, outputs: Tensors) -> None:
+        name = WRITTEN[stage.sizes.stage]
+        for values in [stage.output(name).data] if name else [tensor.data for tensor in outputs.values()]:
+            change(values)
+
+    return after
 
 
-def masked(write: Write) -> Before:
-    """Return what changes the mask of each run."""
+def set_first(value: float) -> After:
+    return outputs_changed(lambda values: values.reshape(-1).__setitem__(7, value))
+
+
+def decoder_slots(shown: Callable[[int, int, int, int], Mapping[slice | int, float] | None]) -> Before:
+    """Return what writes to each token's row of the mask, whose P slots come before the T tokens of the call.
+
+    shown : of n_cached slots in use of P, n_own of the T tokens, P and T: what is written, by its place
+    """
 
     def change(inputs: Tensors) -> None:
         mask, n_cached = inputs["attention_mask"].data, int(inputs["position_ids"].data[0])
+        n_slots = mask.shape[1] - len(mask)
         for i, row in enumerate(mask):
-            write(row, n_cached, i + 1, mask.shape[1] - len(mask))
+            for place, value in (shown(n_cached, i + 1, n_slots, len(mask)) or {}).items():
+                row[place] = value
 
     return change
 
 
-def in_place(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+def in_place(n_cached: int, n_own: int, *_: int) -> dict[slice | int, float]:
     """`[1]*(n+1) + [0]*...`, the mistake of design.md: an empty slot is shown, the current token hidden."""
-    row[:] = 0
-    row[: n_cached + n_own] = 1
+    return {slice(None): 0, slice(n_cached + n_own): 1}
 
 
-def all_ones(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    row[:] = 1
-
-
-def inverted(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    row[:] = 1 - row
-
-
-def current_tokens_hidden(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    row[n_slots:] = 0
-
-
-def one_empty_slot_shown(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    row[n_cached] = 1
-
-
-def cache_hidden(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    row[:n_cached] = 0
-
-
-def wrong_in_steps_only(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    if len(row) == n_slots + 1:
-        in_place(row, n_cached, n_own, n_slots)
-
-
-def wrong_in_blocks_only(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
-    if len(row) > n_slots + 1:
-        in_place(row, n_cached, n_own, n_slots)
+def inverted(inputs: Tensors) -> None:
+    inputs["attention_mask"].data[:] = 1 - inputs["attention_mask"].data
 
 
 def keep_only_the_newest_token(inputs: Tensors) -> None:
@@ -92,97 +88,190 @@ def stand_still(inputs: Tensors) -> None:
     inputs["position_ids"].data[:] = inputs["position_ids"].data[0]
 
 
-WRONG_MASKS = (
-    *(inverted, all_ones, in_place, current_tokens_hidden, one_empty_slot_shown, cache_hidden),
-    *(wrong_in_steps_only, wrong_in_blocks_only),
-)
+all_ones = decoder_slots(lambda *_: {slice(None): 1})
+
+WRONG: dict[str, Before] = {
+    "inverted": inverted,
+    "all ones": all_ones,
+    "in place": decoder_slots(in_place),
+    "in place in steps": decoder_slots(lambda *given: in_place(*given) if given[3] == 1 else None),
+    "in place in blocks": decoder_slots(lambda *given: in_place(*given) if given[3] > 1 else None),
+    "current tokens hidden": decoder_slots(lambda n_cached, n_own, n_slots, _: {slice(n_slots, None): 0}),
+    "one empty slot shown": decoder_slots(lambda n_cached, *_: {n_cached: 1}),
+    "cache hidden": decoder_slots(lambda n_cached, *_: {slice(n_cached): 0}),
+    "newest token only": keep_only_the_newest_token,
+    "same position": stand_still,
+}
+
+
+@pytest.fixture(scope="module")
+def compilation(checkpoint: Checkpoint) -> Compilation:
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), exact_plans(), windows_s=[5])
+    compilation.compile()
+    return compilation
 
 
 @pytest.fixture
-def runtime(planned: Planned) -> Runtime:
-    compilation = planned()
-    compilation.compile()
+def used(compilation: Compilation) -> Runtime:
     return Runtime(compilation)
+
+
+@pytest.fixture(scope="module")
+def samples() -> Float32Array:
+    return read_speech(SAMPLE)
 
 
 def test_the_right_decoder_passes_and_is_left_as_it_was(model: WhisperModel) -> None:
     decoder = model.runtime.decoder
-    assert not failed(check_decoder(decoder, SOT))
+    assert not blamed(check_decoder(decoder, SOT))
     assert decoder.n_fed == 0
     assert not any(slots.any() for slots in decoder.open_step.cache)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wrong", [*map(masked, WRONG_MASKS), keep_only_the_newest_token, stand_still])
-def test_a_wrong_mask_cache_or_position_is_refused(runtime: Runtime, wrong: Before) -> None:
-    require(check_decoder(runtime.decoder, SOT))
-    tamper(runtime, "decoder", wrong)
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_wrong_mask_cache_or_position_is_refused(used: Runtime, wrong: str) -> None:
+    require(check_decoder(used.decoder, SOT))
+    tamper(used, "decoder", WRONG[wrong])
     with pytest.raises(InferenceError) as caught:
-        require(check_decoder(runtime.decoder, SOT))
+        require(check_decoder(used.decoder, SOT))
     assert caught.value.stage == "decoder"
 
 
-def test_logits_that_are_not_finite_are_refused(runtime: Runtime) -> None:
-    def overflow(stage: Stage, outputs: Tensors) -> None:
-        stage.output("logits").data[0, 0, 7] = np.nan
-
-    tamper(runtime, "decoder", after=overflow)
-    (check,) = check_decoder(runtime.decoder, SOT)
+def test_logits_that_are_not_finite_are_refused(used: Runtime) -> None:
+    tamper(used, "decoder", after=set_first(np.nan))
+    (check,) = check_decoder(used.decoder, SOT)
     assert not check.passed
 
 
-class TestFreshness:
-    @pytest.fixture
-    def pair(self, planned: Planned) -> tuple[Runtime, Runtime]:
-        compilation = planned()
-        compilation.compile()
-        return Runtime(compilation), Runtime(compilation, n_buffers=1)
+# Is a runtime that was used like a fresh one?
 
-    def test_our_graphs_pass(self, pair: tuple[Runtime, Runtime]) -> None:
-        checks = list(check_freshness(*pair, SOT))
-        assert [check.stage for check in checks] == list(STAGES)
-        assert not failed(checks)
 
-    @pytest.mark.parametrize("stage", ["encoder", "cross_kv"])
-    def test_a_stage_that_mixes_the_window_before_in_is_named(self, pair: tuple[Runtime, Runtime], stage: str) -> None:
-        kept: list[NDArray[Any]] = []
+@pytest.fixture
+def pair(compilation: Compilation, used: Runtime) -> tuple[Runtime, Runtime]:
+    return used, Runtime(compilation, n_buffers=1)
 
-        def mix(part: Stage, outputs: Tensors) -> None:
-            written = [tensor.data for tensor in outputs.values()] or [part.output("last_hidden_state").data]
-            before, kept[:] = list(kept), [output.copy() for output in written]
-            for output, old in zip(written, before, strict=False):
-                output[:] = 0.9 * output + 0.1 * old
 
-        tamper(pair[0], stage, after=mix)
-        assert failed(check_freshness(*pair, SOT))[0].stage == stage
+def test_our_graphs_are_fresh(pair: tuple[Runtime, Runtime]) -> None:
+    checks = list(check_freshness(*pair, SOT))
+    assert [check.stage for check in checks] == list(STAGES)
+    assert not blamed(checks)
 
-    def test_a_decoder_that_keeps_its_cache_is_named(
-        self, pair: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        used, _ = pair
-        # The slots keep what they hold, and the mask shows them.
-        monkeypatch.setattr(used.decoder, "begin", lambda: used.decoder.rewind(0))
-        tamper(used, "decoder", masked(all_ones))
-        assert [check.stage for check in failed(check_freshness(*pair, SOT))] == ["decoder"]
 
-    def test_an_encoder_that_ignores_its_input_is_named(self, pair: tuple[Runtime, Runtime]) -> None:
-        def ignore(part: Stage, outputs: Tensors) -> None:
-            part.output("last_hidden_state").data[:] = 1
+@pytest.mark.parametrize("stage", ["encoder", "cross_kv"])
+def test_a_stage_that_mixes_the_window_before_in_is_named(pair: tuple[Runtime, Runtime], stage: str) -> None:
+    kept: list[Float32Array] = []
 
-        for runtime in pair:
-            tamper(runtime, "encoder", after=ignore)
-        assert failed(check_freshness(*pair, SOT))[0].stage == "encoder"
+    def mix(values: Float32Array) -> None:
+        kept.append(values.copy())
+        if (n := len(kept) - (1 if stage == "encoder" else 2 * pair[0].dims.n_text_layer)) > 0:
+            values[:] = 0.9 * values + 0.1 * kept[n - 1]
 
-    @pytest.mark.slow
-    @pytest.mark.filterwarnings("error")
-    @pytest.mark.parametrize("value", [np.nan, np.inf])
-    def test_weights_that_are_not_finite_are_named(
-        self, planned: Planned, checkpoint: Checkpoint, value: float
-    ) -> None:
-        bias = np.full_like(checkpoint.tensors["encoder.layer_norm.bias"], value)
-        tensors = {**checkpoint.tensors, "encoder.layer_norm.bias": bias}
-        compilation = planned(graphs=ModelGraphs.of(dataclasses.replace(checkpoint, tensors=tensors), HEADS))
-        compilation.compile()
-        found = list(check_freshness(Runtime(compilation), Runtime(compilation), SOT))
-        assert found[0].found == "not finite"
-        assert failed(found)[0].stage == "encoder"
+    tamper(pair[0], stage, after=outputs_changed(mix))
+    assert blamed(check_freshness(*pair, SOT))[0] == stage
+
+
+def test_a_decoder_that_keeps_its_cache_is_named(
+    pair: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The slots keep what they hold, and the mask shows them.
+    monkeypatch.setattr(pair[0].decoder, "begin", lambda: pair[0].decoder.rewind(0))
+    tamper(pair[0], "decoder", all_ones)
+    assert blamed(check_freshness(*pair, SOT)) == ["decoder"]
+
+
+def test_an_encoder_that_ignores_its_input_is_named(pair: tuple[Runtime, Runtime]) -> None:
+    for runtime in pair:
+        tamper(runtime, "encoder", after=outputs_changed(lambda values: values.fill(1)))
+    assert blamed(check_freshness(*pair, SOT))[0] == "encoder"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_finite_are_named(planned: Planned, checkpoint: Checkpoint, value: float) -> None:
+    bias = np.full_like(checkpoint.tensors["encoder.layer_norm.bias"], value)
+    tensors = {**checkpoint.tensors, "encoder.layer_norm.bias": bias}
+    compilation = planned(graphs=ModelGraphs.of(dataclasses.replace(checkpoint, tensors=tensors), HEADS))
+    compilation.compile()
+    found = list(check_freshness(Runtime(compilation), Runtime(compilation), SOT))
+    assert found[0].found == "not finite"
+    assert blamed(found)[0] == "encoder"
+
+
+# Does a device compute of speech what the CPU does?
+
+Speak = Callable[..., list[Check]]
+
+
+@pytest.fixture
+def found(compilation: Compilation, used: Runtime, samples: Float32Array) -> Speak:
+    def check(stages: tuple[str, ...] = STAGES) -> list[Check]:
+        return list(check_speech(used, Runtime(compilation), samples, [SOT], END, stages))
+
+    return check
+
+
+def noise(part: float) -> After:
+    """Return what adds noise to what a stage computes: a part of its spread."""
+    random = np.random.default_rng(0)
+
+    def add(values: Float32Array) -> None:
+        values += part * values.std() * random.standard_normal(values.shape, dtype=np.float32)
+
+    return outputs_changed(add)
+
+
+def test_the_right_graphs_pass_at_each_length_of_window(found: Speak) -> None:
+    checks = found()
+    assert [check.stage for check in checks] == ["encoder", "cross_kv", "decoder", "decoder"] * 2
+    assert all("(5 s)" in check.name for check in checks[4:])
+    assert not blamed(checks)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", STAGES)
+def test_noise_beyond_rounding_is_refused_and_rounding_passes(
+    compilation: Compilation, found: Speak, used: Runtime, stage: str
+) -> None:
+    tamper(used, stage, after=noise(TOLERANCE / 3))
+    assert not blamed(found())
+    tamper(used, stage, after=noise(3 * TOLERANCE))
+    checks = found()
+    # Cross-KV on the device of a wrong encoder goes with it.
+    assert {*blamed(checks)} == ({"encoder", "cross_kv"} if stage == "encoder" else {stage})
+    assert next(check for check in checks if not check.passed).found.startswith("0.4")
+
+
+def test_the_result_of_another_window_is_refused(found: Speak, used: Runtime, samples: Float32Array) -> None:
+    used.encode(log_mel(samples[5 * SAMPLE_RATE :], used.dims.n_mels), 0)
+    other = used.last_hidden_state
+
+    def late(values: Float32Array) -> None:
+        values[:] = other[np.newaxis, : values.shape[1]]
+
+    tamper(used, "encoder", after=outputs_changed(late))
+    assert not any(check.passed for check in found(("encoder",)))
+
+
+def test_another_token_is_refused_though_the_logits_are_near(found: Speak, used: Runtime) -> None:
+    def prefer_the_second(values: Float32Array) -> None:
+        for row in values.reshape(-1, used.dims.n_vocab):
+            row[row.argsort()[-2]] = row.max() + 0.01
+
+    tamper(used, "decoder", after=outputs_changed(prefer_the_second))
+    logits, words, *_ = found(("decoder",))
+    assert logits.passed
+    assert not words.passed
+    assert int(words.found) > 0
+
+
+def test_speech_that_is_not_finite_is_refused(found: Speak, used: Runtime) -> None:
+    tamper(used, "encoder", after=set_first(np.inf))
+    assert found(("encoder",))[0].found == "inf"
+
+
+def test_only_the_stages_that_are_asked_for_are_judged(found: Speak, used: Runtime) -> None:
+    tamper(used, "encoder", after=noise(1))
+    assert {check.stage for check in found(("decoder",))} == {"decoder"}
+    assert not blamed(found(("decoder",)))

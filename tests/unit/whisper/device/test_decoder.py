@@ -7,10 +7,8 @@ import pytest
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
-from streamer.whisper.check import require
 from streamer.whisper.decode.search import Search, follow_beams
 from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
-from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
@@ -105,13 +103,6 @@ def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
         np.testing.assert_array_equal(found[1], attention[:, :, n_silent:])
 
 
-def test_the_checks_of_a_load_pass(dynamic: Compilation) -> None:
-    used, fresh = Runtime(dynamic), Runtime(dynamic, n_buffers=1)
-    for window_s in used.windows_s:
-        require(check_decoder(used.decoder_of(used.window(window_s)), 3))
-        require(check_freshness(used, fresh, 3, window_s))
-
-
 @pytest.mark.parametrize(
     ("windows_s", "seconds", "expected"),
     [((5, 7, 30), 0.1, 5), ((5, 7, 30), 5.01, 6), ((5, 7, 30), 7.0, 7), ((5, 7, 30), 7.1, 30), ((30,), 1.0, 30)],
@@ -154,17 +145,6 @@ def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compilation, n_beam
     assert [window.row for window in windows] != list(range(N_WINDOWS))
     assert texts_of(runtime, windows[::-1], n_beams) == alone[::-1]
     assert texts_of(runtime, windows[:1], n_beams) == alone[:1]
-
-
-def test_what_is_called_before_each_run_may_end_a_batch(dynamic: Compilation) -> None:
-    def end() -> None:
-        raise KeyboardInterrupt
-
-    runtime = Runtime(dynamic)
-    windows = [runtime.encode(mel_of(30, seed), seed) for seed in range(2)]
-    runtime.call_before(end)
-    with pytest.raises(KeyboardInterrupt):
-        texts_of(runtime, windows, 1)
 
 
 @pytest.mark.slow

@@ -148,13 +148,6 @@ def test_the_npus_plugin_can_have_the_cpu_compute() -> None:
     ov.Core().compile_model(ov.Model([ov.opset13.relu(x)], [x], "relu"), "NPU", properties_for("NPU", through))
 
 
-def test_good_properties_pass_and_those_of_other_devices_are_not_tried() -> None:
-    check_properties(ov.Core(), "CPU", planned("NUM_STREAMS=1", "ENABLE_CPU_PINNING=NO", "NPU_TURBO=YES"))
-    core = FakeCore({"CPU": {}})
-    check_properties(core, "CPU", planned("NPU_TURBO=YES"))
-    assert core.n_compiled == 0
-
-
 @pytest.mark.parametrize(
     "item",
     [
@@ -184,13 +177,6 @@ def test_devices_report_what_they_can() -> None:
     assert (npu.name, npu.full_name, npu.driver) == ("NPU", "Intel(R) AI Boost", "1688")
     for silent in ("GPU.0", "XPU"):
         assert (describe_device(core, silent).full_name, describe_device(core, silent).driver) == ("", "")
-
-
-def test_the_real_devices_are_listed() -> None:
-    assert "CPU" in available_devices()
-    cpu = next(device for device in list_devices() if device.name == "CPU")
-    assert cpu.full_name
-    assert cpu.driver == ""
 
 
 def test_an_openvino_that_lists_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,7 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
-from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import random_checkpoint
 from tests.unit.whisper.triple import BROKEN, TripleDecoder, build_decoder
 
 SOT = 513
@@ -27,16 +25,6 @@ def compiled(model: ov.Model) -> TripleDecoder:
     return TripleDecoder(the_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}))
 
 
-def weak_checkpoint() -> Checkpoint:
-    """Return weights as they are before training: attention is close to an average."""
-    checkpoint = random_checkpoint(ModelDimensions(80, 1500, 256, 4, 1, 300, 448, 256, 4, 3))
-    tensors = {
-        name: np.float32(0.02) * values / values.std() if values.ndim > 1 else np.full_like(values, "weight" in name)
-        for name, values in checkpoint.tensors.items()
-    }
-    return Checkpoint(checkpoint.dims, tensors)
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("npu_plugin")
 @every_convention
@@ -45,13 +33,6 @@ def test_the_convention_is_found_in_half_precision(checkpoint: Checkpoint, conve
     model = build_decoder(checkpoint, convention, cache_type=np.float16)
     decoder = TripleDecoder(the_core().compile_model(model, "NPU", {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU"}))
     assert find_convention(decoder, "decoder.xml", SOT) is convention
-
-
-@pytest.mark.slow
-@every_convention
-def test_weak_attention_is_enough(convention: MaskConvention) -> None:
-    decoder = compiled(build_decoder(weak_checkpoint(), convention))
-    assert find_convention(decoder, "decoder.xml", 7) is convention
 
 
 @pytest.mark.parametrize(

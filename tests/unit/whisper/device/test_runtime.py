@@ -12,10 +12,8 @@ import transformers
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.device.stage import as_type, to_float32
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import (
     NANO,
@@ -31,18 +29,6 @@ from tests.unit.whisper.support import (
 
 # Promised: 1e-3. Held: float32's own rounding.
 TOLERANCE = 1e-4
-
-
-@pytest.fixture(params=["CPU", pytest.param("NPU", marks=pytest.mark.slow)])
-def either(request: pytest.FixtureRequest) -> WhisperModel:
-    """The model on the CPU, and through the NPU plugin's CPU path."""
-    found: WhisperModel = request.getfixturevalue("model" if request.param == "CPU" else "npu_model")
-    return found
-
-
-@pytest.fixture(scope="module")
-def npu_model(cache_dir: Path, npu_plugin: None) -> WhisperModel:
-    return load_model(str(NANO), LoadOptions(DeviceSettings(npu_through_cpu=True), cache_dir=str(cache_dir)))
 
 
 @pytest.fixture
@@ -71,14 +57,14 @@ def assert_close(actual: FloatArray, expected: FloatArray, atol: float = TOLERAN
 
 @pytest.mark.usefixtures("no_grad")
 def test_encoder_prompt_and_50_steps_equal_transformers(
-    either: WhisperModel, reference: Untyped, mel: FloatArray
+    model: WhisperModel, reference: Untyped, mel: FloatArray
 ) -> None:
     hidden = encoded_reference(reference, mel)
-    window = either.runtime.encode(mel, 1)
-    assert_close(either.runtime.last_hidden_state, hidden[0].numpy())
-    decoder = either.runtime.decoder
+    window = model.runtime.encode(mel, 1)
+    assert_close(model.runtime.last_hidden_state, hidden[0].numpy())
+    decoder = model.runtime.decoder
     decoder.use(window)
-    tokens = start(either)
+    tokens = start(model)
     (logits,), _ = decoder.feed(tokens)
     assert_close(logits, reference_logits(reference, hidden, tokens))
     steps = [logits[-1]]
@@ -90,9 +76,9 @@ def test_encoder_prompt_and_50_steps_equal_transformers(
 
 
 @pytest.mark.usefixtures("no_grad")
-def test_cross_kv_equals_transformers(either: WhisperModel, reference: Untyped, mel: FloatArray) -> None:
+def test_cross_kv_equals_transformers(model: WhisperModel, reference: Untyped, mel: FloatArray) -> None:
     hidden = encoded_reference(reference, mel)
-    window = either.runtime.encode(mel, 0)
+    window = model.runtime.encode(mel, 0)
     output = reference(encoder_outputs=(hidden,), decoder_input_ids=torch.tensor([[513]]), use_cache=True)
     for i, layer in enumerate(output.past_key_values.cross_attention_cache.layers):
         assert_close(window.tensors[f"key_values.{i}.encoder.key"].data, layer.keys.numpy())
@@ -137,26 +123,6 @@ def test_a_sequence_fills_the_whole_context_and_no_more(
         decoder.feed([0])
     decoder.begin()
     np.testing.assert_array_equal(decoder.feed(tokens[:by])[0][0], logits[:by])
-
-
-def test_calls_are_counted_whatever_they_take(either: WhisperModel, mel: FloatArray) -> None:
-    decoder = either.runtime.decoder
-    decoder.use(either.runtime.encode(mel, 0))
-    before = decoder.n_calls
-    for n_tokens, n_calls in ((1, 1), (4, 2), (decoder.block_tokens, 3), (decoder.block_tokens + 1, 5)):
-        decoder.feed([513] * n_tokens)
-        assert decoder.n_calls == before + n_calls
-
-
-@pytest.mark.parametrize("element_type", [ov.Type.f32, ov.Type.bf16])
-def test_bfloat16_has_the_upper_half_of_a_floats_bits(element_type: ov.Type) -> None:
-    values = np.array([0.0, 1.0, -2.5, 3.0e38, 1.00390625, np.pi], dtype=np.float32)
-    written = ov.Tensor(element_type, [len(values)])
-    written.data[:] = as_type(values, element_type)
-    expected = tensor(values).to(torch.bfloat16).float().numpy() if element_type == ov.Type.bf16 else values
-    # torch rounds, we cut off: the last of eight bits may differ.
-    np.testing.assert_allclose(to_float32(written), expected, rtol=2**-7 if element_type == ov.Type.bf16 else 0)
-    np.testing.assert_array_equal(to_float32(written)[:3], values[:3])
 
 
 def test_what_feed_returned_stays(model: WhisperModel, mel: FloatArray) -> None:

@@ -42,11 +42,6 @@ def test_text_that_reads_like_a_special_token_makes_none() -> None:
     assert TOKENIZER.decode(tokens) == " one two three"
 
 
-def test_special_tokens_and_times_are_not_text() -> None:
-    begin, text = TOKENIZER.special.timestamp_begin, TOKENIZER.encode(" one")
-    assert TOKENIZER.decode([begin, *text, begin + 50, TOKENIZER.special.end_of_text]) == " one"
-
-
 def test_old_names_of_special_tokens_are_known(tmp_path: Path) -> None:
     assert renamed(tmp_path, "<|nospeech|>", "<|nocaptions|>").special == TOKENIZER.special
     assert renamed(tmp_path, "<|en|>", "<|iw|>").languages == {"he": 514}

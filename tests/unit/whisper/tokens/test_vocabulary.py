@@ -75,11 +75,6 @@ def test_a_file_under_a_name_of_ones_own_is_known_by_its_content(copy: Path, nam
     assert (tokenizer.encode(TEXT), tokenizer.special) == (EXPECTED.encode(TEXT), EXPECTED.special)
 
 
-def test_lines_may_end_as_on_windows(copy: Path) -> None:
-    (copy / "nano.tiktoken").write_bytes(FILES["nano.tiktoken"].replace(b"\n", b"\r\n"))
-    check(Tokenizer.load(copy / "nano.tiktoken", n_vocab=N_VOCAB))
-
-
 def test_what_may_be_merged_and_normalised_is_not_read(copy: Path) -> None:
     """Many published files lack their first merge, and a pattern may never end."""
     slow = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
@@ -87,13 +82,6 @@ def test_what_may_be_merged_and_normalised_is_not_read(copy: Path) -> None:
     tokenizer = Tokenizer.load(copy, n_vocab=N_VOCAB)
     check(tokenizer)
     assert tokenizer.decode(tokenizer.encode("a" * 200 + "!")) == "a" * 200 + "!"
-
-
-def test_a_table_is_a_tokenizer_unless_it_is_another_models() -> None:
-    check(Tokenizer(vocabulary.from_table(TABLE, N_VOCAB, "model.bin"), where="model.bin"))
-    for table in (TABLE[:300], [b"zzz", *TABLE[1:]], [*TABLE, b"more"]):
-        with pytest.raises(ModelError):
-            vocabulary.from_table(table, N_VOCAB, "model.bin")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.json", "nano.tiktoken"])
@@ -167,3 +155,10 @@ def test_bytes_changed_anywhere_give_a_tokenizer_or_one_line(copy: Path, name: s
         check_one_line(error)
     else:
         tokenizer.decode(tokenizer.encode(TEXT))
+
+
+def test_a_table_is_a_tokenizer_unless_it_is_another_models() -> None:
+    check(Tokenizer(vocabulary.from_table(TABLE, N_VOCAB, "model.bin"), where="model.bin"))
+    for table in (TABLE[:300], [b"zzz", *TABLE[1:]], [*TABLE, b"more"]):
+        with pytest.raises(ModelError):
+            vocabulary.from_table(table, N_VOCAB, "model.bin")

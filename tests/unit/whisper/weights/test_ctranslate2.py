@@ -89,12 +89,6 @@ def test_an_output_projection_of_its_own_is_read(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found.tensors["proj_out.weight"], own)
 
 
-def test_heads_are_64_wide_if_the_file_does_not_count_them(tmp_path: Path) -> None:
-    checkpoint = random_checkpoint(ModelDimensions(1, 1500, 128, 2, 1, 8, 32, 128, 2, 1))
-    without = dict.fromkeys(("encoder/num_heads", "decoder/num_heads"))
-    assert ctranslate2.load(written(tmp_path, without, checkpoint)).dims == checkpoint.dims
-
-
 def test_numbers_without_a_scale_for_each_row_are_refused(tmp_path: Path) -> None:
     numbers, scales = quantize(variables_of(TINY)[MATRIX])
     for scale in (None, scales[:-1], scales.astype(np.int8)):

@@ -16,9 +16,7 @@ from streamer.whisper.weights.openai import openai_name
 from tests.unit.whisper.support import ROOT
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.ggml_writer import (
-    QUANTIZED,
     TYPE_NUMBERS,
-    pack_values,
     rounded,
     stored_type,
     write_ggml,
@@ -28,9 +26,6 @@ from tests.unit.whisper.weights.models import TINY, WORDS, overwrite, write_word
 FILTERS = np.random.default_rng(0).random((2, 201), dtype=np.float32)
 
 BY_REFERENCE = tomllib.loads((ROOT / "tests" / "data" / "quantized.toml").read_text(encoding="utf-8"))["ggml"]
-
-# Widest step between two numbers of a block, in parts of its range.
-STEPS = {"q4_0": 1 / 8, "q4_1": 1 / 15, "q5_0": 1 / 16, "q5_1": 1 / 31, "q8_0": 1 / 127}
 
 
 @pytest.mark.parametrize("type_name", list(TYPE_NUMBERS))
@@ -75,18 +70,6 @@ def test_a_block_is_read_as_the_reference_reads_it(type_name: str) -> None:
     values = dequantize(np.frombuffer(bytes.fromhex(data), BLOCKS[type_name]))
     assert values.dtype == np.float32
     assert values.tolist() == [[float(number) for number in numbers.split()]]
-
-
-@pytest.mark.parametrize("type_name", QUANTIZED)
-def test_what_is_quantized_is_no_more_than_a_step_off(type_name: str) -> None:
-    values = np.random.default_rng(0).standard_normal((50, 96), dtype=np.float32)
-    values[:3] = np.array([[0], [1.5], [-1.5]])
-    found = dequantize(np.frombuffer(pack_values(values, type_name), BLOCKS[type_name])).reshape(values.shape)
-    # The outermost number at the other end may be a whole step off, others half; scales are rounded to half precision.
-    blocks = values.reshape(-1, 32)
-    extent = np.ptp(blocks, axis=1) if type_name.endswith("_1") else np.abs(blocks).max(axis=1)
-    error = np.abs(found - values).reshape(-1, 32).max(axis=1)
-    assert (error <= extent * STEPS[type_name] * 1.01 + 2e-3).all()
 
 
 @pytest.mark.filterwarnings("error")

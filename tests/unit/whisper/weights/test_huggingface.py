@@ -45,12 +45,6 @@ def test_a_model_as_transformers_saves_it(tmp_path: Path, reference: Untyped, ma
     checks.assert_tensors_equal(huggingface.load(tmp_path), checkpoint_of(model.model))
 
 
-def test_a_model_without_its_head_has_names_without_prefix(tmp_path: Path, reference: Untyped) -> None:
-    reference.model.save_pretrained(tmp_path)
-    assert "encoder.conv1.bias" in load_file(tmp_path / "model.safetensors")
-    checks.assert_tensors_equal(huggingface.load(tmp_path), checkpoint_of(reference.model))
-
-
 @pytest.mark.parametrize(("dtype", "n_shards"), [("float16", 1), ("bfloat16", 3), ("float32", 3)])
 def test_a_model_as_files_of_pytorch(tmp_path: Path, reference: Untyped, dtype: str, n_shards: int) -> None:
     """As transformers before version 5 saves it with `safe_serialization=False`, the tied head too."""
@@ -81,12 +75,6 @@ def test_an_output_projection_that_is_not_tied_is_loaded(tiny: Path) -> None:
     change_config(tiny / "model.safetensors", {"tie_word_embeddings": False})
     change_arrays(tiny / "model.safetensors", {"proj_out.weight": own})
     np.testing.assert_array_equal(huggingface.load(tiny).tensors["proj_out.weight"], own)
-
-
-def test_safetensors_are_preferred_and_an_adapter_beside_does_not_matter(tiny: Path) -> None:
-    (tiny / "pytorch_model.bin").write_bytes(b"garbage")
-    (tiny / "adapter_config.json").write_text("{}", encoding="utf-8")
-    assert huggingface.load(tiny).tensors
 
 
 @pytest.mark.parametrize(

@@ -82,15 +82,6 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
     assert read == [f"{QUERY}.weight"]
 
 
-def test_an_older_file_of_pytorch_is_read(tmp_path: Path) -> None:
-    expected = lora.merged(TINY, write_adapter(tmp_path / "new"))
-    old = write_adapter(tmp_path / "old")
-    (old / "adapter_model.safetensors").unlink()
-    torch.save({name: tensor(values) for name, values in matrices().items()}, old / "adapter_model.bin")
-    name = f"{QUERY}.weight"
-    np.testing.assert_array_equal(lora.merged(TINY, old).tensors[name], expected.tensors[name])
-
-
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
 def test_a_sum_that_is_not_finite_is_refused(tmp_path: Path, value: float) -> None:
@@ -111,12 +102,6 @@ def test_a_model_is_read_with_its_adapter(tmp_path: Path) -> None:
     assert not np.array_equal(source.checkpoint.tensors[name], nano.tensors[name])
     _, checkpoint = load_checkpoint(NANO, adapter)
     np.testing.assert_array_equal(checkpoint.tensors[name], source.checkpoint.tensors[name])
-
-
-def test_graphs_take_no_adapter(tmp_path: Path) -> None:
-    (tmp_path / "whisper_encoder.xml").write_bytes(b"")
-    with pytest.raises(ModelError):
-        read_model(tmp_path, "exported", lora_path=tmp_path)
 
 
 @pytest.mark.slow
