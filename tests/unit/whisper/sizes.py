@@ -14,38 +14,12 @@ from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.support import Untyped, random_checkpoint, tensor
+from tests.unit.whisper.support import Untyped, random_checkpoint, table, tensor
 
-# Vocabularies: English only, multilingual, and with Cantonese (from large-v3 on).
-N_ENGLISH, N_MULTILINGUAL, N_CANTONESE = 51864, 51865, 51866
-
-
-def _size(width: int, layers: tuple[int, int], n_vocab: int, n_mels: int = 80) -> ModelDimensions:
-    # Every head is 64 wide, and both halves are equally wide.
-    n_head = width // 64
-    encoder_layers, decoder_layers = layers
-    return ModelDimensions(n_mels, 1500, width, n_head, encoder_layers, n_vocab, 448, width, n_head, decoder_layers)
-
-
-# From the `dims` of OpenAI's checkpoints and the `config.json` of distil-whisper's.
+# By their names.
 SIZES = {
-    "tiny.en": _size(384, (4, 4), N_ENGLISH),
-    "tiny": _size(384, (4, 4), N_MULTILINGUAL),
-    "base.en": _size(512, (6, 6), N_ENGLISH),
-    "base": _size(512, (6, 6), N_MULTILINGUAL),
-    "small.en": _size(768, (12, 12), N_ENGLISH),
-    "small": _size(768, (12, 12), N_MULTILINGUAL),
-    "medium.en": _size(1024, (24, 24), N_ENGLISH),
-    "medium": _size(1024, (24, 24), N_MULTILINGUAL),
-    "large-v1": _size(1280, (32, 32), N_MULTILINGUAL),
-    "large-v2": _size(1280, (32, 32), N_MULTILINGUAL),
-    "large-v3": _size(1280, (32, 32), N_CANTONESE, n_mels=128),
-    "large-v3-turbo": _size(1280, (32, 4), N_CANTONESE, n_mels=128),
-    "distil-small.en": _size(768, (12, 4), N_ENGLISH),
-    "distil-medium.en": _size(1024, (24, 2), N_ENGLISH),
-    "distil-large-v2": _size(1280, (32, 2), N_MULTILINGUAL),
-    "distil-large-v3": _size(1280, (32, 2), N_CANTONESE, n_mels=128),
-    "distil-large-v3.5": _size(1280, (32, 2), N_CANTONESE, n_mels=128),
+    name: ModelDimensions(n_mels, 1500, width, width // 64, n_audio, n_vocab, 448, width, width // 64, n_text)
+    for name, (width, n_audio, n_text, n_vocab, n_mels) in table("sizes").items()
 }
 
 # Bytes of one of the weights that no compression touches, in each precision.

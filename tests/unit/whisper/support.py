@@ -1,6 +1,7 @@
 """What the tests of the Whisper package share: recordings, and models of random weights."""
 
 import json
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from functools import partial, reduce
@@ -142,6 +143,11 @@ def nano_table() -> list[bytes]:
     """Return what each of the embedded model's tokens of text spells."""
     tokenizer = Tokenizer.load(NANO, n_vocab=2022)
     return list(tokenizer.spelled[: tokenizer.special.end_of_text])
+
+
+def table(name: str) -> dict[str, Any]:
+    """Return a table of `tests/data`."""
+    return tomllib.loads((ROOT / "tests" / "data" / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def check_one_line(error: Exception) -> None:

@@ -19,6 +19,7 @@ from streamer.whisper.hub import cache, download, fetch, files
 from streamer.whisper.hub.progress import Progress
 from tests.hub_server import COMMIT, Hub, take_for_the_real_one
 from tests.refusals import Refusal, refusals
+from tests.unit.whisper.support import table
 
 REPOSITORY = "openai/whisper-tiny"
 FASTER = "Systran/faster-whisper-large-v3"
@@ -105,68 +106,23 @@ def test_what_cannot_be_pulled_is_refused(
 
 
 def test_a_name_means_a_repository_on_the_hub() -> None:
-    repositories = {
-        "tiny.en": "openai/whisper-tiny.en",
-        "large-v1": "openai/whisper-large",
-        "large": "openai/whisper-large-v3",
-        "turbo": "openai/whisper-large-v3-turbo",
-        "distil-large-v3.5": "distil-whisper/distil-large-v3.5",
-        "me/my_fine-tune.2": "me/my_fine-tune.2",
-        "ggerganov/whisper.cpp/ggml-base.bin": "ggerganov/whisper.cpp",
-        "me/models/deep/down/x.pt": "me/models",
-        "a" * 40 + "/" + "b" * 55: "a" * 40 + "/" + "b" * 55,
-    }
+    repositories = TABLES["repositories"]
     assert {name: cache.repository(name) for name in repositories} == repositories
 
 
 def test_a_name_that_cannot_be_on_the_hub_means_none() -> None:
-    paths = ["", "a/b/../c.bin", "../a", "./a/b", "/a/b", "a/b/", "a//b", "a/..", "a\\b", "C:\\a/b", "C:/a", "~/a"]
-    names = [
-        "nano.en",
-        "base.fr",
-        "a/b/c",
-        "a/b/c.json",
-        "a/.b",
-        "a/-b",
-        "a/b--c",
-        "a/b..c",
-        "a/b.git",
-        "a/b.",
-        "a/b\n",
-    ]
-    others = ["ä/b", "a/b?x=1", "a/b#c", "a/b@main", "a/b/%2e%2e/c.bin", "a" * 41 + "/" + "b" * 55, "a/" + "b" * 5000]
-    for name in (*paths, *names, *others):
+    for name in (*TABLES["names"]["impossible"], "a/" + "b" * 5000):
         assert cache.repository(name) is None, name
 
 
 # Files
 
 
-INDEX, BIN_INDEX = "model.safetensors.index.json", "pytorch_model.bin.index.json"
+TABLES = table("hub")
 SHARDS = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
-BIN_SHARDS = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
-TRIPLE = [
-    f"w_{stage}.{kind}" for stage in ("encoder", "encoder_decoder_cross_kv", "decoder") for kind in ("xml", "bin")
-]
 
 
-@pytest.mark.parametrize(
-    ("weights", "others"),
-    [
-        (["model.safetensors"], ["model.bin", *SHARDS, INDEX, "pytorch_model.bin", "adapter_model.safetensors"]),
-        (["model.safetensors"], ["model.safetensors.index.fp32.json", "flax_model.msgpack", "tf_model.h5", "a.pt"]),
-        ([INDEX, *SHARDS], ["pytorch_model.bin", "weights.npz", "model.fp32-00001-of-00002.safetensors"]),
-        (["weights.safetensors"], ["weights.npz", "ggml-model.bin"]),
-        (["weights.npz"], ["ggml-model.bin", "model.bin"]),
-        (["pytorch_model.bin"], ["a.pt", *BIN_SHARDS, *SHARDS[:2], INDEX, "training_args.bin"]),
-        ([BIN_INDEX, *BIN_SHARDS], ["ggml-model.bin", "optimizer.pt"]),
-        (["fine-tuned.pt"], ["model.gguf", "onnx/model.onnx", "old/other.pt"]),
-        (["model.bin", "vocabulary.txt"], ["ggml-model.bin", "model.onnx"]),
-        (["model.bin", "vocabulary.json"], ["shared_vocabulary.json", "training_args.bin"]),
-        (["ggml-base.bin"], ["model.bin", "shared_vocabulary.json", "ggml-base-encoder.mlmodelc.zip"]),
-        (TRIPLE, ["other.txt"]),
-    ],
-)
+@pytest.mark.parametrize(("weights", "others"), TABLES["files"]["chosen"])
 def test_one_set_of_weights_is_chosen(weights: list[str], others: list[str]) -> None:
     companions = ["adapter_config.json", "config.json", "tokenizer.json", "multilingual.tiktoken"]
     chosen = files.choose([*companions, *weights, *others, "README.md", ".gitattributes", "sub/config.json"], "a/b")
@@ -180,7 +136,10 @@ def test_an_adapter_is_chosen_without_a_model() -> None:
 
 
 @given(
-    st.lists(st.text(max_size=12) | st.sampled_from([*MODEL, *SHARDS, INDEX, "a.pt", "../a.pt", "/x.xml", "C:x.pt"]))
+    st.lists(
+        st.text(max_size=12)
+        | st.sampled_from([*MODEL, *SHARDS, "model.safetensors.index.json", "a.pt", "../a.pt", "/x.xml", "C:x.pt"])
+    )
 )
 def test_no_name_leads_out_of_the_directory(names: list[str]) -> None:
     try:

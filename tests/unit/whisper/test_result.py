@@ -1,16 +1,15 @@
-"""What a decoder has to say, and what is taken for what it does not say."""
+"""What a decoder has to say, what is taken for what it does not say, and which texts people can say in a time."""
 
 import math
 
 import pytest
 
+from streamer.constants import SAMPLE_RATE
+from streamer.whisper.plausible import can_be_spoken, repeats
 from streamer.whisper.result import TimedWord, has_words, is_mark
+from tests.unit.whisper.support import table
 
-# Notes and marks in brackets, letters and digits of any script.
-WORDS = """5% C++ A. I ½ はい。 한국어 ไทย नमस्ते שלום مرحبا ٣ 醋 （拍手）はい [Music"""
-SENTENCES = [" und (lacht) ja", "[Music] Hello", "2 * 3 * 4", "(he said", "♪ la la ♪"]
-MARKS = """. … ? ♪ 🎵 ♪♪♪ 。 ！？ * ¿ % ++ [Music] (applause) *sighs* （拍手） 【音楽】"""
-NOTES = ["", " ", " ...", "- -", " [ Silence ]", "[Music] ...", "♪ [Music] ♪", "[a] (b)."]
+TEXTS = table("texts")
 
 
 def test_what_was_not_measured_follows_from_the_rest() -> None:
@@ -29,12 +28,12 @@ def test_what_was_measured_stays() -> None:
     assert word.duration_samples == 160
 
 
-@pytest.mark.parametrize("text", [*WORDS.split(), *SENTENCES])
+@pytest.mark.parametrize("text", TEXTS["result"]["words"])
 def test_letters_and_digits_of_any_script_are_words(text: str) -> None:
     assert has_words(text)
 
 
-@pytest.mark.parametrize("text", [*MARKS.split(), *NOTES])
+@pytest.mark.parametrize("text", TEXTS["result"]["marks"])
 def test_punctuation_and_notes_are_not_words(text: str) -> None:
     assert not has_words(text)
 
@@ -44,3 +43,13 @@ def test_punctuation_and_notes_are_not_words(text: str) -> None:
 )
 def test_a_mark_is_punctuation_without_a_space_and_not_the_sign_of_a_letter(text: str, mark: bool) -> None:
     assert is_mark(text) == mark
+
+
+@pytest.mark.parametrize(("text", "duration_s", "expected"), TEXTS["plausible"]["spoken"])
+def test_what_can_be_spoken(text: str, duration_s: float, expected: bool) -> None:
+    assert can_be_spoken(text, round(duration_s * SAMPLE_RATE)) == expected
+
+
+@pytest.mark.parametrize(("text", "expected"), TEXTS["plausible"]["repeats"])
+def test_what_repeats_the_text_before_it(text: str, expected: bool) -> None:
+    assert repeats(text, "They said the mill and the river was sold to the baker.") == expected

@@ -1,6 +1,6 @@
 """Pre-exported triples with the names and shapes that people have, whole and broken in the ways that they met.
 
-The graphs are built here and not by `streamer.whisper.graphs`: names, layout and masks are those of others.
+The decoder is built here and not by `streamer.whisper.graphs`: names, layout and masks are those of others.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.masks import MaskConvention
+from streamer.whisper.graphs.build import build_cross_kv, build_encoder
+from streamer.whisper.graphs.ports import key_values
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LARGE = 65504.0  # the largest number of float16, which exports use for "hidden"
@@ -44,8 +46,12 @@ def write_triple(
     """Write the three graphs; the decoder takes `capacity` tokens."""
     directory.mkdir(parents=True, exist_ok=True)
     name = f"whisper_{size_name}"
-    ov.save_model(build_encoder(checkpoint), directory / f"{name}_encoder.xml", compress_to_fp16=True)
-    ov.save_model(build_cross_kv(checkpoint), directory / f"{name}_encoder_decoder_cross_kv.xml", compress_to_fp16=True)
+    encoder = build_encoder(checkpoint.dims, checkpoint.tensors)
+    ov.save_model(encoder, directory / f"{name}_encoder.xml", compress_to_fp16=True)
+    halved = ov.preprocess.PrePostProcessor(build_cross_kv(checkpoint.dims, checkpoint.tensors))
+    for output in key_values(checkpoint.dims.n_text_layer, "encoder"):
+        halved.output(f"present_{output}").tensor().set_element_type(ov.Type.f16)
+    ov.save_model(halved.build(), directory / f"{name}_encoder_decoder_cross_kv.xml", compress_to_fp16=True)
     decoder = build_decoder(checkpoint, convention, capacity=capacity, **options)
     ov.save_model(decoder, directory / decoder_name(capacity, size_name), compress_to_fp16=True)
     return directory
@@ -53,34 +59,6 @@ def write_triple(
 
 def decoder_name(capacity: int = 224, size_name: str = "medium") -> str:
     return f"whisper_{size_name}_decoder_static_kvcache_{capacity}_lm_QKs.xml"
-
-
-def build_encoder(checkpoint: Checkpoint) -> ov.Model:
-    dims, graph = checkpoint.dims, _Graph(checkpoint.tensors)
-    x = graph.input("input_features", (1, dims.n_mels, 3000))
-    for name, stride in (("encoder.conv1", 1), ("encoder.conv2", 2)):
-        x = ops.convolution(x, graph.weight(f"{name}.weight"), [stride], [1], [1], [1])
-        bias = checkpoint.tensors[f"{name}.bias"].astype(np.float32)[None, :, None]
-        x = ops.gelu(ops.add(x, ops.constant(bias)), "erf")
-    x = ops.add(ops.transpose(x, [0, 2, 1]), graph.weight("encoder.embed_positions.weight"))
-    for i in range(dims.n_audio_layer):
-        prefix = f"encoder.layers.{i}"
-        normed = graph.norm(x, f"{prefix}.self_attn_layer_norm")
-        q, k, v = (graph.heads(normed, f"{prefix}.self_attn.{p}_proj", dims.n_audio_head) for p in "qkv")
-        x = ops.add(x, graph.merge(graph.attend(q, k, v)[0], f"{prefix}.self_attn.out_proj"))
-        x = graph.feed_forward(x, prefix)
-    return graph.model({"last_hidden_state": graph.norm(x, "encoder.layer_norm")})
-
-
-def build_cross_kv(checkpoint: Checkpoint) -> ov.Model:
-    dims, graph = checkpoint.dims, _Graph(checkpoint.tensors)
-    hidden = graph.input("encoder_hidden_states", (1, dims.n_audio_ctx, dims.n_audio_state))
-    outputs = {}
-    for i in range(dims.n_text_layer):
-        for kind in ("key", "value"):
-            split = graph.heads(hidden, f"decoder.layers.{i}.encoder_attn.{kind[0]}_proj", dims.n_text_head)
-            outputs[f"present_key_values.{i}.encoder.{kind}"] = ops.convert(split, "f16")
-    return graph.model(outputs)
 
 
 def build_decoder(

@@ -1,7 +1,7 @@
 """Decoders and devices that are wrong in the ways people met: each is refused, the right one and rounding are not."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ WRITTEN = {"encoder": "last_hidden_state", "cross_kv": "", "decoder": "logits"}
 
 Before = Callable[[Tensors], None]
 After = Callable[[Stage, Tensors], None]
+Written = tuple[slice | int, float]
 
 
 def blamed(checks: Iterable[Check]) -> list[str]:
@@ -52,7 +53,7 @@ def set_first(value: float) -> After:
     return outputs_changed(lambda values: values.reshape(-1).__setitem__(7, value))
 
 
-def decoder_slots(shown: Callable[[int, int, int, int], Mapping[slice | int, float] | None]) -> Before:
+def decoder_slots(shown: Callable[[int, int, int, int], list[Written]]) -> Before:
     """Return what writes to each token's row of the mask, whose P slots come before the T tokens of the call.
 
     shown : of n_cached slots in use of P, n_own of the T tokens, P and T: what is written, by its place
@@ -62,15 +63,15 @@ def decoder_slots(shown: Callable[[int, int, int, int], Mapping[slice | int, flo
         mask, n_cached = inputs["attention_mask"].data, int(inputs["position_ids"].data[0])
         n_slots = mask.shape[1] - len(mask)
         for i, row in enumerate(mask):
-            for place, value in (shown(n_cached, i + 1, n_slots, len(mask)) or {}).items():
+            for place, value in shown(n_cached, i + 1, n_slots, len(mask)):
                 row[place] = value
 
     return change
 
 
-def in_place(n_cached: int, n_own: int, *_: int) -> dict[slice | int, float]:
+def in_place(n_cached: int, n_own: int, *_: int) -> list[Written]:
     """`[1]*(n+1) + [0]*...`, the mistake of design.md: an empty slot is shown, the current token hidden."""
-    return {slice(None): 0, slice(n_cached + n_own): 1}
+    return [(slice(None), 0), (slice(n_cached + n_own), 1)]
 
 
 def inverted(inputs: Tensors) -> None:
@@ -88,17 +89,17 @@ def stand_still(inputs: Tensors) -> None:
     inputs["position_ids"].data[:] = inputs["position_ids"].data[0]
 
 
-all_ones = decoder_slots(lambda *_: {slice(None): 1})
+all_ones = decoder_slots(lambda *_: [(slice(None), 1)])
 
 WRONG: dict[str, Before] = {
     "inverted": inverted,
     "all ones": all_ones,
     "in place": decoder_slots(in_place),
-    "in place in steps": decoder_slots(lambda *given: in_place(*given) if given[3] == 1 else None),
-    "in place in blocks": decoder_slots(lambda *given: in_place(*given) if given[3] > 1 else None),
-    "current tokens hidden": decoder_slots(lambda n_cached, n_own, n_slots, _: {slice(n_slots, None): 0}),
-    "one empty slot shown": decoder_slots(lambda n_cached, *_: {n_cached: 1}),
-    "cache hidden": decoder_slots(lambda n_cached, *_: {slice(n_cached): 0}),
+    "in place in steps": decoder_slots(lambda *given: in_place(*given) if given[3] == 1 else []),
+    "in place in blocks": decoder_slots(lambda *given: in_place(*given) if given[3] > 1 else []),
+    "current tokens hidden": decoder_slots(lambda n_cached, n_own, n_slots, _: [(slice(n_slots, None), 0)]),
+    "one empty slot shown": decoder_slots(lambda n_cached, *_: [(n_cached, 1)]),
+    "cache hidden": decoder_slots(lambda n_cached, *_: [(slice(n_cached), 0)]),
     "newest token only": keep_only_the_newest_token,
     "same position": stand_still,
 }
@@ -254,6 +255,7 @@ def test_the_result_of_another_window_is_refused(found: Speak, used: Runtime, sa
     assert not any(check.passed for check in found(("encoder",)))
 
 
+@pytest.mark.slow
 def test_another_token_is_refused_though_the_logits_are_near(found: Speak, used: Runtime) -> None:
     def prefer_the_second(values: Float32Array) -> None:
         for row in values.reshape(-1, used.dims.n_vocab):
@@ -271,6 +273,7 @@ def test_speech_that_is_not_finite_is_refused(found: Speak, used: Runtime) -> No
     assert found(("encoder",))[0].found == "inf"
 
 
+@pytest.mark.slow
 def test_only_the_stages_that_are_asked_for_are_judged(found: Speak, used: Runtime) -> None:
     tamper(used, "encoder", after=noise(1))
     assert {check.stage for check in found(("decoder",))} == {"decoder"}

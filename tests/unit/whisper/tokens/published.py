@@ -13,41 +13,12 @@ from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 from tests.unit.whisper.support import NANO, Untyped
+from tests.unit.whisper.support import table as data
 
 ASSETS = Path(whisper.__file__).parent / "assets"
 
-# Written for these tests, a language or a script each.
-TEXTS = {
-    "empty": "",
-    "English": " \"It's half past nine,\" she said; we'll see (I'd say) what they've done.",
-    "German": "Grüße aus Köln: Fußgänger überqueren die Straße, völlig übermüdet.",
-    "French": "L'été dernier, où étiez-vous ? Ça m'a plu, naïve cœur.",
-    "Spanish": "¿Dónde está el niño? ¡Mañana será otro día!",
-    "Polish": "Zażółć gęślą jaźń, łódź płynie rzeką.",
-    "Turkish": "İstanbul'da ışıklar söndü, çocuklar güldü.",
-    "Vietnamese": "Hôm nay trời đẹp quá, chúng ta đi dạo nhé.",
-    "Greek": "Καλημέρα, τι ώρα φεύγει το πλοίο;",
-    "Russian": "Сегодня мы едем на дачу, а завтра — в город.",
-    "Armenian": "Բարեւ, ինչպե՞ս եք։",
-    "Georgian": "გამარჯობა, როგორ ხარ?",
-    "Hebrew": "שלום, מה שלומך היום? הַיּוֹם טוֹב",
-    "Arabic": "مرحبا، كيف حالك اليوم؟ السَّلَامُ عَلَيْكُم",
-    "Hindi": "नमस्ते, आज मौसम बहुत अच्छा है। क्षत्रिय",
-    "Tamil": "வணக்கம், இன்று எப்படி இருக்கிறீர்கள்?",
-    "Thai": "วันนี้อากาศดีมากนะครับ น้ำใจ",
-    "Burmese": "မင်္ဂလာပါ နေကောင်းလား",
-    "Khmer": "សួស្តី អ្នកសុខសប្បាយទេ",
-    "Chinese": "今天天气很好，我们去公园散步吧。龘𠮷",
-    "Japanese": "昨日、友達とラーメンを食べました！「おいしい」",
-    "Korean": "안녕하세요, 오늘 날씨가 좋네요.",
-    "Amharic": "ሰላም እንዴት ነህ",
-    "emoji": " 🙂 👩‍👩‍👧‍👦 👍🏽 🇪🇺 ❤️",
-    "combining": "e\N{COMBINING ACUTE ACCENT} a\N{COMBINING DIAERESIS}\N{COMBINING MACRON} Z͑͗a͜l̷g̡o",
-    "digits": "1,234.50 ٣٤٥ ²³ Ⅷ 2026-11-21 3rd",
-    "spaces": "  two   three \t tab\n\n  lines \r\n hard\N{NO-BREAK SPACE} em\N{EM SPACE}wide\N{IDEOGRAPHIC SPACE} ",
-    "controls": "\0 \x7f \N{REPLACEMENT CHARACTER} \N{ZERO WIDTH SPACE}\N{LINE SEPARATOR}\x85\x1c",
-    "symbols": "#()*+/:;<=>@[\\]^_`{|}~ ♪♪ -- ((x)) “curly” …",
-}
+# A language or a script each.
+TEXTS: dict[str, str] = data("texts")["texts"]
 
 
 @dataclass(frozen=True, slots=True)

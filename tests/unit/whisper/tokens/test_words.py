@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import split_at_marks, split_to_words
-from tests.unit.whisper.support import NANO
+from tests.unit.whisper.support import NANO, table
 from tests.unit.whisper.tokens.published import CASES, ENGLISH, LARGE_V3, MULTILINGUAL, TEXTS, Case, load, reference
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
@@ -88,20 +88,7 @@ def test_tokens_that_grow_show_more_of_the_text_and_never_half_a_character(
     assert "\N{REPLACEMENT CHARACTER}" in whole or not whole.removeprefix(before).strip()
 
 
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("en", " it took us half a day to get there and back again"),
-        ("de", " gestern Abend überquerten sechzehn Fußgänger die Straße"),
-        ("ru", " сегодня мы едем на дачу"),
-        ("ko", " 오늘 날씨가 정말 좋네요"),
-        ("hi", " आज मौसम बहुत अच्छा है"),
-        ("ar", " كيف حالك اليوم يا صديقي"),
-        ("zh", "今天天气很好我们去公园散步吧龘𠮷"),
-        ("ja", "昨日友達とラーメンを食べました"),
-        ("yue", "我哋今日去公園行下啦"),
-    ],
-)
+@pytest.mark.parametrize(("language", "text"), table("texts")["plain"]["words"])
 def test_words_without_punctuation_equal_openai_whispers(language: str, text: str) -> None:
     tokens = load(LARGE_V3).encode(text)
     words, spellings = reference(LARGE_V3, language).split_to_word_tokens(tokens)

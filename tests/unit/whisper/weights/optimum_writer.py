@@ -1,10 +1,11 @@
 """Directories as optimum-intel writes them: what our reader looks at, under the names that its graphs have.
 
-The operations stand in the order of the model and are called after their layers; caches and masks are left out.
+The operations are called after their layers; here each layer has an input of its own.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -73,36 +74,13 @@ def write_optimum(
     transposed : whether matrices lie column by column
     """
     directory.mkdir(parents=True, exist_ok=True)
-    dims = checkpoint.dims
-    (directory / "config.json").write_text(json.dumps(config_of(dims)), encoding="utf-8")
-
-    encoder = _Layers(checkpoint, store, scale, transposed, "encoder.", "encoder." if "encoder." in wrapped else "")
-    x = encoder.input("input_features", [1, dims.n_mels, 3000])
-    for name, stride in (("conv1", 1), ("conv2", 2)):
-        x = encoder.convolution(x, name, stride)
-    x = ops.add(ops.transpose(x, [0, 2, 1]), encoder.weight("embed_positions.weight", (1, dims.n_audio_ctx, -1)))
-    for i in range(dims.n_audio_layer):
-        x = encoder.block(x, f"layers.{i}", dims.n_audio_head, None)
-    encoder.save(directory / "openvino_encoder_model.xml", "last_hidden_state", encoder.norm(x, "layer_norm"))
-
-    decoder = _Layers(checkpoint, store, scale, transposed, "", wrapped.removeprefix("encoder."))
-    ids = decoder.input("input_ids", [1, -1], np.int64)
-    hidden = decoder.input("encoder_hidden_states", [1, -1, dims.n_audio_state])
-    tokens = decoder.weight("decoder.embed_tokens.weight")
-    x = ops.add(
-        decoder.named(ops.gather(tokens, ids, np.int64(0)), "decoder.embed_tokens", "aten::embedding/Gather"),
-        decoder.named(
-            ops.gather(decoder.weight("decoder.embed_positions.weight"), ids, np.int64(0)),
-            "decoder.embed_positions",
-            "aten::index/Gather",
-        ),
-    )
-    for i in range(dims.n_text_layer):
-        x = decoder.block(x, f"decoder.layers.{i}", dims.n_text_head, hidden)
-    x = decoder.norm(x, "decoder.layer_norm")
-    tokens = tokens if tied else decoder.weight("proj_out.weight")
-    logits = named(ops.matmul(x, tokens, False, True), "__module.proj_out/aten::linear/MatMul")
-    decoder.save(directory / "openvino_decoder_model.xml", "logits", logits)
+    (directory / "config.json").write_text(json.dumps(config_of(checkpoint.dims)), encoding="utf-8")
+    halves = {"encoder": "encoder." if "encoder." in wrapped else "", "decoder": wrapped.removeprefix("encoder.")}
+    for half, before in halves.items():
+        layers = _Layers(checkpoint, half, store, scale, transposed, before, tied)
+        results = [ops.result(node) for node in layers.built()]
+        path = directory / f"openvino_{half}_model.xml"
+        ov.save_model(ov.Model(results, layers.inputs), path, compress_to_fp16=False)
     return directory
 
 
@@ -111,76 +89,79 @@ def named(node: ov.Node, name: str) -> ov.Node:
     return node
 
 
+@dataclass
 class _Layers:
-    def __init__(
-        self, checkpoint: Checkpoint, store: Store, scale: str, transposed: bool, prefix: str, wrapped: str
-    ) -> None:
-        self._tensors, self._store, self._scale, self._transposed = checkpoint.tensors, store, scale, transposed
-        self._prefix, self._wrapped = prefix, wrapped
-        self._head_size = checkpoint.dims.text_head_size
-        self._inputs: list[ov.Node] = []
+    checkpoint: Checkpoint
+    half: str
+    store: Store
+    scale: str
+    transposed: bool
+    wrapped: str
+    tied: bool
+    inputs: list[ov.Node] = field(default_factory=list)
 
-    def input(self, name: str, shape: list[int], dtype: type[np.generic] = np.float32) -> ov.Node:
-        node = ops.parameter(shape, dtype, name)
-        node.output(0).set_names({name})
-        self._inputs.append(node)
-        return node
+    def built(self) -> Iterator[ov.Node]:
+        for name, values in self.checkpoint.tensors.items():
+            layer, _, kind = name.rpartition(".")
+            if kind == "weight" and name.startswith(f"{self.half}."):
+                if "layer_norm" in layer:
+                    y = ops.mvn(self.input([1, -1, len(values)]), ops.constant([-1]), True, 1e-5, "inside_sqrt")
+                    y = ops.multiply(self.named(y, layer, "aten::layer_norm/MVN"), self.weight(name, (1, 1, -1)))
+                    yield ops.add(y, self.weight(f"{layer}.bias", (1, 1, -1)))
+                elif "embed_" in layer:
+                    yield from self.embedded(layer, name, values)
+                elif values.ndim == 3:
+                    y = ops.convolution(self.input([1, values.shape[1], 3000]), self.weight(name), [1], [1], [1], [1])
+                    y = self.named(y, layer, "aten::_convolution/Convolution")
+                    yield ops.add(y, self.weight(f"{layer}.bias", (1, -1, 1)))
+                else:
+                    yield self.query(layer) if layer.endswith("q_proj") else self.linear(layer)
 
-    def save(self, path: Path, name: str, node: ov.Node) -> None:
-        node.output(0).set_names({name})
-        ov.save_model(ov.Model([ops.result(node)], self._inputs), path, compress_to_fp16=False)
+    def input(self, shape: list[int], dtype: type[np.generic] = np.float32) -> ov.Node:
+        self.inputs.append(ops.parameter(shape, dtype))
+        return self.inputs[-1]
+
+    def name_of(self, name: str) -> str:
+        return self.wrapped + (name.removeprefix("encoder.") if self.half == "encoder" else name)
 
     def named(self, node: ov.Node, layer: str, operation: str) -> ov.Node:
-        return named(node, f"__module.{self._wrapped}{layer}/{operation}")
+        return named(node, f"__module.{self.name_of(layer)}/{operation}")
 
     def weight(self, name: str, shape: tuple[int, ...] | None = None, times: float = 1.0) -> ov.Node:
-        values = self._tensors[self._prefix + name] * np.float16(times)
-        return self._store(values.reshape(shape) if shape else values, f"self.{self._wrapped}{name}")
+        values = self.checkpoint.tensors[name] * np.float16(times)
+        return self.store(values.reshape(shape) if shape else values, f"self.{self.name_of(name)}")
 
-    def convolution(self, x: ov.Node, layer: str, stride: int) -> ov.Node:
-        y = ops.convolution(x, self.weight(f"{layer}.weight"), [stride], [1], [1], [1])
-        y = self.named(y, layer, "aten::_convolution/Convolution")
-        return ops.gelu(ops.add(y, self.weight(f"{layer}.bias", (1, -1, 1))), "erf")
+    def embedded(self, layer: str, name: str, values: FloatArray) -> Iterator[ov.Node]:
+        if self.half == "encoder":
+            yield ops.add(self.input([1, *values.shape]), self.weight(name, (1, *values.shape)))
+            return
+        table, tokens = self.weight(name), layer.endswith("tokens")
+        found = ops.gather(table, self.input([1, -1], np.int64), np.int64(0))
+        yield self.named(found, layer, "aten::embedding/Gather" if tokens else "aten::index/Gather")
+        if tokens:
+            logits = self.input([1, -1, values.shape[1]])
+            y = ops.matmul(logits, table if self.tied else self.weight("proj_out.weight"), False, True)
+            yield named(y, "__module.proj_out/aten::linear/MatMul")
 
-    def linear(self, x: ov.Node, layer: str, times: float = 1.0, later: float = 1.0) -> ov.Node:
+    def linear(self, layer: str, times: float = 1.0, later: float = 1.0) -> ov.Node:
         """Weights are multiplied by `times`; by `later` what comes of them, before the bias is added."""
-        values = self._tensors[f"{self._prefix}{layer}.weight"] * np.float16(times)
-        weight = self._store(
-            np.ascontiguousarray(values.T) if self._transposed else values, f"self.{self._wrapped}{layer}.weight"
-        )
-        y = self.named(ops.matmul(x, weight, False, not self._transposed), layer, "aten::linear/MatMul")
+        values = self.checkpoint.tensors[f"{layer}.weight"] * np.float16(times)
+        stored = np.ascontiguousarray(values.T) if self.transposed else values
+        weight = self.store(stored, f"self.{self.name_of(layer)}.weight")
+        y = ops.matmul(self.input([1, -1, values.shape[1]]), weight, False, not self.transposed)
+        y = self.named(y, layer, "aten::linear/MatMul")
         if later != 1.0:
             y = ops.multiply(y, ops.constant(np.full((1, 1, 1), later, np.float32)))
-        if f"{self._prefix}{layer}.bias" not in self._tensors:
+        if f"{layer}.bias" not in self.checkpoint.tensors:
             return y
         return ops.add(y, self.weight(f"{layer}.bias", (1, 1, -1), times * later))
 
-    def norm(self, x: ov.Node, layer: str) -> ov.Node:
-        y = self.named(ops.mvn(x, ops.constant([-1]), True, 1e-5, "inside_sqrt"), layer, "aten::layer_norm/MVN")
-        y = ops.multiply(y, self.weight(f"{layer}.weight", (1, 1, -1)))
-        return ops.add(y, self.weight(f"{layer}.bias", (1, 1, -1)))
-
-    def block(self, x: ov.Node, layer: str, n_head: int, hidden: ov.Node | None) -> ov.Node:
-        x = ops.add(x, self.attend(self.norm(x, f"{layer}.self_attn_layer_norm"), None, f"{layer}.self_attn", n_head))
-        if hidden is not None:
-            normed = self.norm(x, f"{layer}.encoder_attn_layer_norm")
-            x = ops.add(x, self.attend(normed, hidden, f"{layer}.encoder_attn", n_head))
-        y = ops.gelu(self.linear(self.norm(x, f"{layer}.final_layer_norm"), f"{layer}.fc1"), "erf")
-        return ops.add(x, self.linear(y, f"{layer}.fc2"))
-
-    def attend(self, x: ov.Node, hidden: ov.Node | None, layer: str, n_head: int) -> ov.Node:
-        scale = self._head_size**-0.5
-        times, later = (scale if self._scale == place else 1.0 for place in ("weights", "operation"))
-        source = x if hidden is None else hidden
-        query, key, value = (
-            ops.transpose(ops.reshape(y, [0, 0, n_head, self._head_size], True), [0, 2, 1, 3])
-            for y in (
-                self.linear(x, f"{layer}.q_proj", times, later),
-                self.linear(source, f"{layer}.k_proj"),
-                self.linear(source, f"{layer}.v_proj"),
-            )
-        )
-        inside = np.float32(scale if self._scale == "attention" else 1.0)
-        y = ops.scaled_dot_product_attention(query, key, value, np.float32(0), inside, causal=False)
-        y = ops.reshape(ops.transpose(y, [0, 2, 1, 3]), [0, 0, n_head * self._head_size], True)
-        return self.linear(y, f"{layer}.out_proj")
+    def query(self, layer: str) -> ov.Node:
+        """Return what is attended to: queries are multiplied by the scale where `scale` says."""
+        size = self.checkpoint.dims.text_head_size
+        factors = {place: size**-0.5 if place == self.scale else 1.0 for place in SCALES}
+        y = self.linear(layer, factors["weights"], factors["operation"])
+        query = ops.transpose(ops.reshape(y, [0, 0, -1, size], True), [0, 2, 1, 3])
+        others = [self.input([1, -1, -1, size]) for _ in range(2)]
+        inside = np.float32(factors["attention"])
+        return ops.scaled_dot_product_attention(query, *others, np.float32(0), inside, causal=False)
