@@ -92,13 +92,6 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
     assert adapted.adapter == adapter
 
 
-def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(adapter: Path) -> None:
-    model = load_on_cpu(NANO, windows_s=(SHORT_S, 8), adapter=str(adapter))
-    assert session_settings(Settings(), model).window_s == 8 - ADAPTED_SILENCE_S
-    model.adapter = None
-    assert session_settings(Settings(), model).window_s == 6
-
-
 def test_auto_takes_the_one_that_is_for_these_weights_in_any_type(
     checkpoint: Checkpoint, adapter: Path, tmp_path: Path, ship: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -149,3 +142,12 @@ def test_graphs_take_no_adapter(
     assert source.with_adapter("auto").adapter is None
     with pytest.raises(ConfigError):
         source.with_adapter(str(adapter))
+    with pytest.raises(ModelError):
+        read_model(triple, "nano", lora_path=adapter)
+
+
+def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(adapter: Path) -> None:
+    model = load_on_cpu(NANO, windows_s=(SHORT_S, 8), adapter=str(adapter))
+    assert session_settings(Settings(), model).window_s == 8 - ADAPTED_SILENCE_S
+    model.adapter = None
+    assert session_settings(Settings(), model).window_s == 6

@@ -1,20 +1,26 @@
-"""Generation settings: a model's own, and openai-whisper's for models that bring none."""
+"""Generation settings: a model's own, else openai-whisper's, as its alignment heads are."""
 
+import base64
 import dataclasses
+import gzip
 import json
 import logging
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+import whisper
 import whisper.decoding
 import whisper.model
 
 from streamer.errors import ModelError
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
+from streamer.whisper.heads import PRESETS, all_heads, are_known, known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.unit.whisper.sizes import SIZES
 from tests.unit.whisper.support import NANO, nano_dims
 from tests.unit.whisper.tokens.published import CASES, Case, load, reference
 
@@ -120,14 +126,6 @@ class TestDefault:
         assert [list(pair) for pair in default_generation(load(case), dims).alignment_heads] == expected
 
 
-def test_a_small_vocabulary_keeps_what_it_spells_other_text_with() -> None:
-    """openai-whisper would suppress the space, and the first byte of every quotation mark, as beginnings of a sign."""
-    suppressed = default_generation(TOKENIZER, DIMS).suppress_tokens
-    for text in (" ", "“", "é", " the", "-", "'"):
-        assert not {*TOKENIZER.encode(text)} & {*suppressed}
-    assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
-
-
 def test_the_settings_that_ctranslate2_puts_into_config_json_are_read(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     said = {"suppress_ids": [1, 2], "suppress_ids_begin": [220, 5], "lang_ids": [514], "alignment_heads": [[2, 1]]}
@@ -149,3 +147,56 @@ def test_the_settings_that_ctranslate2_puts_into_config_json_are_read(tmp_path: 
     # A file of its own comes first.
     shutil.copy(NANO / "generation_config.json", tmp_path)
     assert read_generation(tmp_path, DIMS, TOKENIZER) == read_generation(NANO, DIMS, TOKENIZER)
+
+
+def test_a_small_vocabulary_keeps_what_it_spells_other_text_with() -> None:
+    """openai-whisper would suppress the space, and the first byte of every quotation mark, as beginnings of a sign."""
+    suppressed = default_generation(TOKENIZER, DIMS).suppress_tokens
+    for text in (" ", "“", "é", " the", "-", "'"):
+        assert not {*TOKENIZER.encode(text)} & {*suppressed}
+    assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
+
+
+# openai-whisper has two names for some models.
+ALIASES = {"large": "large-v3", "turbo": "large-v3-turbo"}
+
+
+def test_the_presets_equal_openai_whispers() -> None:
+    found = set()
+    for name, dumped in whisper._ALIGNMENT_HEADS.items():
+        found.add(preset_name := ALIASES.get(name, name))
+        preset = PRESETS[preset_name]
+        marked = np.frombuffer(gzip.decompress(base64.b85decode(dumped)), dtype=bool)
+        layers, heads = marked.reshape(preset.n_text_layer, preset.n_text_head).nonzero()
+        assert preset.heads == tuple(zip(layers.tolist(), heads.tolist(), strict=True))
+    assert found == set(PRESETS)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_heads_are_known_of_published_models_and_guessed_of_distilled_ones(name: str) -> None:
+    dims = SIZES[name]
+    found = known_heads(dims, f"openai/whisper-{name}")
+    assert are_known(found, dims) == (name in PRESETS)
+    assert are_known(found[:1], dims)
+    if name in PRESETS:
+        assert found == PRESETS[name].heads
+    else:
+        assert found == tuple(head for head in all_heads(dims) if head[0] >= dims.n_text_layer // 2)
+        assert len(found) == dims.n_text_layer // 2 * dims.n_text_head
+
+
+@pytest.mark.parametrize("name", sorted(set(PRESETS) - {"large-v1", "large-v2"}))
+def test_a_fine_tuned_model_is_known_by_its_sizes(name: str) -> None:
+    assert known_heads(SIZES[name], "somebody/whisper-large-v2-czech") == PRESETS[name].heads
+
+
+@pytest.mark.parametrize("name", ["Large-V1.pt", "ggml-large-v1", "whisper_large_v1", "me/whisper-largev1-de"])
+def test_the_first_two_large_models_are_distinguished_by_their_names(name: str) -> None:
+    assert known_heads(SIZES["large-v1"], name) == PRESETS["large-v1"].heads
+    assert known_heads(SIZES["large-v2"], name.replace("1", "2")) == PRESETS["large-v2"].heads
+
+
+@pytest.mark.parametrize("name", ["", "model.pt", "large", "large-v3"])
+def test_a_large_model_without_a_name_has_the_heads_of_both(name: str) -> None:
+    both = {*PRESETS["large-v1"].heads, *PRESETS["large-v2"].heads}
+    assert known_heads(SIZES["large-v1"], name) == tuple(sorted(both))

@@ -18,7 +18,6 @@ from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.hub_server import COMMIT, Hub
 from tests.package_index import Index, index_without_a_hub, packed
-from tests.unit.whisper.formats import WRITERS
 from tests.unit.whisper.support import NANO, check_one_line, nano_table, random_checkpoint, write_huggingface
 from tests.unit.whisper.tokens.published import CASES, LARGE_V3, Case, check
 
@@ -172,18 +171,6 @@ def test_no_vocabulary_is_published_for_a_fine_tune_with_more_tokens(n_vocab: in
 def test_the_installed_openai_whisper_has_what_is_pinned(case: Case, tmp_path: Path) -> None:
     dims = replace(DIMS, n_vocab=case.n_vocab, n_mels=128 if case == LARGE_V3 else 80)
     check(vocabularies.published(dims, tmp_path / "base.pt"), case)
-
-
-@pytest.mark.parametrize("name", [name for name in WRITERS if not name.startswith(("ggml", "optimum"))])
-@pytest.mark.usefixtures("offline")
-def test_weights_of_every_format_may_come_without_a_tokenizer(tmp_path: Path, name: str) -> None:
-    path = tmp_path / "model"
-    path.mkdir()
-    WRITERS[name](path, random_checkpoint(DIMS))
-    with pytest.raises(ModelError):
-        read_model(path, "mine")
-    put(cache.models_folder().parent / ASSET, RANKS)
-    assert read_model(path, "mine").tokenizer.spelled == EXPECTED.spelled
 
 
 @pytest.mark.usefixtures("index")

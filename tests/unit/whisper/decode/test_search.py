@@ -1,6 +1,7 @@
-"""Searches over a decoder whose every answer is known, against searches written out."""
+"""Searches over a decoder whose every answer is known, against searches written out; and how likely a known text is."""
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,9 +11,11 @@ from numpy.typing import NDArray
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
+from streamer.whisper.decode.likelihood import log_likelihood
 from streamer.whisper.decode.search import Search, drawer, follow_beams, sampler
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
+from tests.daemon import SAMPLE, pause_after, recording
 from tests.unit.whisper.support import SPEECH, read
 
 EOT = 4
@@ -155,3 +158,18 @@ def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel,
     window = decode_window(decoder, model.tokenizer, model.generation, options)
     assert tuple(window.tokens[:n_prefix]) == prefix
     assert len(window.tokens) <= max(n_prefix, 445)
+
+
+def test_what_is_said_is_likelier_than_half_of_it_or_more_than_it(model: WhisperModel) -> None:
+    samples = recording(SAMPLE, 0.0, pause_after(2))
+    decoder = model.runtime.decoder_of(model.runtime.encode(log_mel(samples, model.dims.n_mels), 0))
+    options = WindowOptions(language="en")
+    said = model.tokenizer.decode(decode_window(decoder, model.tokenizer, model.generation, options).tokens)
+
+    def likelihood(text: str) -> float:
+        return log_likelihood(decoder, model.tokenizer, text, language="en", task="transcribe")
+
+    words = said.split(" ")
+    others = " ".join(words[: len(words) // 2]), f"{said} And so it was.", " ".join(words[::-1]), ""
+    assert all(likelihood(said) > likelihood(other) for other in others)
+    assert likelihood(said * 200) == -math.inf

@@ -1,19 +1,25 @@
-"""Suppressed tokens, against openai-whisper's list and a plain loop over the vocabulary."""
+"""Suppressed tokens, against openai-whisper's list and a plain loop; and what decoding refuses in its options."""
 
 import itertools
 import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ConfigError
+from streamer.whisper.decode.grammar import Grammar
+from streamer.whisper.decode.hotwords import check_hotwords
 from streamer.whisper.decode.suppression import (
     check_suppress_regex,
     matching_tokens,
     parse_suppress_tokens,
     suppressed_tokens,
 )
+from tests.refusals import Refusal, refusals
 from tests.unit.whisper.tokens.published import MULTILINGUAL, load, table
 
 TOKENIZER = load(MULTILINGUAL)
@@ -79,3 +85,29 @@ def test_patterns_match_as_python_matches_them(pattern: str) -> None:
     except (re.error, ConfigError):
         return
     assert found == tuple(i for i, text in enumerate(SHORT) if matches(text.decode()))
+
+
+def read_grammar(folder: Path, content: str | None) -> None:
+    path = folder / "x.gbnf"
+    if content is not None:
+        path.write_bytes(content.encode("latin-1"))
+    Grammar.read(path)
+
+
+USES: dict[str, Callable[[Path, Any], object]] = {
+    "grammar": lambda _, text: Grammar(text, "root", "g.gbnf"),
+    "file": read_grammar,
+    "missing": lambda folder, _: read_grammar(folder, None),
+    "hotwords": lambda _, phrases: check_hotwords(phrases),
+    "n_hotwords": lambda _, n: check_hotwords([f"w{i}" for i in range(n)]),
+    "suppress_tokens": lambda _, setting: suppressed_tokens(parse_suppress_tokens(setting), (), 10),
+    "suppress_regex": lambda _, pattern: check_suppress_regex(pattern),
+    "repeats": lambda _, n: matching_tokens(".*" * n, [b"abababababab"] * 10),
+}
+
+
+@refusals("decode")
+def test_what_cannot_be_used_is_refused(tmp_path: Path, refusal: Refusal) -> None:
+    ((use, given),) = refusal.given.items()
+    with refusal.expected(tmp_path):
+        USES[use](tmp_path, given)

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from streamer.arrays import FloatArray
-from streamer.audio.mel import log_mel
 from streamer.whisper.decode.search import Search, follow_beams
-from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
@@ -16,9 +14,7 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import SLOTS_STEP
-from streamer.whisper.model import WhisperModel
 from tests.unit.whisper.sizes import lively_checkpoint
-from tests.unit.whisper.support import SAMPLE, read, tamper
 
 DIMS = ModelDimensions(80, 1500, 64, 2, 1, 50, 448, 64, 2, 2)
 END = 7
@@ -83,16 +79,6 @@ def test_graphs_for_any_size_compute_what_those_of_fixed_sizes_do(dynamic: Compi
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE)
 
 
-@pytest.mark.slow
-def test_a_call_of_fixed_size_is_filled_up(dynamic: Compilation, static: Compilation) -> None:
-    for graphs, n_tokens in ((dynamic, 5), (static, 64)):
-        runtime = Runtime(graphs)
-        found: list[int] = []
-        tamper(runtime, "decoder", lambda inputs, found=found: found.append(inputs["attention_mask"].shape[0]))  # type: ignore[misc]
-        runtime.decoder.feed([1] * 5)
-        assert found == [n_tokens]
-
-
 def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
     decoder = Runtime(dynamic).decoder
     logits, attention = decoder.feed(PROMPT * 5)
@@ -145,23 +131,3 @@ def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compilation, n_beam
     assert [window.row for window in windows] != list(range(N_WINDOWS))
     assert texts_of(runtime, windows[::-1], n_beams) == alone[::-1]
     assert texts_of(runtime, windows[:1], n_beams) == alone[:1]
-
-
-@pytest.mark.slow
-def test_speech_in_a_batch_is_the_same_text(model: WhisperModel) -> None:
-    samples = read(SAMPLE)
-    options = WindowOptions(language="en", timestamps=True, keep_attention=False, max_tokens=40)
-    mels = [log_mel(samples[first : first + 160_000], model.dims.n_mels) for first in range(0, 480_000, 160_000)]
-    runtime = model.runtime
-    alone = [
-        decode_window(runtime.decoder_of(runtime.encode(mel, 0)), model.tokenizer, model.generation, options)
-        for mel in mels
-    ]
-    runtime.reserve(3)
-    decoder = runtime.decoder_of(*(runtime.encode(mel, row) for row, mel in enumerate(mels)))
-    together = decode_windows(decoder, model.tokenizer, model.generation, options)
-    for one, other in zip(together, alone, strict=True):
-        assert one.tokens == other.tokens
-        assert len(one.tokens) > 10
-        assert one.avg_logprob == pytest.approx(other.avg_logprob, abs=1e-4)
-        assert one.no_speech_prob == pytest.approx(other.no_speech_prob, abs=1e-4)
