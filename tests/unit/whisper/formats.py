@@ -1,32 +1,17 @@
 """A writer of each format of checkpoints, as its reference tool writes it."""
 
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from safetensors.torch import save_file
 
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import config_of, nano_table, tensor, write_huggingface, write_openai
+from tests.unit.whisper.support import nano_table, write_huggingface, write_openai
 from tests.unit.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.unit.whisper.weights.ggml_writer import write_ggml
 from tests.unit.whisper.weights.mlx_writer import write_mlx
 from tests.unit.whisper.weights.optimum_writer import write_optimum
-
-
-def _shards(folder: Path, checkpoint: Checkpoint, stem: str, suffix: str) -> object:
-    names = sorted(checkpoint.tensors)
-    weight_map: dict[str, str] = {}
-    for number in (0, 1):
-        shard = f"{stem}-{number + 1:05}-of-00002.{suffix}"
-        tensors = {f"model.{name}": tensor(checkpoint.tensors[name]) for name in names[number::2]}
-        (torch.save if suffix == "bin" else save_file)(tensors, folder / shard)
-        weight_map |= dict.fromkeys(tensors, shard)
-    (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps({"weight_map": weight_map}), encoding="utf-8")
-    return (folder / "config.json").write_text(json.dumps(config_of(checkpoint.dims)), encoding="utf-8")
 
 
 def _openai(folder: Path, checkpoint: Checkpoint, dtype: str) -> object:
@@ -42,8 +27,6 @@ def _ggml(folder: Path, checkpoint: Checkpoint, kind: str) -> object:
 # Each writes into a directory that exists. Where a comma stands in a name, the format's name is before it.
 WRITERS: dict[str, Callable[[Path, Checkpoint], object]] = {
     "Hugging Face": write_huggingface,
-    "Hugging Face, safetensors in shards": partial(_shards, stem="model", suffix="safetensors"),
-    "Hugging Face, PyTorch in shards": partial(_shards, stem="pytorch_model", suffix="bin"),
     "openai-whisper, f16": partial(_openai, dtype="float16"),
     "openai-whisper, f32": partial(_openai, dtype="float32"),
     "ggml, f16": partial(_ggml, kind="f16"),

@@ -6,8 +6,6 @@ from pathlib import Path
 import numpy as np
 import openvino as ov
 import pytest
-import torch
-import transformers
 
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import DeviceSettings
@@ -16,7 +14,7 @@ from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.formats import LOSSY, WRITERS
-from tests.unit.whisper.support import NANO, Untyped, write_openai
+from tests.unit.whisper.support import NANO, write_openai
 from tests.unit.whisper.triple import write_triple
 
 pytestmark = pytest.mark.slow
@@ -24,21 +22,7 @@ pytestmark = pytest.mark.slow
 TEXT = " The Commission regards such impromptu stops, 1964."
 
 
-def write_transformers(directory: Path, checkpoint: Checkpoint, *, in_one: bool = False) -> None:
-    """Write nano.en as transformers does: in shards, or in one file as before safetensors."""
-    untyped: Untyped = transformers.WhisperForConditionalGeneration
-    model = untyped.from_pretrained(NANO, dtype=torch.float16)
-    if in_one:
-        torch.save(model.state_dict(), directory / "pytorch_model.bin")
-        shutil.copy(NANO / "config.json", directory)
-    else:
-        model.save_pretrained(directory, max_shard_size="2MB")
-
-
-FORMATS = {name: write for name, write in WRITERS.items() if name not in LOSSY} | {
-    "Hugging Face, as transformers writes it": write_transformers,
-    "Hugging Face, pytorch_model.bin": lambda *given: write_transformers(*given, in_one=True),
-}
+FORMATS = {name: write for name, write in WRITERS.items() if name not in LOSSY}
 
 
 def add_companions(directory: Path) -> Path:
@@ -96,12 +80,6 @@ def test_the_tokenizer_of_one_file_is_its_neighbour_or_named(tmp_path: Path, che
     write_openai(tmp_path / "other.pt", checkpoint)
     with pytest.raises(ModelError):
         read_model(tmp_path, "two")
-
-
-def test_a_file_that_is_not_a_model_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "song.pt").write_bytes(b"ID3 and so on" * 100)
-    with pytest.raises(ModelError):
-        read_model(tmp_path / "song.pt", "song")
 
 
 def test_through_the_npu_plugin_every_check_passes(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pre-exported triples with the names and shapes that people have, whole and broken in the ways that they met.
+"""Pre-exported triples with the names and shapes that people have.
 
 The decoder is built here and not by `streamer.whisper.graphs`: names, layout and masks are those of others.
 """
@@ -19,19 +19,6 @@ from streamer.whisper.graphs.ports import key_values
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LARGE = 65504.0  # the largest number of float16, which exports use for "hidden"
-
-# Ways in which a decoder's mask can be wrong.
-BROKEN = (
-    "mask ignored",
-    "current token hidden",
-    "empty slot shown",
-    "cached tokens hidden",
-    "scores multiplied",
-    "not finite",
-    # Conventions that exports could have, and none is known to have.
-    "0 attends, 1 hides",
-    "current token in place",
-)
 
 
 def write_triple(
@@ -66,7 +53,6 @@ def build_decoder(
     convention: MaskConvention,
     *,
     capacity: int = 224,
-    broken: str | None = None,
     mask_type: type[np.generic] = np.float32,
     position_shape: Sequence[int] = (1,),
     cache_type: type[np.generic] = np.float32,
@@ -74,7 +60,6 @@ def build_decoder(
     cross_names: bool = True,
 ) -> ov.Model:
     """Return a decoder; `cross_names` gives its attention telling names."""
-    assert broken is None or broken in BROKEN
     dims, graph = checkpoint.dims, _Graph(checkpoint.tensors)
     n_slots, n_head, size = capacity - 1, dims.n_text_head, dims.text_head_size
     ids = graph.input("input_ids", (1, 1), np.int64)
@@ -84,7 +69,10 @@ def build_decoder(
         ops.gather(graph.weight("decoder.embed_tokens.weight"), ids, np.int64(0)),
         ops.gather(graph.weight("decoder.embed_positions.weight"), positions, np.int64(0)),
     )
-    bias = _bias(mask, convention, capacity, broken)
+    # What is added to the scores.
+    bias = ops.convert(ops.reshape(mask, [1, 1, 1, capacity], False), "f32")
+    if convention.shown == 1:
+        bias = ops.multiply(ops.subtract(ops.constant(np.float32(1)), bias), ops.constant(np.float32(-LARGE)))
     outputs: dict[str, ov.Node] = {}
     attentions: dict[str, ov.Node] = {}
     for i in range(dims.n_text_layer):
@@ -94,15 +82,10 @@ def build_decoder(
         buffers = []
         for kind, value in (("key", k), ("value", v)):
             past = graph.input(f"past_key_values.{i}.decoder.{kind}", (1, n_head, n_slots, size), cache_type)
-            past = ops.convert(past, "f32")
-            if broken == "current token in place":
-                padded = ops.concat([past, ops.constant(np.zeros((1, n_head, 1, size), np.float32))], 2)
-                buffers.append(ops.scatter_update(padded, positions, value, np.int64(2)))
-            else:
-                buffers.append(ops.concat([past, value], 2))
+            buffers.append(ops.concat([ops.convert(past, "f32"), value], 2))
             outputs[f"present_key_values.{i}.decoder.{kind}"] = ops.convert(value, cache_type)
         keys, values = buffers
-        attended, _ = graph.attend(q, keys, values, bias, multiplied=broken == "scores multiplied")
+        attended, _ = graph.attend(q, keys, values, bias)
         x = ops.add(x, graph.merge(attended, f"{prefix}.self_attn.out_proj"))
 
         q = graph.heads(graph.norm(x, f"{prefix}.encoder_attn_layer_norm"), f"{prefix}.encoder_attn.q_proj", n_head)
@@ -121,33 +104,6 @@ def build_decoder(
         x = graph.feed_forward(x, prefix)
     logits = ops.matmul(graph.norm(x, "decoder.layer_norm"), graph.weight("decoder.embed_tokens.weight"), False, True)
     return graph.model({"logits": logits, **outputs, **attentions})
-
-
-def _bias(mask: ov.Node, convention: MaskConvention, capacity: int, broken: str | None) -> ov.Node:
-    """Return what is added to the scores, shape (1, 1, 1, capacity)."""
-    mask = ops.convert(ops.reshape(mask, [1, 1, 1, capacity], False), "f32")
-    one = ops.constant(np.float32(1))
-    slots = np.arange(capacity)
-    if broken == "scores multiplied":
-        return mask
-    if broken == "mask ignored":
-        return ops.multiply(mask, ops.constant(np.float32(0)))
-    if broken == "0 attends, 1 hides":
-        bias = ops.multiply(mask, ops.constant(np.float32(-LARGE)))
-    elif convention.shown == 1:
-        bias = ops.multiply(ops.subtract(one, mask), ops.constant(np.float32(-LARGE)))
-    else:
-        bias = mask
-    if broken == "current token hidden":
-        current = ops.constant((slots == capacity - 1).astype(np.float32))
-        bias = ops.subtract(bias, ops.multiply(current, ops.constant(np.float32(LARGE))))
-    if broken == "empty slot shown":
-        bias = ops.multiply(bias, ops.constant((slots != 100).astype(np.float32)))
-    if broken == "cached tokens hidden":
-        bias = ops.subtract(bias, ops.constant((LARGE * (slots < 10)).astype(np.float32)))
-    if broken == "not finite":
-        bias = ops.log(ops.subtract(bias, one))
-    return bias
 
 
 class _Graph:
@@ -178,14 +134,12 @@ class _Graph:
         width = self._weights[f"{name}.weight"].shape[0]
         return ops.transpose(ops.reshape(self.linear(x, name), [1, -1, n_head, width // n_head], False), [0, 2, 1, 3])
 
-    def attend(
-        self, q: ov.Node, k: ov.Node, v: ov.Node, bias: ov.Node | None = None, *, multiplied: bool = False
-    ) -> tuple[ov.Node, ov.Node]:
+    def attend(self, q: ov.Node, k: ov.Node, v: ov.Node, bias: ov.Node | None = None) -> tuple[ov.Node, ov.Node]:
         """Return what is attended to, and the weights."""
         scale = np.float32(q.get_output_shape(0)[-1] ** -0.5)
         scores = ops.matmul(ops.multiply(q, ops.constant(scale)), k, False, True)
         if bias is not None:
-            scores = ops.multiply(scores, bias) if multiplied else ops.add(scores, bias)
+            scores = ops.add(scores, bias)
         weights = ops.softmax(scores, -1)
         return ops.matmul(weights, v, False, False), weights
 

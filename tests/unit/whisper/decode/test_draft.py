@@ -9,12 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamer.arrays import FloatArray
-from streamer.audio.mel import log_mel
-from streamer.constants import SAMPLE_RATE
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
-from streamer.whisper.model import WhisperModel
 from tests.unit.whisper.decode.scripted import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
-from tests.unit.whisper.support import SAMPLE, read
 
 pytestmark = pytest.mark.slow
 
@@ -131,25 +127,3 @@ def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft(
         cancelled = iter([False] * 6 + [True]).__next__
         cut = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
         assert cut.tokens == window.tokens[:6]
-
-
-@pytest.mark.parametrize("timestamps", [False, True])
-def test_a_draft_changes_nothing_of_speech(model: WhisperModel, timestamps: bool) -> None:
-    """Only in the last bits: tokens that go through in blocks are computed by another graph than single ones."""
-    decoder, tokenizer = model.runtime.decoder, model.tokenizer
-    random = np.random.default_rng(11)
-    decoder.use(model.runtime.encode(log_mel(read(SAMPLE)[: 7 * SAMPLE_RATE], 80), 0))
-    options = WindowOptions(language="en", timestamps=timestamps, stop_at_loop=True)
-    plain = decode_window(decoder, tokenizer, model.generation, options)
-    assert len(plain.tokens) > 20
-    right = tuple(plain.tokens)
-    place = int(random.integers(1, len(right)))
-    wrong = (*right[:place], int(random.integers(0, 500)), *right[place:])
-    written_on = (*right, *random.integers(0, 500, 400).tolist())
-    for draft in (right, wrong, right[:place], written_on, (*right[:place], EOT, *right[place:])):
-        drafted = decode_window(decoder, tokenizer, model.generation, dataclasses.replace(options, draft=draft))
-        assert drafted.tokens == plain.tokens
-        np.testing.assert_allclose(drafted.log_probs, plain.log_probs, atol=1e-4)
-        np.testing.assert_allclose(drafted.attention, plain.attention, atol=1e-4)
-        assert drafted.avg_logprob == pytest.approx(plain.avg_logprob, abs=1e-4)
-        assert drafted.no_speech_prob == pytest.approx(plain.no_speech_prob, rel=1e-4)

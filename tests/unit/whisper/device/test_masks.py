@@ -13,7 +13,7 @@ from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.triple import BROKEN, TripleDecoder, build_decoder
+from tests.unit.whisper.triple import TripleDecoder, build_decoder
 
 SOT = 513
 ADDITIVE = CONVENTIONS[1]
@@ -47,15 +47,6 @@ def test_masks_of_other_types_are_written(
     assert find_convention(decoder, "decoder.xml", SOT) is convention
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("broken", BROKEN)
-@every_convention
-def test_a_graph_that_follows_none_is_refused(checkpoint: Checkpoint, convention: MaskConvention, broken: str) -> None:
-    decoder = compiled(build_decoder(checkpoint, convention, broken=broken))
-    with pytest.raises(ModelError):
-        find_convention(decoder, "medium/decoder.xml", SOT)
-
-
 class FakeDecoder:
     """One head of attention over 40 slots; `read` says what of its 41 mask values is visible."""
 
@@ -79,22 +70,38 @@ def by_majority(mask: NDArray[Any]) -> NDArray[np.bool_]:
     return visible
 
 
-def current_always(mask: NDArray[Any]) -> NDArray[np.bool_]:
-    visible: NDArray[np.bool_] = mask == 1
-    visible[-1] = True
-    return visible
+def wrong(place: slice | int, visible: bool, shown: float = 1) -> Callable[[NDArray[Any]], NDArray[np.bool_]]:
+    """Return what shows or hides some slots whatever their mask says."""
+
+    def read(mask: NDArray[Any]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = mask == shown
+        found[place] = visible
+        return found
+
+    return read
 
 
 def test_a_graph_that_follows_two_conventions_alike_has_the_first() -> None:
     assert find_convention(FakeDecoder(by_majority), "decoder.xml", 0) is OURS
 
 
-@pytest.mark.parametrize("read", [current_always, lambda mask: mask > 2, lambda mask: mask == mask])
+@pytest.mark.parametrize("shown", [1, 0])  # by 1, or by 0 as masks that are added
+@pytest.mark.parametrize(
+    ("place", "visible"),
+    [(-1, True), (-1, False), (20, True), (slice(10), False), (slice(None), True), (slice(None), False)],
+)
 def test_what_is_shown_or_hidden_whatever_the_mask_says_is_refused(
-    read: Callable[[NDArray[Any]], NDArray[np.bool_]],
+    place: slice | int, visible: bool, shown: float
 ) -> None:
     with pytest.raises(ModelError):
-        find_convention(FakeDecoder(read), "decoder.xml", 0)
+        find_convention(FakeDecoder(wrong(place, visible, shown)), "decoder.xml", 0)
+
+
+def test_scores_that_are_not_finite_are_refused() -> None:
+    decoder = FakeDecoder(wrong(0, True))
+    decoder.present[1][:] = np.nan
+    with pytest.raises(ModelError):
+        find_convention(decoder, "decoder.xml", 0)
 
 
 @pytest.mark.parametrize(

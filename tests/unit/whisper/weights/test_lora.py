@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamer.errors import ModelError
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import huggingface, lora
-from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import NANO, Untyped, load_on_cpu, tensor
 from tests.unit.whisper.weights.models import CONV, FC1, QUERY, TINY, matrices, write_adapter
 
@@ -65,21 +65,6 @@ def test_a_tensor_keeps_its_type_and_is_summed_in_float32(tmp_path: Path) -> Non
     expected = halves.tensors[name].astype(np.float32) + np.float32(4) * (b @ a)
     assert values.dtype == np.float16
     np.testing.assert_array_equal(values, expected.astype(np.float16))
-
-
-def test_nothing_is_read_before_it_is_asked_for(tmp_path: Path) -> None:
-    read: list[str] = []
-
-    class Reader(dict[str, Any]):
-        def __getitem__(self, name: str) -> Any:  # noqa: ANN401
-            read.append(name)
-            return super().__getitem__(name)
-
-    checkpoint = lora.merged(Checkpoint(TINY.dims, Reader(TINY.tensors)), write_adapter(tmp_path))
-    assert not read
-    assert isinstance(checkpoint.tensors, LazyTensors)
-    _ = checkpoint.tensors[f"{QUERY}.weight"]
-    assert read == [f"{QUERY}.weight"]
 
 
 @pytest.mark.filterwarnings("error")
