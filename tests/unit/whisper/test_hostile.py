@@ -20,10 +20,10 @@ from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights.checkpoint import expected_shapes
-from tests.unit.whisper.formats import WRITERS
 from tests.unit.whisper.support import NANO, check_one_line, random_checkpoint
 from tests.unit.whisper.triple import write_triple
 from tests.unit.whisper.weights.checks import at_most
+from tests.unit.whisper.weights.models import WRITERS
 
 pytestmark = pytest.mark.slow
 

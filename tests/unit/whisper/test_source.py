@@ -13,9 +13,9 @@ from streamer.whisper.device.masks import CONVENTIONS, MaskConvention
 from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.formats import LOSSY, WRITERS
 from tests.unit.whisper.support import NANO, write_openai
 from tests.unit.whisper.triple import write_triple
+from tests.unit.whisper.weights.models import LOSSY, WRITERS
 
 pytestmark = pytest.mark.slow
 

@@ -52,24 +52,23 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
 ) -> None:
     fork = model.fork()
     expected = text(model), text(fork)
-    lengths, devices = model.runtime.windows_s, model.runtime.devices
-    parts = (model.runtime, model.runtime.decoder, model.runtime.compilation, fork.runtime)
-    left = [weakref.ref(part) for part in parts]
-    del parts
+    described = model.runtime.windows_s, model.runtime.devices, model.tokenizer
+    left = list(map(weakref.ref, (model.runtime, model.runtime.decoder, model.runtime.compilation, fork.runtime)))
+    assert fork.unload()
+    assert (model.loaded, fork.loaded) == (True, False), "a fork frees what is its own"
+    assert text(fork) == expected[1]
     assert model.unload()
     assert not model.unload(), "there is nothing left to free"
     gc.collect()
     assert [part() for part in left] == [None] * len(left)
-    assert (model.state, model.runtime.windows_s, model.runtime.devices) == ("unloaded", lengths, devices)
+    assert model.state == "unloaded"
     calls: list[str] = []
     fork.call_before(lambda: calls.append("fork"))
-    tokenizer = model.tokenizer
     with caplog.at_level(logging.INFO):
         assert (text(model), text(fork)) == expected
     assert calls, "what is called before each run is not forgotten"
     assert (model.state, n_loads(caplog)) == ("loaded", 1)
-    assert model._parts is not None
-    assert model._parts.source.tokenizer is tokenizer, "there are two"
+    assert (model.runtime.windows_s, model.runtime.devices, model.tokenizer) == described
 
 
 def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) -> None:
@@ -91,7 +90,9 @@ def test_unloading_does_not_wait_for_a_load(model: WhisperModel) -> None:
     assert model.loaded
 
 
-def test_nothing_is_kept_of_a_load_that_fails(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_kept_of_a_load_that_fails_and_threads_at_once_load_it_once(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def fail(runtime: Runtime) -> None:
         assert model.state == "loading"
         raise InferenceError("it is too warm", "decoder")
@@ -102,11 +103,6 @@ def test_nothing_is_kept_of_a_load_that_fails(model: WhisperModel, monkeypatch: 
         with pytest.raises(InferenceError):
             model.wake()
     assert (model.state, model._parts) == ("unloaded", None)
-    assert model.wake().stages
-
-
-def test_threads_that_need_it_at_once_load_it_once(model: WhisperModel, caplog: pytest.LogCaptureFixture) -> None:
-    model.unload()
     together = threading.Barrier(4)
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
         runtimes = list(pool.map(lambda _: (together.wait(), model.wake())[1], range(4)))
@@ -129,11 +125,3 @@ def test_a_model_that_is_gone_or_another_one_is_an_error_until_it_is_back(model:
     assert model.state == "unloaded"
     model.runtime.dims = dims
     assert text(model) == expected
-
-
-def test_a_fork_frees_what_is_its_own_and_makes_it_again(model: WhisperModel) -> None:
-    fork = model.fork()
-    expected, runtime = text(fork), weakref.ref(fork.runtime)
-    assert fork.unload()
-    assert (model.loaded, fork.loaded, runtime()) == (True, False, None)
-    assert text(fork) == expected

@@ -1,18 +1,20 @@
-"""Writes whisper.cpp's `ggml-*.bin`, quantized as in ggml's reference, one place of a block after another."""
+"""Writes whisper.cpp's `ggml-*.bin`; what is quantized has any numbers."""
 
 import struct
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
 
 TYPE_NUMBERS = {"f32": 0, "f16": 1, "q4_0": 2, "q4_1": 3, "q5_0": 6, "q5_1": 7, "q8_0": 8}
 FILE_TYPES = {"f32": 0, "f16": 1, "q4_0": 2002, "q4_1": 2003, "q8_0": 2007, "q5_0": 2008, "q5_1": 2009}
-QUANTIZED = [name for name in TYPE_NUMBERS if name.startswith("q")]
+FLOATS = {"f32": "<f4", "f16": "<f2"}
 
 
 def write_ggml(
@@ -23,18 +25,8 @@ def write_ggml(
     As whisper.cpp does: vectors and positions stay f32, the convolutions' weights f16 where matrices are quantized.
     """
     dims = checkpoint.dims
-    sizes = (
-        dims.n_vocab,
-        dims.n_audio_ctx,
-        dims.n_audio_state,
-        dims.n_audio_head,
-        dims.n_audio_layer,
-        dims.n_text_ctx,
-        dims.n_text_state,
-        dims.n_text_head,
-        dims.n_text_layer,
-        dims.n_mels,
-    )
+    audio = (dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_head, dims.n_audio_layer)
+    sizes = (dims.n_vocab, *audio, dims.n_text_ctx, dims.n_text_state, dims.n_text_head, dims.n_text_layer, dims.n_mels)
     with path.open("wb") as file:
         file.write(struct.pack("<I10ii", 0x67676D6C, *sizes, FILE_TYPES[type_name]))
         file.write(struct.pack("<ii", *mel_filters.shape) + mel_filters.astype("<f4").tobytes())
@@ -64,55 +56,23 @@ def pack_tensor(name: str, values: NDArray[Any], type_name: str) -> bytes:
 
 
 def pack_values(values: NDArray[Any], type_name: str) -> bytes:
-    if type_name in ("f32", "f16"):
-        return values.astype("<f4" if type_name == "f32" else "<f2").tobytes()
-    scales, mins, numbers = quantize(values, type_name)
-    parts: list[NDArray[Any]] = [scales.astype("<f2").view(np.uint8).reshape(-1, 2)]
-    if type_name.endswith("_1"):
-        parts.append(mins.astype("<f2").view(np.uint8).reshape(-1, 2))
-    if type_name.startswith("q5"):
-        for first in (0, 8, 16, 24):
-            parts.append(np.bitwise_or.reduce([(numbers[:, first + i, None] >> 4) << i for i in range(8)]))
-    if type_name == "q8_0":
-        parts.append(numbers)
-    else:
-        parts += [(numbers[:, i, None] & 15) | ((numbers[:, i + 16, None] & 15) << 4) for i in range(16)]
-    return np.concatenate([part.astype(np.uint8) for part in parts], axis=1).tobytes()
+    if type_name in FLOATS:
+        return values.astype(FLOATS[type_name]).tobytes()
+    return any_blocks(values, type_name).tobytes()
 
 
-def quantize(values: NDArray[Any], type_name: str) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return scales (n_blocks), minima (n_blocks) and the whole numbers (n_blocks, 32) that are stored."""
-    blocks = values.astype(np.float32).reshape(-1, 32)
-    if type_name == "q8_0":
-        scales = np.abs(blocks).max(axis=1) / np.float32(127)
-        scaled = blocks * inverse(scales)[:, None]
-        numbers = (np.sign(scaled) * np.floor(np.abs(scaled) + np.float32(0.5))).astype(np.int8)
-        return scales, np.zeros_like(scales), numbers
-    top = 2 ** int(type_name[1]) - 1
-    if type_name.endswith("_1"):
-        mins = blocks.min(axis=1)
-        scales = (blocks.max(axis=1) - mins) / np.float32(top)
-        numbers = np.floor((blocks - mins[:, None]) * inverse(scales)[:, None] + np.float32(0.5))
-    else:
-        # The value that is farthest from zero, whatever its sign, becomes the lowest number.
-        farthest = np.take_along_axis(blocks, np.abs(blocks).argmax(axis=1)[:, None], axis=1)[:, 0]
-        mins = np.zeros_like(farthest)
-        middle = (top + 1) // 2
-        scales = farthest / np.float32(-middle)
-        numbers = np.floor(blocks * inverse(scales)[:, None] + np.float32(middle + 0.5))
-    return scales, mins, numbers.clip(0, top).astype(np.uint8)
+def any_blocks(values: NDArray[Any], type_name: str) -> NDArray[np.void]:
+    """Return as many blocks as an array has, of any numbers; which a block holds, `data/quantized.toml` knows."""
+    layout = BLOCKS[type_name]
+    random = np.random.default_rng(crc32(values.tobytes()))
+    found = np.frombuffer(random.bytes(values.size // BLOCK_SIZE * layout.itemsize), layout).copy()
+    for name in {"scale", "min"} & {*(layout.names or ())}:
+        found[name] = random.normal(0, 0.1, len(found))
+    return found
 
 
-def inverse(scales: NDArray[Any]) -> NDArray[Any]:
-    return np.where(scales == 0, 0, 1 / np.where(scales == 0, 1, scales)).astype(scales.dtype)
-
-
-def rounded(values: NDArray[Any], type_name: str) -> NDArray[Any]:
-    """Return the values that a file of this type can only give back."""
-    if type_name in ("f32", "f16"):
-        return values.astype(np.float32 if type_name == "f32" else np.float16)
-    scales, mins, numbers = quantize(values, type_name)
-    scales, mins = (array.astype(np.float16).astype(np.float32) for array in (scales, mins))
-    middle = 0 if type_name == "q8_0" or type_name.endswith("_1") else 2 ** (int(type_name[1]) - 1)
-    whole = numbers.astype(np.float32) - np.float32(middle)
-    return (whole * scales[:, None] + mins[:, None]).reshape(values.shape)
+def as_read(values: NDArray[Any], type_name: str) -> NDArray[Any]:
+    """Return what a file of this type holds of an array."""
+    if type_name in FLOATS:
+        return values.astype(FLOATS[type_name])
+    return dequantize(any_blocks(values, type_name)).reshape(values.shape)

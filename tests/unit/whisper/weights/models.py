@@ -17,10 +17,11 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import ctranslate2, formats, ggml, huggingface, lora, mlx, npz, openai, safetensors
 from streamer.whisper.weights import torch as torch_file
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import random_checkpoint, write_huggingface, write_openai
+from tests.unit.whisper.support import nano_table, random_checkpoint, write_huggingface, write_openai
 from tests.unit.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.unit.whisper.weights.ggml_writer import pack_tensor, write_ggml
 from tests.unit.whisper.weights.mlx_writer import write_mlx
+from tests.unit.whisper.weights.optimum_writer import write_optimum
 
 # As small as a Whisper in groups of 64 can be: its encoder positions are fixed.
 DIMS = ModelDimensions(2, 1500, 64, 2, 1, 40, 32, 64, 2, 1)
@@ -244,3 +245,34 @@ DAMAGES: dict[str, Callable[[Path, Any], object]] = {
     "saved": lambda file, value: torch.save(value, file),
     "table": write_table,
 }
+
+
+# Writers of models with the vocabulary of nano.en, as the reference tool of each format writes it.
+
+
+def _openai(folder: Path, checkpoint: Checkpoint, dtype: str) -> object:
+    return write_openai(folder / "any name.pt", checkpoint, dtype)
+
+
+def _ggml(folder: Path, checkpoint: Checkpoint, kind: str) -> object:
+    """Write whisper.cpp's form with nano.en's vocabulary, whatever the model's."""
+    filters = np.zeros((checkpoint.dims.n_mels, 201), np.float32)
+    return write_ggml(folder / "any name.bin", checkpoint, nano_table(), filters, kind)
+
+
+# Each writes into a directory that exists. Where a comma stands in a name, the format's name is before it.
+WRITERS: dict[str, Callable[[Path, Checkpoint], object]] = {
+    "Hugging Face": write_huggingface,
+    "openai-whisper, f16": partial(_openai, dtype="float16"),
+    "openai-whisper, f32": partial(_openai, dtype="float32"),
+    "ggml, f16": partial(_ggml, kind="f16"),
+    "ggml, f32": partial(_ggml, kind="f32"),
+    "ggml, q5_0": partial(_ggml, kind="q5_0"),
+    "CTranslate2": write_ctranslate2,
+    "CTranslate2, int8": partial(write_ctranslate2, int8=True),
+    "MLX, npz": write_mlx,
+    "MLX, deflated": partial(write_mlx, save=np.savez_compressed),
+    "MLX, safetensors": partial(write_mlx, file="weights.safetensors"),
+    "optimum-intel": write_optimum,
+}
+LOSSY = {"ggml, q5_0", "CTranslate2, int8"}

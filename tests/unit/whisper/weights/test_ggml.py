@@ -17,7 +17,7 @@ from tests.unit.whisper.support import ROOT
 from tests.unit.whisper.weights import checks
 from tests.unit.whisper.weights.ggml_writer import (
     TYPE_NUMBERS,
-    rounded,
+    as_read,
     stored_type,
     write_ggml,
 )
@@ -36,7 +36,7 @@ def test_every_type_gives_what_was_written(tmp_path: Path, type_name: str) -> No
     for name, values in TINY.tensors.items():
         found, stored = checkpoint.tensors[name], stored_type(openai_name(name), values.ndim, type_name)
         assert found.dtype == (np.float16 if stored == "f16" else np.float32)
-        np.testing.assert_array_equal(found, rounded(values, stored))
+        np.testing.assert_array_equal(found, as_read(values, stored))
 
 
 def test_a_bias_of_a_convolution_may_be_a_vector(tmp_path: Path) -> None:
