@@ -65,9 +65,7 @@ class StandInCore:
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch,
-    compile: Callable[[], None] = no_op,
-    available: tuple[str, ...] = ("CPU", "NPU"),
+    monkeypatch: pytest.MonkeyPatch, compile: Callable[[], None] = no_op, available: tuple[str, ...] = ("CPU", "NPU")
 ) -> StandInCore:
     """Have the program find an NPU beside the CPU."""
     core = StandInCore(compile, available)

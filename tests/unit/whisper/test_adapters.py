@@ -1,6 +1,5 @@
 """Adapters of short windows: whose they are, and that they change these windows and no others."""
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
@@ -25,42 +23,31 @@ from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
 from tests.unit.whisper.triple import write_triple
+from tests.unit.whisper.weights.models import matrices, write_adapter
 
 SHORT_S = 5
-RANK = 2
 
 
-def write_adapter(directory: Path, of: Checkpoint, **description: object) -> Path:
+def write(directory: Path, of: Checkpoint, **description: object) -> Path:
     """Write an adapter of all queries of an encoder and all cross-attention values.
 
     description : replaces parts of what it is said to be for
     """
-    directory.mkdir(parents=True, exist_ok=True)
-    random = np.random.default_rng(1)
-    width = of.dims.n_audio_state
     layers = [f"encoder.layers.{i}.self_attn.q_proj" for i in range(of.dims.n_audio_layer)]
     layers += [f"decoder.layers.{i}.encoder_attn.v_proj" for i in range(of.dims.n_text_layer)]
-    tensors = {
-        f"base_model.model.model.{layer}.lora_{part}.weight": 0.5 * random.standard_normal(shape, dtype=np.float32)
-        for layer in layers
-        for part, shape in (("A", (RANK, width)), ("B", (width, RANK)))
-    }
-    save_file(tensors, directory / "adapter_model.safetensors")
-    written = {
+    about = {
         "windows_s": [SHORT_S, 8],
         "encoder_sha256": adapters.encoder_digest(of),
         "n_audio_layer": of.dims.n_audio_layer,
-        "n_audio_state": width,
+        "n_audio_state": of.dims.n_audio_state,
         **description,
     }
-    config = {"peft_type": "LORA", "r": RANK, "lora_alpha": RANK, "bias": "none", "streamer": written}
-    (directory / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return directory
+    return write_adapter(directory, matrices(of, layers), lora_alpha=0.5, streamer=about)
 
 
 @pytest.fixture(scope="module")
 def adapter(checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_adapter(tmp_path_factory.mktemp("adapter"), checkpoint)
+    return write(tmp_path_factory.mktemp("adapter"), checkpoint)
 
 
 @pytest.fixture
@@ -95,11 +82,11 @@ def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
 def test_auto_takes_the_one_that_is_for_these_weights_in_any_type(
     checkpoint: Checkpoint, adapter: Path, tmp_path: Path, ship: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    others = write_adapter(tmp_path / "others", checkpoint, encoder_sha256=64 * "0")
-    larger = write_adapter(tmp_path / "larger", checkpoint, n_audio_layer=32)
-    damaged = write_adapter(tmp_path / "damaged", checkpoint)
+    others = write(tmp_path / "others", checkpoint, encoder_sha256=64 * "0")
+    larger = write(tmp_path / "larger", checkpoint, n_audio_layer=32)
+    damaged = write(tmp_path / "damaged", checkpoint)
     (damaged / "adapter_model.safetensors").write_bytes(b"no adapter")
-    older = write_adapter(tmp_path / "older", checkpoint, windows_s=[500])
+    older = write(tmp_path / "older", checkpoint, windows_s=[500])
     ship(others, larger, damaged, older, adapter)
     tensors = {
         name: partial(lambda name: checkpoint.tensors[name].astype(np.float32), name) for name in checkpoint.tensors

@@ -393,9 +393,10 @@ def test_a_damaged_record_counts_as_none(tmp_path: Path, monkeypatch: pytest.Mon
     for directory in (snapshot, record.parent):
         directory.mkdir(parents=True)
     (snapshot / "config.json").write_bytes(bytes(25))
-    versions = [f'{{"commit": {commit}, "files": {{"config.json": 25}}}}' for commit in ("1", "null", '"../.."')]
     lists = ["{}", "[]", '{"../../../x": 1}', '{"config.json": "25"}', '{"config.json": 9e99}', '{"config.json": 26}']
-    for text in ("", "[1]", "[" * 100_000, *versions, *(f'{{"commit": "{COMMIT}", "files": {x}}}' for x in lists)):
+    records = [(commit, '{"config.json": 25}') for commit in ("1", "null", '"../.."')]
+    records += [(f'"{COMMIT}"', each) for each in lists]
+    for text in ("", "[1]", "[" * 100_000, *(f'{{"commit": {c}, "files": {x}}}' for c, x in records)):
         record.write_text(text, encoding="utf-8")
         assert (cache.cached("tiny"), cache.downloaded()) == (None, [])
     record.write_text(f'{{"commit": "{COMMIT}", "files": {{"config.json": 25}}}}', encoding="utf-8")

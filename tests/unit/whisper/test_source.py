@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import numpy as np
-import openvino as ov
 import pytest
 
 from streamer.errors import ModelError
@@ -82,11 +81,8 @@ def test_the_tokenizer_of_one_file_is_its_neighbour_or_named(tmp_path: Path, che
         read_model(tmp_path, "two")
 
 
+@pytest.mark.usefixtures("npu_plugin")
 def test_through_the_npu_plugin_every_check_passes(tmp_path: Path) -> None:
-    try:
-        ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
-    except RuntimeError as error:
-        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
     devices = DeviceSettings(npu_through_cpu=True)
     for _ in range(2):  # read back from the cache, the graphs would compute in another precision
         checks = list(verify_model(str(NANO), LoadOptions(devices, cache_dir=str(tmp_path))))

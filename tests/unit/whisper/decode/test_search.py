@@ -115,6 +115,7 @@ def test_sampling_follows_the_probabilities() -> None:
     assert {cold(logits) for _ in range(100)} == {0}
 
 
+@pytest.mark.slow
 def test_beams_compute_what_single_sequences_do(model: WhisperModel) -> None:
     """Whatever slots sequences share, get, and free."""
     decoder = model.runtime.decoder
@@ -149,6 +150,7 @@ def test_a_text_found_along_beams_has_its_attention(model: WhisperModel) -> None
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_prefix", [443, 444, 445])
 def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel, n_prefix: int) -> None:
     decoder = model.runtime.decoder

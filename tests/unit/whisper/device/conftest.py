@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import openvino as ov
 import pytest
 
 from streamer.whisper.device.compile import Compilation
@@ -32,12 +31,3 @@ def planned() -> Planned:
         return Compilation(graphs, plan_stages(DeviceSettings(device, properties=properties), available), **options)
 
     return plan
-
-
-@pytest.fixture(scope="session")
-def npu_plugin() -> None:
-    """Skip where OpenVINO has no plugin for NPUs; it computes on the CPU in tests."""
-    try:
-        ov.Core().get_property("NPU", "SUPPORTED_PROPERTIES")
-    except RuntimeError as error:
-        pytest.skip(f"this openvino lacks the NPU plugin: {error}")

@@ -117,7 +117,8 @@ def texts_of(runtime: Runtime, windows: Sequence[EncodedWindow], n_beams: int) -
     return [[text.tokens for text in texts] for texts in found]
 
 
-@pytest.mark.parametrize("n_beams", [1, pytest.param(N_BEAMS, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_beams", [1, N_BEAMS])
 def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compilation, n_beams: int) -> None:
     runtime = Runtime(dynamic, n_buffers=N_WINDOWS)
     mels = [mel_of(30, seed) for seed in range(N_WINDOWS)]

@@ -12,14 +12,9 @@ from streamer.arrays import FloatArray
 from streamer.errors import InferenceError
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.support import (
-    NANO,
-    Untyped,
-    load_on_cpu,
-    load_reference,
-    start_runtime,
-    tensor,
-)
+from tests.unit.whisper.support import NANO, Untyped, load_on_cpu, load_reference, start_runtime, tensor
+
+pytestmark = pytest.mark.slow
 
 # Promised: 1e-3. Held: float32's own rounding.
 TOLERANCE = 1e-4
@@ -96,7 +91,7 @@ def test_alignment_heads_equal_transformers_cross_attention(
 
 
 @pytest.mark.usefixtures("no_grad")
-@pytest.mark.parametrize("by", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("by", [7, 1])
 def test_a_sequence_fills_the_whole_context_and_no_more(
     model: WhisperModel, reference: Untyped, mel: FloatArray, by: int
 ) -> None:
@@ -113,7 +108,6 @@ def test_a_sequence_fills_the_whole_context_and_no_more(
     np.testing.assert_array_equal(decoder.feed(tokens[:by])[0][0], logits[:by])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("blocked", [False, True])
 def test_a_cache_that_is_damaged_or_cannot_be_written_does_not_matter(
     tmp_path: Path, model: WhisperModel, mel: FloatArray, blocked: bool

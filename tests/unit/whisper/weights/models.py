@@ -4,7 +4,7 @@ import json
 import pickle
 import struct
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,12 +69,15 @@ def write_words(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def matrices(
-    checkpoint: Checkpoint = TINY, dtype: str = "float32", ranks: Mapping[str, int] | None = None
+    checkpoint: Checkpoint = TINY,
+    layers: Sequence[str] = (QUERY, FC1, CONV),
+    dtype: str = "float32",
+    ranks: Mapping[str, int] | None = None,
 ) -> dict[str, Any]:
-    """Return A and B of three layers; `ranks` are those of some of them."""
+    """Return A and B of layers; `ranks` are those of some of them."""
     random = np.random.default_rng(1)
     found = {}
-    for layer in (QUERY, FC1, CONV):
+    for layer in layers:
         r = (ranks or {}).get(layer.rpartition(".")[2], 4)
         n_out, *n_in = checkpoint.tensors[f"{layer}.weight"].shape
         for part, shape in (("A", (r, *n_in)), ("B", (n_out, r, *(1,) * (len(n_in) - 1)))):

@@ -15,12 +15,7 @@ from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
 from tests.unit.whisper.support import ROOT
 from tests.unit.whisper.weights import checks
-from tests.unit.whisper.weights.ggml_writer import (
-    TYPE_NUMBERS,
-    as_read,
-    stored_type,
-    write_ggml,
-)
+from tests.unit.whisper.weights.ggml_writer import TYPE_NUMBERS, as_read, stored_type, write_ggml
 from tests.unit.whisper.weights.models import TINY, WORDS, overwrite, write_words
 
 FILTERS = np.random.default_rng(0).random((2, 201), dtype=np.float32)
