@@ -115,7 +115,6 @@ def test_sampling_follows_the_probabilities() -> None:
     assert {cold(logits) for _ in range(100)} == {0}
 
 
-@pytest.mark.slow
 def test_beams_compute_what_single_sequences_do(model: WhisperModel) -> None:
     """Whatever slots sequences share, get, and free."""
     decoder = model.runtime.decoder
@@ -138,6 +137,7 @@ def test_beams_compute_what_single_sequences_do(model: WhisperModel) -> None:
             np.testing.assert_allclose(row, decoder.feed(sequence)[0][0][-1], rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_a_text_found_along_beams_has_its_attention(model: WhisperModel) -> None:
     decoder = model.runtime.decoder
     decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
@@ -150,7 +150,6 @@ def test_a_text_found_along_beams_has_its_attention(model: WhisperModel) -> None
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("n_prefix", [443, 444, 445])
 def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel, n_prefix: int) -> None:
     decoder = model.runtime.decoder
@@ -162,6 +161,7 @@ def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel,
     assert len(window.tokens) <= max(n_prefix, 445)
 
 
+@pytest.mark.slow
 def test_what_is_said_is_likelier_than_half_of_it_or_more_than_it(model: WhisperModel) -> None:
     samples = recording(SAMPLE, 0.0, pause_after(2))
     decoder = model.runtime.decoder_of(model.runtime.encode(log_mel(samples, model.dims.n_mels), 0))

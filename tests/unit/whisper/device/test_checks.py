@@ -220,8 +220,10 @@ def noise(part: float) -> After:
     def add(values: Float32Array) -> None:
         values += part * values.std() * random.standard_normal(values.shape, dtype=np.float32)
 
-@pytest.mark.slow
     return outputs_changed(add)
+
+
+@pytest.mark.slow
 def test_the_right_graphs_pass_at_each_length_of_window(found: Speak) -> None:
     checks = found()
     assert [check.stage for check in checks] == ["encoder", "cross_kv", "decoder", "decoder"] * 2
