@@ -63,13 +63,6 @@ def names(requirements: Iterable[str]) -> set[str]:
     return {str(canonicalize_name(Requirement(item).name)) for item in requirements} - {"streamer-captions"}
 
 
-def test_a_plain_install_brings_few_packages_and_those_of_its_purpose() -> None:
-    assert len(DEPENDENCIES) <= 20
-    core = {"openvino", "numpy", "sounddevice", "websockets", "scipy", "tokenizers", "pyyaml"}
-    assert core <= names(DEPENDENCIES)
-    assert not names(DEPENDENCIES) & names(BROUGHT)
-
-
 def test_every_package_that_the_program_imports_is_declared_and_none_in_vain() -> None:
     packages = {**packages_distributions(), **NOT_HERE}
     imported = {name.partition(".")[0] for module in MODULES for name in imports_of(module)} - {"streamer"}
@@ -84,10 +77,3 @@ def test_every_package_that_the_program_imports_is_declared_and_none_in_vain() -
 def test_all_of_it_is_all_but_what_programs_of_voice_agents_import() -> None:
     (everything,) = map(Requirement, EXTRAS["all"])
     assert everything.extras == EXTRAS.keys() - {"all", "test", "pipecat", "livekit"}
-
-
-def test_each_package_has_a_row_of_the_table_of_decisions() -> None:
-    text = (REPOSITORY / "docs" / "decisions.md").read_text(encoding="utf-8")
-    rows = [row for row in text.splitlines() if row.startswith("| ")]
-    cells = {name for row in rows for name in row.split("|")[1].replace(",", " ").split()}
-    assert names([*DEPENDENCIES, *BROUGHT]) <= cells

@@ -90,10 +90,6 @@ def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() ->
     assert [word.start_s for word in found] == [1.0, None, None, None, None, 5.0, None, None, None]
 
 
-def test_a_million_signs_are_no_work() -> None:
-    assert words([(0.0, "!" * 1_000_000)]) == []
-
-
 def final_of(*spoken: tuple[str, float, float]) -> Final:
     words = timed_words(*((f" {word}", start, end) for word, start, end in spoken))
     return final(" ".join(word for word, _, _ in spoken), end=5.0, words=words)

@@ -12,7 +12,6 @@ from streamer.commands import transcribe
 from streamer.commands.files import Text
 from streamer.commands.transcribe import Files
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import InferenceError, TruncatedAudioError
 from streamer.events import End, Event, Final
 from streamer.outputs.subtitles import SubtitleOptions
 from tests.builders import final, ready
@@ -62,14 +61,6 @@ def test_a_file_without_speech_is_warned_of_with_its_other_tracks(
         assert written(session(), Text("text", tmp_path / "talk.txt"), track=track) == 0
     (message,) = caplog.messages
     assert (named in message, "--track" in message) == (True, bool(named))
-
-
-def test_the_text_of_a_truncated_file_is_kept_and_that_of_a_failure_is_not(tmp_path: Path) -> None:
-    text = Text("text", tmp_path / "talk.txt")
-    assert written(session("Hi.", error=InferenceError("the device is gone")), text) == 1
-    assert not list(tmp_path.iterdir())
-    assert written(session("Hi.", error=TruncatedAudioError("talk.mp4", 1.0, 2.0)), text) == 1
-    assert (tmp_path / "talk.txt").read_text(encoding="utf-8") == "Hi.\n"
 
 
 @pytest.fixture

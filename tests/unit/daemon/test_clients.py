@@ -2,15 +2,22 @@
 
 import asyncio
 import contextlib
+import selectors
 import threading
 import tracemalloc
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
+import hypothesis
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from streamer.daemon.backend import Backend
 from streamer.daemon.clients import SPARE_S, ClientStreams
@@ -19,7 +26,7 @@ from streamer.daemon.sessions import session_settings
 from streamer.daemon.streams import ClientStream
 from streamer.engine.engine import Engine
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
-from streamer.events import Error, Event
+from streamer.events import Event
 from streamer.history.audio import find_spans
 from streamer.history.history import History, open_history
 from streamer.protocols.native import StreamStart
@@ -62,11 +69,6 @@ def streams_of(machine: Machine, history: History | None = None, /, **server: An
     backend = LocalBackend(Settings(server=settings), history)
     backend.serve_with(cast("Engine[Any]", machine.engine), MODEL)
     return ClientStreams(settings, backend)
-
-
-async def test_nobody_is_let_in_before_the_model_is_there() -> None:
-    with pytest.raises(BusyError):
-        await ClientStreams(ServerSettings(), LocalBackend(Settings())).open(StreamStart())
 
 
 async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
@@ -113,80 +115,6 @@ async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_ano
         await streams.open(StreamStart())
     streams.abandon(clients[0])
     await streams.open(StreamStart())
-
-
-async def test_the_number_of_clients_has_a_limit_also_where_there_is_time(machine: Machine) -> None:
-    streams = streams_of(machine, max_streams=2)
-    for _ in range(2):
-        await streams.open(StreamStart())
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-
-
-async def test_names_of_sessions_cannot_be_guessed(machine: Machine) -> None:
-    streams = streams_of(machine)
-    names = {(await streams.open(StreamStart())).feed.session for _ in range(20)}
-    assert len(names) == 20
-    assert all(len(name) == 32 for name in names)  # 192 bits
-
-
-async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -> None:
-    streams = streams_of(machine, resume_s=0.01)
-    stream = await streams.open(StreamStart())
-    streams.keep(stream)
-    assert await streams.resume(stream.feed.session) is stream
-    await asyncio.sleep(0.03)  # its connection is back: there is no time that could be over
-    assert await streams.resume(stream.feed.session) is stream
-    given_up = asyncio.Event()
-    stream.feed.subscribe(lambda event: given_up.set())
-    streams.keep(stream)
-    await within(given_up.wait())
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(stream.feed.session)
-    assert machine.engine.n_sessions == 0
-
-
-async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_other(machine: Machine) -> None:
-    streams = streams_of(machine)
-    stream = await streams.open(StreamStart(), tenant="anna")
-    streams.keep(stream)
-    for tenant in ("berta", ""):
-        with pytest.raises(UnknownSessionError) as refused:
-            await streams.resume(stream.feed.session, tenant=tenant)
-        with pytest.raises(UnknownSessionError) as unknown:
-            await streams.resume("no session", tenant=tenant)
-        assert str(refused.value) == str(unknown.value)  # nobody learns that there is one
-    assert await streams.resume(stream.feed.session, tenant="anna") is stream
-
-
-async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
-    streams = streams_of(machine, resume_s=0.0)
-    stream = await streams.open(StreamStart())
-    streams.keep(stream)
-    assert machine.engine.n_sessions == 0
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(stream.feed.session)
-
-
-async def test_a_newcomer_takes_the_place_that_was_kept_longest(machine: Machine) -> None:
-    streams = streams_of(machine, max_streams=3)
-    first, second, third = [await streams.open(StreamStart()) for _ in range(3)]
-    streams.keep(first)
-    streams.keep(second)
-    await streams.resume(first.feed.session)
-    streams.keep(first)  # now it is the newer of the two
-    with pytest.raises(ProtocolError):
-        await streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
-    await streams.open(StreamStart())
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(second.feed.session)
-    await streams.open(StreamStart())
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(first.feed.session)
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-    assert await streams.resume(third.feed.session) is third
-    assert machine.engine.n_sessions == 3
 
 
 def test_what_a_client_chooses_wins_over_the_settings() -> None:
@@ -261,90 +189,6 @@ async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: 
     await within(stream.finish())
 
 
-def be_silent(stream: ClientStream, seconds: float) -> None:
-    """Let it be that long ago that the client has sent something."""
-    stream._received_s -= seconds
-
-
-async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
-    streams = streams_of(machine, idle_s=0.05)
-    stream = await streams.open(StreamStart())
-    events: list[Event] = []
-    stream.feed.subscribe(events.append)
-    await stream.write(bytes(320))
-    await until(lambda: stream.complete)
-    machine.run_until(machine.clock.now_s + 1.0)
-    await within(stream.finish())
-    assert [event.type for event in events] == ["error", "end"]
-    assert isinstance(events[0], Error)
-    assert (events[0].code, events[0].fatal) == ("idle", True)
-    assert machine.engine.n_sessions == 0
-
-
-async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none(machine: Machine) -> None:
-    stream = await streams_of(machine).open(StreamStart())
-    for said in (stream.write(bytes(2)), stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
-        be_silent(stream, 100.0)
-        await stream.write(b"")
-        assert stream.idle_s >= 100.0
-        await said
-        assert stream.idle_s < 50.0
-
-
-async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    session = ListeningSession(capacity_samples=1000)
-    stream = stream_to(session)
-    writing = asyncio.create_task(stream.write(bytes(6000)))
-    await asyncio.sleep(0)
-    be_silent(stream, 100.0)
-    assert stream.idle_s == 0.0
-    session.start()
-    await within(writing)
-    assert stream.idle_s < 50.0
-    finishing = asyncio.create_task(stream.finish())
-    await asyncio.sleep(0)
-    be_silent(stream, 100.0)
-    assert stream.idle_s == 0.0
-    await within(finishing)
-
-
-async def test_a_kept_stream_is_not_ended_for_being_idle(machine: Machine) -> None:
-    streams = streams_of(machine, idle_s=0.2)
-    stream = await streams.open(StreamStart())
-    streams.keep(stream)
-    be_silent(stream, 100.0)
-    await asyncio.sleep(0.2)
-    assert not stream.complete
-    assert await streams.resume(stream.feed.session) is stream
-    assert not stream.complete
-    assert stream.idle_s < 50.0
-
-
-async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machine) -> None:
-    streams = streams_of(machine, max_streams=2)
-    first, second = [await streams.open(StreamStart()) for _ in range(2)]
-    be_silent(first, SPARE_S - 20.0)
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-    be_silent(first, 40.0)
-    be_silent(second, 60.0)
-    third = await streams.open(StreamStart())
-    assert (first.expired, second.expired) == (False, True)
-    first.touch()
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-    # Its connection broke before it had been told: it takes no place, and has none to give.
-    streams.keep(second)
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-    streams.keep(third)
-    await streams.open(StreamStart())
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(third.feed.session)
-    assert await streams.resume(second.feed.session) is second
-
-
 class SlowBackend(Backend):
     """Opens sessions that only take notes, when a test allows it; one of another machine's can be resumed."""
 
@@ -401,25 +245,6 @@ async def test_a_slot_is_taken_while_a_session_is_being_opened() -> None:
         await streams.open(StreamStart())
 
 
-async def test_a_stream_ends_for_one_newcomer_only_and_if_that_is_let_in() -> None:
-    backend = SlowBackend()
-    backend.go_on.set()
-    streams = ClientStreams(ServerSettings(max_streams=2), backend)
-    kept, other = [await streams.open(StreamStart()) for _ in range(2)]
-    streams.keep(kept)
-    backend.go_on.clear()
-    refused = asyncio.create_task(streams.open(StreamStart(language="de")))
-    await asked(backend, 3)
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
-    backend.go_on.set()
-    with pytest.raises(ConfigError):
-        await refused
-    assert not kept.feed.closed
-    await streams.open(StreamStart())
-    assert (kept.feed.closed, other.feed.closed) == (True, False)
-
-
 async def test_a_session_of_another_machine_is_resumed_once_and_by_its_tenant() -> None:
     backend = SlowBackend()
     backend.elsewhere = {"moved": "anna"}
@@ -434,32 +259,6 @@ async def test_a_session_of_another_machine_is_resumed_once_and_by_its_tenant() 
     assert stream is same
     assert backend.resumed == [7]
     assert (stream.tenant, stream.go_on()) == ("anna", 1000)
-
-
-async def test_who_comes_back_for_the_last_events_of_a_session_need_not_wait_for_its_end() -> None:
-    backend = SlowBackend()
-    backend.elsewhere = {"over": ""}
-    backend.go_on.set()
-    stream = await ClientStreams(ServerSettings(), backend).resume("over")
-    await within(stream.write(bytes(2)))
-    await within(stream.finish())
-    assert stream.go_on() == 1000
-
-
-async def test_a_session_that_goes_on_elsewhere_frees_its_slot() -> None:
-    backend = SlowBackend()
-    backend.go_on.set()
-    streams = ClientStreams(ServerSettings(max_streams=1), backend)
-    lost = await streams.open(StreamStart())
-    name = lost.feed.session
-    lost.session.on_lost()
-    assert lost.feed.closed
-    await streams.open(StreamStart())
-    with pytest.raises(UnknownSessionError):
-        await streams.resume(name)
-    streams.keep(lost)  # its connection breaks only now
-    with pytest.raises(BusyError):
-        await streams.open(StreamStart())
 
 
 async def test_who_starts_a_daemon_by_connecting_waits_for_its_model(machine: Machine) -> None:
@@ -529,3 +328,174 @@ async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytes
     await asyncio.sleep(0)
     stream.go_on()
     await within(writing)  # no call waits for what is forgotten
+
+
+class Timers(selectors.SelectSelector):
+    """What a loop waits with: time moves on to the next timer at once."""
+
+    now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        self.now_s += timeout or 0.0
+        return super().select(0)
+
+
+class HandLoop(asyncio.SelectorEventLoop):
+    """A loop in which an hour takes no time."""
+
+    def __init__(self) -> None:
+        self._timers = Timers()
+        super().__init__(self._timers)
+
+    def time(self) -> float:
+        return self._timers.now_s
+
+
+@dataclass
+class Place:
+    """What is known of a stream that has a place, was told to go, or is gone."""
+
+    stream: ClientStream
+    tenant: str
+    received_s: float
+    kept_s: float | None = None
+    expired: bool = False
+    gone: bool = False
+
+
+class Places(RuleBasedStateMachine):
+    """Clients come, speak, break off, come back and leave, with three places, in any order and at any time."""
+
+    TENANTS = st.sampled_from(("anna", "berta"))
+    WHO = st.integers(0, 9)
+
+    @initialize(resume_s=st.sampled_from((0.0, 40.0)))
+    def begin(self, resume_s: float) -> None:
+        self.runner = asyncio.Runner(loop_factory=HandLoop)
+        self.now_s = self.runner.get_loop().time
+        backend = SlowBackend()
+        backend.go_on.set()
+        self.settings = ServerSettings(max_streams=3, resume_s=resume_s, idle_s=100.0)
+        self.streams = ClientStreams(self.settings, backend)
+        self.places: list[Place] = []
+
+    def teardown(self) -> None:
+        self.runner.close()
+
+    def drawn(self, who: int, *, kept: bool = True, gone: bool = False) -> list[Place]:
+        """Return one of the places, those that are kept or gone among them if that is said; none if there is none."""
+        places = [place for place in self.places if (kept or place.kept_s is None) and (gone or not place.gone)]
+        return [places[who % len(places)]] if places else []
+
+    def call(self, call: Callable[..., object], *arguments: object) -> None:
+        async def on_the_loop() -> None:
+            call(*arguments)
+
+        self.runner.run(on_the_loop())
+
+    @rule(tenant=TENANTS)
+    def come(self, tenant: str) -> None:
+        taken = [place for place in self.places if not (place.gone or place.expired)]
+        kept = sorted((place for place in taken if place.kept_s is not None), key=lambda place: place.kept_s or 0.0)
+        idle = [place for place in taken if self.now_s() - place.received_s >= SPARE_S]
+        spare = [*kept, *sorted(idle, key=lambda place: place.received_s)][: int(len(taken) == 3)]
+        if len(taken) == 3 and not spare:
+            with pytest.raises(BusyError):
+                self.runner.run(self.streams.open(StreamStart(), tenant=tenant))
+            return
+        stream = self.runner.run(self.streams.open(StreamStart(), tenant=tenant))
+        assert len(stream.feed.session) == 32, "192 bits, which nobody guesses"
+        for place in spare:
+            place.gone, place.expired = place.kept_s is not None, place.kept_s is None
+        self.places.append(Place(stream, tenant, self.now_s()))
+
+    @rule(start=st.sampled_from((StreamStart(sample_rate=1), StreamStart(language="de"))))
+    def be_refused_which_takes_nobodys_place(self, start: StreamStart) -> None:
+        with pytest.raises((ProtocolError, ConfigError, BusyError)):
+            self.runner.run(self.streams.open(start))
+
+    @rule(who=WHO, data=st.sampled_from((b"", bytes(2))))
+    def speak(self, who: int, data: bytes) -> None:
+        for place in self.drawn(who, kept=False):
+            self.runner.run(place.stream.write(data))
+            place.received_s = self.now_s() if data else place.received_s
+
+    @rule(who=WHO)
+    def break_off(self, who: int) -> None:
+        for place in self.drawn(who, kept=False):
+            self.call(self.streams.keep, place.stream)
+            place.kept_s = self.now_s()
+            self.wait(1.0)  # nobody else breaks off at the same moment
+
+    @rule(who=WHO, tenant=TENANTS)
+    def come_back(self, who: int, tenant: str) -> None:
+        for place in self.drawn(who, gone=True):
+            back = self.streams.resume(place.stream.feed.session, tenant=tenant)
+            if place.gone or place.tenant != tenant:
+                with pytest.raises(UnknownSessionError):
+                    self.runner.run(back)
+            else:
+                assert self.runner.run(back) is place.stream
+                place.kept_s, place.received_s = None, self.now_s()
+
+    @rule(who=WHO, elsewhere=st.booleans())
+    def leave(self, who: int, elsewhere: bool) -> None:
+        for place in self.drawn(who):
+            self.call(place.stream.session.on_lost if elsewhere else partial(self.streams.abandon, place.stream))
+            place.gone = True
+            self.call(self.streams.keep, place.stream)  # its connection breaks only now
+
+    @rule(seconds=st.sampled_from((10.0, 25.0, 45.0, 110.0)))
+    def wait(self, seconds: float) -> None:
+        self.runner.run(asyncio.sleep(seconds))
+        for place in self.places:
+            if place.kept_s is not None:
+                place.gone |= self.now_s() - place.kept_s >= self.settings.resume_s
+            elif not place.gone:
+                place.expired |= self.now_s() - place.received_s >= self.settings.idle_s
+
+    @invariant()
+    def who_has_a_place_is_open_and_who_has_none_is_closed(self) -> None:
+        for place in self.places:
+            assert place.stream.feed.closed == place.gone
+            assert place.gone or place.stream.expired == place.stream.complete == place.expired
+
+
+TestPlaces = Places.TestCase
+TestPlaces.settings = hypothesis.settings(max_examples=40, stateful_step_count=30)
+
+
+async def test_who_is_ended_for_sending_nothing_is_told_so_and_has_what_was_said(machine: Machine) -> None:
+    streams = streams_of(machine, idle_s=0.05)
+    stream = await streams.open(StreamStart())
+    events: list[Event] = []
+    stream.feed.subscribe(events.append)
+    await stream.write(bytes(320))
+    await until(lambda: stream.complete)
+    machine.run_until(machine.clock.now_s + 1.0)
+    await within(stream.finish())
+    assert [(event.type, getattr(event, "code", "")) for event in events] == [("error", "idle"), ("end", "")]
+    assert machine.engine.n_sessions == 0
+
+
+def test_who_waits_for_us_is_not_idle_and_commands_are_signs_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
+
+    async def idle() -> list[float]:
+        session = ListeningSession(capacity_samples=1000)
+        stream = stream_to(session)
+        found = []
+        for command in (stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
+            await asyncio.sleep(100.0)
+            await stream.write(b"")
+            found.append(stream.idle_s)
+            await command
+            found.append(stream.idle_s)
+        writing = asyncio.create_task(stream.write(bytes(6000)))  # there is no room
+        await asyncio.sleep(100.0)
+        stream.feed.close()
+        writing.cancel()
+        return [*found, stream.idle_s]
+
+    with asyncio.Runner(loop_factory=HandLoop) as runner:
+        assert runner.run(idle()) == [100.0, 0.0, 100.0, 0.0, 0.0]

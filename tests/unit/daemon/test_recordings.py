@@ -1,13 +1,12 @@
 """Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
 
 import asyncio
-import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import soundfile
@@ -137,31 +136,24 @@ async def test_a_truncated_recording_is_transcribed_and_one_that_cannot_be_read_
             await collect(await recordings.open(broken, ENGLISH))
 
 
-async def test_a_recording_that_is_closed_ends_at_once_and_a_stop_ends_the_others(
+async def test_a_recording_that_is_closed_ends_at_once_and_is_forgotten_and_a_stop_ends_the_others(
     model: WhisperModel, sentence: Path
 ) -> None:
     # Live sessions are busy all the time.
     async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
-        first, second = [await recordings.open(sentence, ENGLISH) for _ in range(2)]
+        first, waiting, other = [await recordings.open(sentence, ENGLISH) for _ in range(3)]
+        waiting.close()
+        assert await collect(waiting) == []
+        left = weakref.ref(waiting)
+        del waiting
+        assert left() is None
         first.close()
         assert await collect(first) == []
         recordings.stop()
         with pytest.raises(StoppingError):
-            await collect(second)
+            await collect(other)
         with pytest.raises(StoppingError):
             await recordings.open(sentence, ENGLISH)
-
-
-async def test_a_recording_that_was_closed_is_forgotten_before_its_turn(model: WhisperModel, sentence: Path) -> None:
-    async with working(model, lambda timeout_s, quiet_s: Event().wait(timeout_s)) as recordings:
-        await recordings.open(sentence, ENGLISH)
-        for _ in range(3):
-            closed = await recordings.open(sentence, ENGLISH)
-            closed.close()
-            assert await collect(closed) == []
-            left = weakref.ref(closed)
-            del closed
-            assert left() is None
 
 
 async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:
@@ -184,70 +176,6 @@ async def test_live_sessions_go_first_but_not_for_ever(
         assert await collect(await recordings.open(sentence, ENGLISH))
     # By this clock the work itself takes no time.
     assert clock() - began_s == pytest.approx(yielding.PATIENCE_S)
-
-
-def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[Models, list[str]]:
-    """Return models that were never loaded, and the names by which they are."""
-    loaded: list[str] = []
-
-    def load(name: str) -> WhisperModel:
-        loaded.append(Path(name).name)
-        return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": "", "loaded": True})())
-
-    for name in names:
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "model.bin").write_bytes(bytes(1000))
-    settings = ModelSettings(name="nano.en", also=tuple(str(tmp_path / name) for name in names))
-    models = Models(settings, load, lambda: available.pop(0) if available else 1e12)
-    return models, loaded
-
-
-def test_a_model_is_loaded_once_and_the_least_used_leaves(tmp_path: Path, model: WhisperModel) -> None:
-    available: list[float] = []
-    models, loaded = known_models(tmp_path, available, "a", "b", "c")
-    models.serve_with(model)
-    for name in ("a", "b", "a", "b", "a"):
-        assert models.get(models.find(name)).name == name
-    assert loaded == ["a", "b"]
-    available += [1e6, 1e12]
-    models.get(models.find("c"))
-    assert {info.name for info in models.all() if info.loaded} == {"nano.en", "a", "c"}
-    available += [1e6] * 3
-    with pytest.raises(BusyError):
-        models.get(models.find("b"))
-    assert loaded == ["a", "b", "c"]
-
-
-def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, model: WhisperModel) -> None:
-    models, loaded = known_models(tmp_path, [], "a")
-    models.serve_with(model)
-    assert models.find("").shown == models.find("gpt-4o-transcribe").shown == models.find("nano.en").shown == "nano.en"
-    assert models.find("a").shown == "a"
-    (tmp_path / "b").mkdir()
-    for name in ("b", str(tmp_path / "b"), "..", "/", "base.en", "openai/whisper-tiny", "x" * 10_000, "\0"):
-        with pytest.raises(UnknownModelError):
-            models.find(name)
-    assert loaded == []
-    assert [info.name for info in models.all()] == ["nano.en", "a"]
-    assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
-
-
-def test_each_name_is_listed_once_and_stands_for_the_first(tmp_path: Path, model: WhisperModel) -> None:
-    models, _ = known_models(tmp_path, [], "a", "elsewhere/a", "elsewhere/nano.en")
-    models.serve_with(model)
-    assert [info.name for info in models.all()] == ["nano.en", "a"]
-    assert (models.find("nano.en").path, models.find("a").path) == (SAMPLE.parent, tmp_path / "a")
-    assert models.find(str(tmp_path / "elsewhere" / "a")).path == tmp_path / "elsewhere" / "a"
-    with pytest.raises(UnknownModelError):
-        models.find("b")
-
-
-def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> None:
-    models = Models(ModelSettings(name="auto", also=()), refuse)
-    assert models.all() == []
-    models.serve_with(model)
-    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"
-    assert [(info.name, info.loaded) for info in models.all()] == [("nano.en", True)]
 
 
 def test_a_fork_computes_on_its_own_and_goes_on_when_the_model_is_started_again(cache_dir: Path) -> None:
@@ -283,12 +211,3 @@ async def test_models_are_not_looked_for_on_the_event_loop(
         (await recordings.open(sentence, ENGLISH)).close()
         with pytest.raises(UnknownModelError):
             await recordings.open(sentence, ENGLISH, "large-v9")
-
-
-def test_the_daemons_own_model_is_found_without_looking_through_directories(
-    tmp_path: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    models, _ = known_models(tmp_path, [], "a")
-    models.serve_with(model)
-    monkeypatch.setattr(models, "_named", lambda: pytest.fail("directories are read"))
-    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"

@@ -2,9 +2,6 @@
 
 import shutil
 import sqlite3
-import stat
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -119,13 +116,6 @@ def test_a_session_whose_text_is_written_late_has_its_audio(history: History) ->
         wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
     history.close()
     assert rows(history) == [("s1", 0, S)]
-
-
-def test_the_file_is_the_users_own(history: History) -> None:
-    Speaker(history).say("one")
-    for path in (history.path, *history.path.parent.glob("history.db-*")):
-        assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert stat.S_IMODE(history.path.parent.stat().st_mode) == 0o700
 
 
 def test_audio_goes_with_its_session_and_nothing_of_it_is_left(history: History) -> None:
@@ -323,34 +313,3 @@ def test_no_audio_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):  # noqa: SIM117
         with open_history(ServerSettings(history_audio="own")):
             pass
-
-
-# Sings, and prints the number of each final whose audio is in the file.
-WRITER = """
-import sys
-from pathlib import Path
-from streamer.history.history import History
-from tests.unit.history.test_audio import Speaker
-speaker = Speaker(History(Path(sys.argv[1])).start(audio=True))
-for i in range(100_000):
-    speaker.say(f"text {i}", 1.0)
-    print(i, flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_kill_9_leaves_the_audio_of_all_finals_in_its_place(tmp_path: Path) -> None:
-    path = tmp_path / "history.db"
-    process = subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE)
-    assert process.stdout is not None
-    for _ in range(5):
-        process.stdout.readline()
-    process.kill()
-    n_said = 5 + process.stdout.read().count(b"\n")
-    process.stdout.close()
-    process.wait()
-    history = History(path)
-    assert [heard(history, second) for second in range(min(n_said, 20))] == [
-        400 + 100 * second for second in range(min(n_said, 20))
-    ]
-    assert opus.decode(rows(history, "opus")[-1][0], S).any()  # type: ignore[arg-type]

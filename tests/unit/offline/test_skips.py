@@ -1,6 +1,5 @@
 """Speech that Whisper skipped: which passages are transcribed again, and what is put in their place."""
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.decode.word_timestamps import SpokenSegment
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import resolve_decoding
 from streamer.whisper.result import TimedWord
@@ -184,220 +184,181 @@ def run(
     model: WhisperModel,
     script: Script,
     duration_s: float,
+    *,
+    words: bool = False,
+    unclear: list[tuple[float, float]] | None = None,
     **options: Any,  # noqa: ANN401 - any option
 ) -> list[tuple[float, float, str, str]]:
-    """Transcribe a recording that the detector takes for speech from beginning to end."""
+    """Transcribe a recording that the detector takes for speech from beginning to end; windows are not batched."""
+    into = unclear if unclear is not None else []
     n_samples = round(duration_s * SAMPLE_RATE)
     n_frames = n_samples // HOP_LENGTH
     monkeypatch.setattr(fallback, "decode_window", script.decode)
     monkeypatch.setattr(
         SpeechFinder, "finish", lambda *_: JoinedSpeech([[(0, n_frames)]], [1.0] * (n_samples // 512), 0.5)
     )
-    words, on_unclear = options.pop("words", False), options.pop("on_unclear", lambda start, end: None)
+    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
+    monkeypatch.setattr(Runtime, "encode", lambda runtime, mel, row: runtime.window(mel.shape[1] // 100, row))
     decoding = resolve_decoding(DecodingSettings(language="en", **options), model, words=words)
-    segments = transcribe_segments(model, np.zeros(n_samples, dtype=np.float32), decoding, on_unclear=on_unclear)
+    segments = transcribe_segments(
+        *(model, np.zeros(n_samples, dtype=np.float32), decoding),
+        on_unclear=lambda start, end: into.append((start / SAMPLE_RATE, end / SAMPLE_RATE)),
+    )
     return [(s.start_samples / SAMPLE_RATE, s.end_samples / SAMPLE_RATE, s.text.strip(), s.task) for s in segments]
 
 
-FIRST = (0.0, " and so it began on that day", 4.0)
-LAST = (9.0, " and so it went on for years", 14.0)
-SKIPPED = (0.0, " with what nobody wrote down before", 5.0)
+# What is said in the scenes below, by a word of it.
+SAID = {
+    "day": " and so it began on that day",
+    "years": " and so it went on for years",
+    "nobody": " with what nobody wrote down before",
+    "mill": " and so it began on that day in the mill",
+    "Yes": " Yes.",
+    "you": " you",
+    "Thanks": " Thank you.",
+    "nothing": "",
+    "Minutes": " Minutes of the mill.",
+    "river": " and so it began on that day and went on for years until the mill and the river were sold to a baker",
+    "baker": " and so it went on for years until the mill and the river were sold to the baker from town",
+}
+
+NO_LADDER: dict[str, Any] = {"temperature_increment_on_fallback": None}
+ALLOWED: dict[str, Any] = {"allow_skips": True}
+PROMPTED: dict[str, Any] = {"condition_on_previous_text": "always", **ALLOWED}
 
 
-def test_a_sentence_that_whisper_skipped_is_put_in_its_place(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def heard(windows: str) -> list[list[tuple[float, str, float]]]:
+    """Return the texts of windows: start, text and end of each, "0 day 4, 9 years 14 | 0 nobody 5"."""
+    texts = [[text.split() for text in window.split(",")] for window in windows.split("|")]
+    return [[(float(start), SAID[word], float(end)) for start, word, end in window] for window in texts]
+
+
+@pytest.mark.parametrize(
+    ("windows", "duration_s", "options", "expected"),
+    [
+        # A sentence that is skipped; one that may be; and one that is not likely, or may be silence.
+        ("0 day 4, 9 years 14 | 0 nobody 5", 14, {}, "0 day, 4 nobody, 9 years"),
+        ("0 day 4, 9 years 14", 14, ALLOWED, "0 day, 9 years"),
+        ("0 day 4, 9 years 14", 14, {"vad_filter": False}, "0 day, 9 years"),
+        ("0 day 4, 9 years 14 | 0 nobody 5", 14, {**NO_LADDER, "avg_logprob": -1.5}, "0 day, 9 years"),
+        ("0 day 4, 9 years 14 | 0 nobody 5", 14, {**NO_LADDER, "no_speech_prob": 0.7}, "0 day, 9 years"),
+        # A word in ten seconds gives way to more than that.
+        ("0 day 4, 4 you 14 | 0 nobody 10", 14, {}, "0 day, 4 nobody"),
+        ("0 day 4, 4 you 14 | 0 you 10", 14, {}, "0 day, 4 you"),
+        # What a window skips at its end is transcribed alone.
+        ("0 river 20 | 0 nobody 10 | 0 years 10", 40, {}, "0 river, 20 nobody, 30 years"),
+        # In 20 s Whisper skips again; nothing but the quietest place is known, the first that a piece may end at.
+        (
+            "0 day 4, 24 years 29 | 0 Thanks 4 | 0 Yes 4 | 0 nobody 8",
+            *(29, {}, "0 day, 4 Thanks, 9.08 Yes, 14.16 nobody, 24 years"),
+        ),
+        # Batches fill in what was skipped, also the rest of a window.
+        ("0 day 4, 9 years 14 | 0 nobody 5", 14, {"batch_size": 2}, "0 day, 4 nobody, 9 years"),
+        ("0 day 4 | 0 nobody 10", 14, {"batch_size": 2}, "0 day, 4 nobody"),
+        # A full window leaves enough for the next one.
+        ("0 day 4 | 0 Yes 0.6", 30.1, ALLOWED, "0 day, 29.5 Yes"),
+        # The last time stands 0.2 s before the end, as if more was to come; of a longer rest something is said.
+        ("0 day 7, 7 years 13.8, 13.8 nothing 13.8", 14, {}, "0 day, 7 years"),
+        ("0 day 7, 7 years 13.8, 13.8 nothing 13.8 | 0 Yes 0.6", 14.4, {}, "0 day, 7 years, 13.8 Yes"),
+        ("0 day 7, 7 years 13.8, 13.8 nothing 13.8", 14, {"vad_filter": False}, "0 day, 7 years"),
+        # What only repeats its prompt is decoded without it; what is said twice comes again.
+        ("0 day 4, 4 years 29 | 0 years 9 | 0 nobody 9", 39, PROMPTED, "0 day, 4 years, 30 nobody"),
+        ("0 day 4, 4 years 29 | 0 years 9 | 0 years 9", 39, PROMPTED, "0 day, 4 years, 30 years"),
+        # A prompt of the user is no text of a batch.
+        (
+            "0 Minutes 9 | 0 day 4",
+            *(14, {"batch_size": 2, "initial_prompt": "Minutes of the mill", **ALLOWED}, "0 day"),
+        ),
+        # What nobody can say in the time is decoded without the text before it, and is no text if that does not help.
+        ("0 day 4 | 0 baker 5 | 0 Yes 5", 30.6, PROMPTED, "0 day, 30 Yes"),
+        ("0 day 4 | 0 baker 5 | 0 Yes 5", 30.6, {"vad_filter": False, **PROMPTED}, "0 day, 30 Yes"),
+        ("0 day 4 | 0 baker 5 | 0 baker 5", 30.6, PROMPTED, "0 day"),
+        ("0 day 4 | 0 baker 5", 30.6, {"keep_failed": "last", **PROMPTED}, "0 day, 30 baker"),
+    ],
+)
+def test_a_recording_has_what_was_said_and_nothing_else(
+    windows: str,
+    duration_s: float,
+    options: dict[str, Any],
+    expected: str,
+    model: WhisperModel,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    script = Script(model, [FIRST, LAST], [SKIPPED])
-    with caplog.at_level(logging.INFO):
-        found = run(monkeypatch, model, script, 14, initial_prompt="Minutes.")
-    assert [(start, end, text) for start, end, text, _ in found] == [
-        (0.0, 4.0, "and so it began on that day"),
-        (4.0, 9.0, "with what nobody wrote down before"),
-        (9.0, 14.0, "and so it went on for years"),
-    ]
-    assert "skipped passages transcribed again: 1" in caplog.text
-    # Alone: with what the user prompts, and without the text around it.
-    assert model.tokenizer.decode(list(script.asked[1].prompt)).strip() == "Minutes."
+    known = {name: options[name] for name in ("avg_logprob", "no_speech_prob") if name in options}
+    others = {name: value for name, value in options.items() if name not in known}
+    script = Script(model, *heard(windows), **known)
+    found = run(monkeypatch, model, script, duration_s, **others)
+    texts = [text.split() for text in expected.split(",")]
+    assert [text for _, _, text, _ in found] == [SAID[word].strip() for _, word in texts]
+    assert [start for start, *_ in found] == pytest.approx([float(start) for start, _ in texts], abs=0.3)
+    assert len(script.asked) == windows.count("|") + 1
 
 
-@pytest.mark.parametrize("options", [{"allow_skips": True}, {"vad_filter": False}])
-def test_a_skip_may_be_allowed(model: WhisperModel, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]) -> None:
-    assert len(run(monkeypatch, model, Script(model, [FIRST, LAST]), 14, **options)) == 2
-
-
-@pytest.mark.parametrize("known", [{"avg_logprob": -1.5}, {"no_speech_prob": 0.7}])
-def test_nothing_is_put_in_that_fails_a_threshold(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: dict[str, float]
-) -> None:
-    script = Script(model, [FIRST, LAST], [SKIPPED], **known)
-    with caplog.at_level(logging.INFO):
-        found = run(monkeypatch, model, script, 14, temperature_increment_on_fallback=None)
-    assert [text for _, _, text, _ in found] == ["and so it began on that day", "and so it went on for years"]
-    assert len(script.asked) == 2
-    assert "skipped" not in caplog.text
-
-
-def test_a_sparse_segment_is_replaced_by_what_says_more(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    sparse = (4.0, " you", 14.0)
-    more = (0.0, " with what nobody wrote down before", 10.0)
-    found = run(monkeypatch, model, Script(model, [FIRST, sparse], [more]), 14)
-    assert [text for _, _, text, _ in found] == ["and so it began on that day", "with what nobody wrote down before"]
-    found = run(monkeypatch, model, Script(model, [FIRST, sparse], [(0.0, " you", 10.0)]), 14)
-    assert [text for _, _, text, _ in found] == ["and so it began on that day", "you"]
-
-
-def test_what_a_window_skips_at_its_end_is_transcribed_alone(
+def test_both_tasks_get_what_was_skipped_without_the_text_around_it(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = " and so it began on that day and went on for years until the mill and the river were sold to the baker"
-    more, last = " while nobody looked out of the window", " until the house was sold to a baker from town"
-    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, more, 10.0)], [(0.0, last, 10.0)])
-    found = run(monkeypatch, model, script, 40)
-    assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 30.0), (30.0, 40.0)]
-
-
-def spoken(_1: object, tokenizer: Tokenizer, segments: Sequence[Segment], *_: object, **_2: object) -> Any:  # noqa: ANN401 - as it is
-    """Time the words of segments: 0.5 s each from the start, and the last one up to the end."""
-    for segment in segments:
-        tokens = [token for token in segment.tokens if tokenizer.is_text(token)]
-        words = split_to_words(tokenizer, tokens, "en")
-        times = [segment.start_samples + i * SAMPLE_RATE // 2 for i in range(len(words))]
-        timed = [
-            TimedWord(text, own, at, at + SAMPLE_RATE // 2, 0.5) for (text, own), at in zip(words, times, strict=True)
-        ]
-        last = segment.end_samples - SAMPLE_RATE // 2, segment.end_samples
-        timed[-1:] = [TimedWord(*word, *last, 0.5) for word in words[-1:]]
-        yield SpokenSegment(segment.start_samples, segment.end_samples, tuple(timed))
-
-
-@pytest.mark.parametrize("found", [SKIPPED[1], ""])
-def test_a_clause_that_is_missing_between_words_is_put_in_its_place(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, found: str
-) -> None:
-    monkeypatch.setattr(texts, "add_word_timestamps", lambda *args, **options: list(spoken(*args, **options)))
-    unclear: list[tuple[float, float]] = []
-
-    def note(start: int, end: int) -> None:
-        unclear.append((start / SAMPLE_RATE, end / SAMPLE_RATE))
-
-    script = Script(model, [(0.0, " and so it began on that day in the mill", 13.0)], [(0.0, found, 8.0)])
-    texts_found = run(monkeypatch, model, script, 13, words=True, on_unclear=note)
-    before, behind = (0.0, 4.5, "and so it began on that day in the"), (12.5, 13.0, "mill")
-    assert [each[:3] for each in (texts_found[0], texts_found[-1])] == [before, behind]
-    if found:
-        # The last word of what was put in is far from the others, too.
-        assert [said for *_, said, _ in texts_found[1:-1]] == ["with what nobody wrote down", "before"]
-        assert unclear == [(7.0, 12.0)]
-    else:
-        assert unclear == [(4.5, 12.5)]
-
-
-def test_what_has_no_text_in_the_end_is_reported(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for end_s, expected in ((9.0, [(4.0, 9.0)]), (5.5, [])):
-        unclear: list[tuple[float, float]] = []
-        script = Script(model, [FIRST, (end_s, *LAST[1:])], [SKIPPED], avg_logprob=-1.5)
-        run(
-            monkeypatch,
-            model,
-            script,
-            14,
-            temperature_increment_on_fallback=None,
-            on_unclear=lambda start, end, into=unclear: into.append((start / SAMPLE_RATE, end / SAMPLE_RATE)),
-        )
-        assert unclear == expected
-    # What its window says elsewhere is not missing.
-    script = Script(model, [FIRST, LAST], [(0.0, FIRST[1], 4.0)])
-    run(monkeypatch, model, script, 14, on_unclear=lambda start, end: unclear.append((start, end)))
-    assert not unclear
-
-
-def test_a_long_passage_is_transcribed_in_pieces(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In 20 s Whisper skips again; nothing but the quietest place is known, the first that a piece may end at.
-    pieces = [(0.0, " while nobody looked", 4.0), (0.0, " out of the window", 4.0), (0.0, " until the baker came", 8.0)]
-    script = Script(model, [FIRST, (24.0, LAST[1], 29.0)], *([piece] for piece in pieces))
-    found = run(monkeypatch, model, script, 29)
-    assert [text for _, _, text, _ in found] == [text.strip() for _, text, _ in (FIRST, *pieces, LAST)]
-    assert [start for start, *_ in found] == pytest.approx([0.0, 4.0, 9.08, 14.16, 24.0], abs=0.3)
-
-
-@pytest.mark.parametrize("vad_filter", [True, False])
-def test_what_is_left_of_a_recording_is_no_window(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, vad_filter: bool
-) -> None:
-    # The last time stands 0.2 s before the end, as if more was to come; of a longer rest something is said.
-    text = (0.0, FIRST[1], 7.0), (7.0, LAST[1], 13.8)
-    for duration_s, n_windows in ((14.0, 1), (14.4, 2)):
-        script = Script(model, [*text, (13.8, "", 13.8)], [(0.0, " Yes.", 0.6)])
-        run(monkeypatch, model, script, duration_s, vad_filter=vad_filter)
-        assert len(script.asked) == n_windows
-
-
-def test_a_full_window_leaves_enough_for_the_next_one(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(model, [FIRST], [(0.0, " Yes.", 0.6)])
-    found = run(monkeypatch, model, script, 30.1, allow_skips=True)
-    assert [(start, end) for start, end, *_ in found] == [(0.0, 4.0), (29.5, 30.1)]
-
-
-PARAGRAPH = " and so it went on for years until the mill and the river were sold to the baker from town"
-
-
-@pytest.mark.parametrize("vad_filter", [True, False])
-@pytest.mark.parametrize("unprompted", [" Yes.", PARAGRAPH])
-def test_a_scrap_gets_no_paragraph(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, unprompted: str, vad_filter: bool
-) -> None:
-    """What nobody can say in the time is decoded without the text before it, and is no text if that does not help."""
-    windows = [[FIRST], [(0.0, PARAGRAPH, 5.0)], [(0.0, unprompted, 5.0)]]
-    script = Script(model, *windows)
-    options = {"vad_filter": vad_filter, "condition_on_previous_text": "always", "allow_skips": True}
-    found = run(monkeypatch, model, script, 30.6, **options)
-    assert [bool(options.prompt) for options in script.asked] == [False, True, False]
-    assert [text for *_, text, _ in found[1:]] == ([] if unprompted == PARAGRAPH else ["Yes."])
-    # As openai-whisper has it.
-    script = Script(model, *windows)
-    found = run(monkeypatch, model, script, 30.6, **options, keep_failed="last")
-    assert found[1][2] == PARAGRAPH.strip()
-
-
-def test_a_text_that_only_repeats_its_prompt_is_decoded_without_it(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # What is said twice comes again.
-    for said in (" It went on for years.", LAST[1]):
-        script = Script(model, [FIRST, (4.0, LAST[1], 29.0)], [(0.0, LAST[1], 9.0)], [(0.0, said, 9.0)])
-        found = run(monkeypatch, model, script, 39, condition_on_previous_text="always", allow_skips=True)
-        assert [text for *_, text, _ in found[2:]] == [said.strip()]
-
-
-def test_a_prompt_of_the_user_is_no_text_of_a_batch(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
-    script = Script(model, [(0.0, " Minutes of the mill.", 9.0)], [FIRST])
-    found = run(monkeypatch, model, script, 14, batch_size=2, allow_skips=True, initial_prompt="Minutes of the mill")
-    assert [text for *_, text, _ in found] == [FIRST[1].strip()]
-
-
-def test_no_text_lies_behind_the_recording(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for options in ({}, {"vad_filter": False}, {"batch_size": 2}, {"vad_filter": False, "clip_timestamps": "0,99"}):
-        monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
-        script = Script(model, [FIRST, (4.0, LAST[1], 15.0), (15.0, " Thank you.", 17.0)])
-        found = run(monkeypatch, model, script, 14, **options)
-        assert [(start, end) for start, end, *_ in found] == [(0.0, 4.0), (4.0, 14.0)]
-
-
-def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = Script(model, [FIRST, LAST], [FIRST, LAST], [SKIPPED], [SKIPPED])
-    found = run(monkeypatch, model, script, 14, task="both")
-    assert [start for start, *_, task in found if task == "transcribe"] == [0.0, 4.0, 9.0]
-    assert [start for start, *_, task in found if task == "translate"] == [0.0, 4.0, 9.0]
+    script = Script(model, *heard("0 day 4, 9 years 14 | 0 day 4, 9 years 14 | 0 nobody 5 | 0 nobody 5"))
+    found = run(monkeypatch, model, script, 14, task="both", initial_prompt="Minutes.")
+    for task in ("transcribe", "translate"):
+        assert [start for start, *_, of in found if of == task] == [0.0, 4.0, 9.0]
     assert [options.task for options in script.asked] == ["transcribe", "translate"] * 2
+    assert model.tokenizer.decode(list(script.asked[2].prompt)).strip() == "Minutes.", "only what the user prompts"
 
 
-def test_batches_fill_in_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
-    script = Script(model, [FIRST, LAST], [SKIPPED], [FIRST], [(0.0, SKIPPED[1], 10.0)])
-    assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0, 9.0]
-    # A text that leaves off early: the rest of its window.
-    assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0]
+@pytest.mark.parametrize(
+    "options", [{}, {"vad_filter": False}, {"batch_size": 2}, {"vad_filter": False, "clip_timestamps": "0,99"}]
+)
+def test_no_text_lies_behind_the_recording(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    found = run(monkeypatch, model, Script(model, *heard("0 day 4, 4 years 15, 15 Thanks 17")), 14, **options)
+    assert [(start, end) for start, end, *_ in found] == [(0.0, 4.0), (4.0, 14.0)]
+
+
+@pytest.mark.parametrize(
+    ("windows", "known", "expected"),
+    [
+        ("0 day 4, 9 years 14 | 0 nobody 5", {"avg_logprob": -1.5}, [(4.0, 9.0)]),
+        ("0 day 4, 5.5 years 14 | 0 nobody 5", {"avg_logprob": -1.5}, []),
+        ("0 day 4, 9 years 14 | 0 day 4", {}, []),  # what its window says elsewhere is not missing
+    ],
+)
+def test_what_has_no_text_in_the_end_is_reported(
+    windows: str,
+    known: dict[str, float],
+    expected: list[tuple[float, float]],
+    model: WhisperModel,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unclear: list[tuple[float, float]] = []
+    run(monkeypatch, model, Script(model, *heard(windows), **known), 14, unclear=unclear, **NO_LADDER)
+    assert unclear == expected
+
+
+def in_halves(_: object, tokenizer: Tokenizer, segments: Sequence[Segment], *_1: object, **_2: object) -> list[Any]:
+    """Time the words of segments: 0.5 s each from the start, and the last one up to the end."""
+    found = []
+    for segment in segments:
+        words = split_to_words(tokenizer, [token for token in segment.tokens if tokenizer.is_text(token)], "en")
+        starts = [segment.start_samples + i * SAMPLE_RATE // 2 for i in range(len(words))]
+        starts[-1:] = [segment.end_samples - SAMPLE_RATE // 2 for _ in words[-1:]]
+        timed = [TimedWord(*word, at, at + SAMPLE_RATE // 2, 0.5) for word, at in zip(words, starts, strict=True)]
+        found.append(SpokenSegment(segment.start_samples, segment.end_samples, tuple(timed)))
+    return found
+
+
+@pytest.mark.parametrize("said", ["nobody", "nothing"])
+def test_a_clause_that_is_missing_between_words_is_put_in_its_place(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    monkeypatch.setattr(texts, "add_word_timestamps", in_halves)
+    unclear: list[tuple[float, float]] = []
+    script = Script(model, *heard(f"0 mill 13 | 0 {said} 8"))
+    found = [each[:3] for each in run(monkeypatch, model, script, 13, words=True, unclear=unclear)]
+    assert (found[0], found[-1]) == ((0.0, 4.5, "and so it began on that day in the"), (12.5, 13.0, "mill"))
+    # The last word of what was put in is far from the others, too.
+    assert [text for *_, text in found[1:-1]] == (["with what nobody wrote down", "before"] if SAID[said] else [])
+    assert unclear == ([(7.0, 12.0)] if SAID[said] else [(4.5, 12.5)])
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamer.check import check_options
-from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
+from streamer.constants import HOP_LENGTH, N_FRAMES, SAMPLE_RATE
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe
@@ -189,16 +189,6 @@ def test_without_speech_nothing_is_computed(model: WhisperModel, options: dict[s
 
 
 @pytest.mark.slow
-def test_the_last_batch_may_be_smaller(model: WhisperModel) -> None:
-    """Each window gets the text that it gets in any other company."""
-    samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 6)])
-    assert len(samples) > 2 * N_SAMPLES
-    two, four = (list(transcribe(model, samples, decoding(model, words=False, batch_size=size))) for size in (2, 4))
-    assert two == four
-    assert len(two) == 3
-
-
-@pytest.mark.slow
 def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[float] = []
     attempt = decode_window
@@ -218,11 +208,11 @@ def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monke
 
 
 @pytest.mark.slow
-def test_the_windows_of_a_batch_are_decoded_along_five_beams_each(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_window_of_a_batch_gets_the_text_of_five_beams_in_any_company_and_alone(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     model = load_on_cpu(NANO, cache_dir, n_beams=None, live=False)
-    samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
+    samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 6)])
     options: list[WindowOptions] = []
     attempt = decode_windows
 
@@ -231,22 +221,12 @@ def test_the_windows_of_a_batch_are_decoded_along_five_beams_each(
         return attempt(*args, **others)
 
     monkeypatch.setattr(texts, "decode_windows", decode)
-    together = list(transcribe(model, samples, decoding(model, words=False, batch_size=2)))
-    assert [window.n_beams for window in options] == [5]
-    # What each is decoded to alone, where no window of a batch can be.
-    monkeypatch.setattr(Decoder, "takes_batches", False)
-    assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == together
-
-
-@pytest.mark.slow
-def test_a_model_that_takes_one_window_at_a_time_is_told_of_once(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
-    together = list(transcribe(model, samples, decoding(model, words=False, batch_size=2)))
+    # The last batch of two is smaller than the others.
+    two, four = (list(transcribe(model, samples, decoding(model, words=False, batch_size=size))) for size in (2, 4))
+    assert ({window.n_beams for window in options}, len(two)) == ({5}, 3)
     monkeypatch.setattr(Decoder, "takes_batches", False)
     with caplog.at_level(logging.INFO):
-        assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == together
+        assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == two == four
     assert caplog.text.count("takes one window at a time") == 1
 
 
