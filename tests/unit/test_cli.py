@@ -1,18 +1,22 @@
-"""The command line: help, and how a command ends. What it refuses is in tests/unit/commands/test_refusals.py."""
+"""The command line: its table, help, pages, and how a command ends; commands/test_refusals.py has what is refused."""
 
 import argparse
+import inspect
 import os
 import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 import streamer
 from streamer.cli import main, make_parser
+from streamer.commands.table import COMMANDS, LISTEN_FORMATS, TRANSCRIPT_FORMATS, Subcommand
 from streamer.errors import InferenceError, ModelError
-from tests.daemon import Outcome, environment
+from streamer.outputs.subtitles import FORMATS
+from tests.daemon import REPOSITORY, Outcome, environment
 from tests.waiting import WAIT_S
 
 Run = Callable[..., Outcome]
@@ -123,3 +127,88 @@ def test_closed_standard_streams_are_one_line_or_no_error() -> None:
         done = in_shell(f'"$0" -m streamer {command} <&-')
         assert (done.exit_code, done.stdout, done.error()) == (2, "", done.stderr.strip())
     assert in_shell('"$0" -m streamer config show >&-') == Outcome(0, "", "")
+
+
+LEFT_BEHIND = """
+import threading, time
+from streamer import __main__, cli
+
+def main():
+    print("done")
+    threading.Thread(target=time.sleep, args=(600.0,), daemon=DAEMON).start()
+    return 3
+
+cli.main = main
+raise SystemExit(__main__.main())
+"""
+
+
+@pytest.mark.parametrize("daemon", [False, True])
+def test_the_program_ends_though_a_thread_is_left_in_a_compiler(daemon: bool) -> None:
+    """As after Ctrl-C: graphs are compiled by the threads of a pool, which are no daemons."""
+    program = [sys.executable, "-c", LEFT_BEHIND.replace("DAEMON", str(daemon))]
+    done = subprocess.run(program, stdout=subprocess.PIPE, check=False, timeout=WAIT_S)
+    assert (done.returncode, done.stdout) == (3, b"done\n")
+
+
+def test_pages_are_listed_and_printed(run_here: Run) -> None:
+    pages = run_here("docs").stdout.split()
+    assert pages == sorted(path.stem for path in (REPOSITORY / "docs").glob("*.md"))
+    for page in pages:
+        assert run_here("docs", page).stdout == (REPOSITORY / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish", "powershell"])
+def test_a_shell_is_told_how_to_complete(run_here: Run, shell: str) -> None:
+    assert "_ARGCOMPLETE" in run_here("completion", shell).stdout
+
+
+def test_what_could_come_next_is_answered(tmp_path: Path) -> None:
+    answer, line = tmp_path / "answer", "streamer transcribe --vad-f"
+    asked = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_STDOUT_FILENAME": str(answer)}
+    asked |= {"COMP_LINE": line, "COMP_POINT": str(len(line))}
+    subprocess.run([sys.executable, "-m", "streamer"], env={**os.environ, **asked}, check=False, timeout=WAIT_S)
+    assert "--vad-filter" in answer.read_text(encoding="utf-8")
+
+
+OURS = {"config", "debug", "run_command", "parser", *("url", "token_file", "fingerprint")}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_parameter(command: Subcommand) -> None:
+    parameters = set(inspect.signature(command.load()).parameters)
+    parsed = make_parser().parse_args(shlex.split(f"{command.name} {command.example}"))
+    arguments = {name for name in vars(parsed) if "." not in name} - OURS
+    offered = {"daemon", "invocation", "console", *(["settings"] if command.reads_settings else [])}
+    assert arguments <= parameters <= arguments | offered
+    assert "server.token" not in vars(parsed)  # every user of a machine sees arguments
+
+
+@pytest.mark.parametrize(
+    ("flag", "name", "value"),
+    [
+        ("--output-dir=texts", "output", "texts/"),
+        ("--output-dir=", "output", "./"),
+        ("--output=-", "output", None),
+        ("--output=a.srt", "output", "a.srt"),
+        ("--output_format=srt", "format", "srt"),
+        ("--track=2", "track", 2),
+    ],
+)
+def test_what_is_given_to_transcribe(
+    flag: str, name: str, value: object, run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, object] = {}
+
+    def transcribe_files(files: list[str], *, format: str | None, output: str | None, track: int) -> int:
+        given.update(files=files, format=format, output=output, track=track)
+        return 0
+
+    monkeypatch.setattr("streamer.commands.transcribe.transcribe_files", transcribe_files)
+    assert run_here("transcribe", "a.wav", flag) == Outcome(0, "", "")
+    assert (given["files"], given[name]) == (["a.wav"], value)
+
+
+def test_the_formats_are_the_writers() -> None:
+    assert TRANSCRIPT_FORMATS == FORMATS
+    assert set(LISTEN_FORMATS) - set(FORMATS) == {"captions"}

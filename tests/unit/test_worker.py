@@ -56,13 +56,6 @@ def test_work_that_fails_is_logged_and_the_rest_is_done(caplog: pytest.LogCaptur
     assert [bool(record.exc_info) for record in caplog.records] == [True]
 
 
-def test_a_worker_without_work_has_no_thread_and_ends_at_once() -> None:
-    n_threads = threading.active_count()
-    worker = WorkQueue("w", 1)
-    assert threading.active_count() == n_threads
-    worker.close(WAIT_S)
-
-
 @pytest.mark.parametrize("call", [lambda end: None, lambda end: end(), lambda end: (end(), end())])
 def test_the_end_is_called_once_in_time_or_late(call: Callable[[Callable[[], None]], object]) -> None:
     called: list[str] = []

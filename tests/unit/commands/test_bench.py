@@ -89,6 +89,3 @@ def test_without_files_the_sample_of_the_program_is_played(monkeypatch: pytest.M
     with pytest.raises(UsageError):
         command.bench(CPU, [], json_path=None, console=Paper())
     assert asked == [SAMPLE]
-    monkeypatch.setattr(command, "speech", lambda: None)
-    with pytest.raises(UsageError):
-        command.bench(CPU, [], json_path=None, console=Paper())

@@ -31,6 +31,7 @@ def answered(monkeypatch: pytest.MonkeyPatch, code: str, timeout_s: float = WAIT
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKS)
 def test_each_check_answers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Speed, "measured", lambda: Speed(flops=1e12, step_bytes=1e11, block_bytes=1e11))

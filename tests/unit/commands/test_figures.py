@@ -153,14 +153,13 @@ def test_packages_count_once_and_a_counter_that_begins_anew_goes_on(tmp_path: Pa
         assert meter.joules() == pytest.approx((before_j or 0) + more_j)
 
 
-def test_a_machine_that_reports_no_energy_has_none(tmp_path: Path, packages: list[Path]) -> None:
+def test_a_machine_that_reports_no_energy_or_a_counter_that_goes_away_has_no_figure(
+    tmp_path: Path, packages: list[Path]
+) -> None:
     assert EnergyMeter(tmp_path / "missing").joules() is None
-    packages[1].unlink()  # as one that only root may read
-    assert EnergyMeter(tmp_path).joules() is None
-
-
-def test_a_counter_that_goes_away_is_no_measurement(tmp_path: Path, packages: list[Path]) -> None:
     meter = EnergyMeter(tmp_path)
     for text in ("broken", "950000"):
         packages[1].write_text(text, encoding="utf-8")
         assert meter.joules() is None
+    packages[1].unlink()  # as one that only root may read
+    assert EnergyMeter(tmp_path).joules() is None

@@ -1,4 +1,4 @@
-"""`streamer history`: what was kept, read from its file."""
+"""`streamer history`: what was kept, read from its file, and transcribed again."""
 
 import contextlib
 import io
@@ -8,14 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
+from streamer.commands import redo
+from streamer.constants import SAMPLE_RATE
 from streamer.engine.journal import Journal
-from streamer.events import Revision, Translation
+from streamer.events import Final, Gap, Revision, Translation
 from streamer.history import history as history_module
 from streamer.history.history import History
-from tests.builders import final, ready
-from tests.daemon import Outcome
+from tests.builders import final, ready, timed_words
+from tests.daemon import SAMPLE, Outcome, recording
 from tests.unit.commands.support import keep, keep_mornings, wait_published
 from tests.waiting import WAIT_S
 
@@ -129,3 +132,44 @@ def test_corrected_text_and_speakers_are_shown_and_what_was_said_first_on_reques
     assert run("export", "last", "--original").stdout == "from Shavon\n"
     lines = map(json.loads, run("export", "last", "--format", "jsonl").stdout.splitlines())
     assert [line["type"] for line in lines] == ["ready", "final", "revision", "translation"]
+
+
+LINES = [final("one two", start=1.0, end=2.0), final("three", start=5.0, end=6.0, segment=1)]
+
+
+@pytest.mark.parametrize(
+    ("again", "printed"),
+    [
+        ("", ["01 - one two", "05 - three"]),
+        ("1.2 one 1.8 two 5.1 three", ["01   one two", "05   three"]),
+        ("0.2 one 2.9 two 4.1 tree", ["01   one two", "05 - three", "05 + tree"]),
+        ("3.6 between 5.5 three", ["01 - one two", "03 + between", "05   three"]),
+        ("9 behind 9.5 it", ["01 - one two", "05 - three", "09 + behind it"]),
+    ],
+)
+def test_words_belong_to_the_line_at_their_time_or_are_a_line(
+    again: str, printed: list[str], tmp_path: Path, run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = again.split()
+    words = [(f" {word}", float(at), float(at)) for at, word in zip(spoken[::2], spoken[1::2], strict=True)]
+
+    def transcribe(*_: object) -> Iterator[Final]:
+        yield final(again, words=timed_words(*words))
+
+    monkeypatch.setattr(redo, "transcribe", transcribe)
+    keep(tmp_path / "h.db", "abc1", *LINES, audio=(0, np.zeros(SAMPLE_RATE, dtype=np.float32)))
+    done = run_here("history", "redo", "abc", "--model", SAMPLE.parent, "--history", tmp_path / "h.db")
+    head, *lines = done.stdout.splitlines()
+    assert head.endswith("mic: - nano.en, + nano.en")
+    assert [line.removeprefix("00:00:") for line in lines] == printed
+
+
+def test_audio_stands_where_it_was_in_the_session(tmp_path: Path, run_here: Run) -> None:
+    audio = (20 * SAMPLE_RATE, recording(SAMPLE, 0.0, 4.0))
+    events = Gap(start=10.0, end=11.5, reason="overload"), final("The Common mission", start=20.0)
+    keep(tmp_path / "h.db", "abc1", *events, audio=audio)
+    assert "  00:00:04  mic" in run_here("history", "list", "--history", tmp_path / "h.db").stdout
+    done = run_here("history", "redo", "abc", "--model", SAMPLE.parent, "--history", tmp_path / "h.db")
+    _, *lines = done.stdout.splitlines()
+    assert lines[:2] == ["00:00:10 - [1.5 s missing: overload]", "00:00:20 - The Common mission"]
+    assert lines[2].startswith("00:00:20 + The Commission")

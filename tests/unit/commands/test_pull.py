@@ -72,13 +72,3 @@ def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub) -> None:
     assert {name for row in rows for name in row.split(", ")} >= {*PUBLISHED, *ALIASES, *PACKED_MODELS}
     assert paper.text.count("openai/whisper-base.en") == 1
     assert server.requests == []
-
-
-@pytest.mark.parametrize("width", [40, 80])
-def test_list_fits_a_terminal(server: Hub, width: int) -> None:
-    fetch.pull("base.en")
-    paper = Paper(width)
-    commands.list_models(paper)
-    lines = paper.text.splitlines()
-    assert max(len(line) for line in lines if not line.startswith("Fetch")) <= width
-    assert ("openai/whisper-base.en" in paper.text) == (width == 80)  # what may be copied is in one piece

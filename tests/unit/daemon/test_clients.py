@@ -164,31 +164,6 @@ async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None
     assert session.received().tolist() == [16, 32, 48, 64]
 
 
-async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
-    session = ListeningSession()
-    stream = stream_to(session)
-    await stream.write(bytes(200))
-    await stream.change(StreamStart(pace_s=2.0))
-    assert (session.commands, session.settings) == ([("set", 100)], [StreamStart(pace_s=2.0)])
-    assert stream.options == StreamStart(pace_s=2.0)
-
-    session.refusal = ConfigError("the model does not know the language")
-    with pytest.raises(ConfigError):
-        await stream.change(StreamStart(language="xx"))
-    assert stream.options == StreamStart(pace_s=2.0)
-    assert len(session.commands) == 1
-
-
-async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    stream = stream_to(ListeningSession(capacity_samples=1000))
-    writing = asyncio.create_task(stream.write(bytes(6000)))
-    await asyncio.sleep(0)
-    stream.feed.close()
-    await within(writing)
-    await within(stream.finish())
-
-
 class SlowBackend(Backend):
     """Opens sessions that only take notes, when a test allows it; one of another machine's can be resumed."""
 
@@ -311,23 +286,6 @@ async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamSt
     n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
     assert stream.go_on() == n_frames
     assert len(session.received()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
-
-
-async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    stream = stream_to(ListeningSession(capacity_samples=1000))
-    heard = 0
-    for _ in range(5):
-        writing = asyncio.create_task(stream.write(bytes(6000)))
-        await asyncio.sleep(0)
-        writing.cancel()
-        heard = stream.go_on()
-    assert heard == 800
-    assert not any(isinstance(item, memoryview) for item in stream._waiting)
-    writing = asyncio.create_task(stream.write(bytes(6000)))
-    await asyncio.sleep(0)
-    stream.go_on()
-    await within(writing)  # no call waits for what is forgotten
 
 
 class Timers(selectors.SelectSelector):
@@ -493,9 +451,11 @@ def test_who_waits_for_us_is_not_idle_and_commands_are_signs_of_life(monkeypatch
             found.append(stream.idle_s)
         writing = asyncio.create_task(stream.write(bytes(6000)))  # there is no room
         await asyncio.sleep(100.0)
-        stream.feed.close()
-        writing.cancel()
-        return [*found, stream.idle_s]
+        found.append(stream.idle_s)
+        stream.feed.close()  # a session that ends by itself lets go of its client
+        await writing
+        await stream.finish()
+        return found
 
     with asyncio.Runner(loop_factory=HandLoop) as runner:
         assert runner.run(idle()) == [100.0, 0.0, 100.0, 0.0, 0.0]

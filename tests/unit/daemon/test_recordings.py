@@ -1,6 +1,7 @@
 """Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
 
 import asyncio
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,7 +16,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.daemon.recordings import Job, Recordings
 from streamer.engine import yielding
 from streamer.engine.yielding import WaitIdle
-from streamer.errors import AudioFileError, BusyError, ConfigError, InferenceError, StoppingError, UnknownModelError
+from streamer.errors import AudioFileError, BusyError, ConfigError, StoppingError, UnknownModelError
 from streamer.offline import transcribe
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings, ModelSettings, Settings
@@ -176,24 +177,6 @@ async def test_live_sessions_go_first_but_not_for_ever(
         assert await collect(await recordings.open(sentence, ENGLISH))
     # By this clock the work itself takes no time.
     assert clock() - began_s == pytest.approx(yielding.PATIENCE_S)
-
-
-def test_a_fork_computes_on_its_own_and_goes_on_when_the_model_is_started_again(cache_dir: Path) -> None:
-    model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
-    fork = model.fork()
-    calls: list[int] = []
-    fork.call_before(lambda: calls.append(1))
-    model.runtime.decoder.begin()
-    model.runtime.decoder.feed([1, 2])
-    assert not calls
-    fork.runtime.decoder.feed([1])
-    assert len(calls) == 1
-    assert model.runtime.decoder.n_fed == 2
-    failed = fork.runtime
-    fork.recover(failed, InferenceError("gone"))
-    assert fork.runtime is not failed
-    fork.runtime.decoder.feed([1])
-    assert len(calls) == 2
 
 
 async def test_models_are_not_looked_for_on_the_event_loop(

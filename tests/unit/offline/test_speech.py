@@ -3,7 +3,7 @@
 import itertools
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,8 +13,10 @@ from streamer.constants import HOP_LENGTH, N_FRAMES, SAMPLE_RATE
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.offline import texts, transcribe
+from streamer.offline.batches import decode_batch
 from streamer.offline.segments import Segment, split_segments
 from streamer.offline.speech import JoinedSpeech, SpeechFinder
+from streamer.offline.texts import TaskText
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
@@ -150,7 +152,7 @@ def test_a_window_alone_keeps_what_has_no_end() -> None:
     assert split_segments(tokens, begin, 2000)[1] == 100
 
 
-@pytest.mark.parametrize("batch_size", [1, 2])
+@pytest.mark.parametrize("batch_size", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_long_silences_change_no_word_and_no_place(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch, batch_size: int
 ) -> None:
@@ -242,3 +244,19 @@ def test_who_hears_no_silence_cannot_skip_any() -> None:
     options = DecodingSettings(batch_size=2, word_timestamps=True, hallucination_silence_threshold=2.0)
     with pytest.raises(ConfigError):
         check_options(Settings(decoding=options), streaming=False)
+
+
+class ShortText:
+    """A text that ends in the first window first."""
+
+    def begin_to_decode(self, decoder: Decoder) -> list[None]:
+        decoder.drop(0)
+        return [None] * 3
+
+
+def test_the_first_window_of_a_batch_ends_in_the_first_row(model: WhisperModel) -> None:
+    """What it skips is encoded there, before the others are decoded any further."""
+    mels = [np.full((model.dims.n_mels, 3000), level, np.float32) for level in (0.0, 0.5, 1.0)]
+    decoded = decode_batch(model, mels, [cast(TaskText, ShortText())])
+    assert decoded is not None
+    assert [window.row for window, _ in decoded] == [0, 1, 2]

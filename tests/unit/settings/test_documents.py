@@ -15,7 +15,7 @@ from streamer.settings.registry import SETTINGS
 from streamer.settings.setting import Setting
 from streamer.settings.table import Settings
 from streamer.settings.values import checked
-from tools.documents import REPOSITORY, options_markdown
+from tools.documents import REPOSITORY
 
 
 def test_the_configuration_file_is_the_defaults_and_explains_every_setting() -> None:
@@ -89,12 +89,3 @@ def test_the_schema_knows_sections_and_keys(tmp_path: Path, text: str) -> None:
         assert not is_valid
     else:
         assert is_valid
-
-
-def test_the_tables_have_every_option() -> None:
-    lines = [line for line in options_markdown().splitlines() if line.startswith("| `")]
-    cells = [[cell.strip() for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines]
-    rows = {name.strip("`"): rest for name, *rest in cells}
-    assert list(rows) == [s.key for s in SETTINGS.values() if s.name.startswith(("decoding.", "output."))]
-    assert rows["max_initial_timestamp"] == ["`1.0`", "", SETTINGS["decoding.max_initial_timestamp"].help]
-    assert rows["language"][1] == "yes"

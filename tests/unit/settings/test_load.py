@@ -93,6 +93,7 @@ def test_an_empty_file_or_section_is_the_defaults(tmp_path: Path, text: str) -> 
         ({"file": "decoding: {language: 'no'}"}, "decoding.language", "no"),
         ({"file": "model: {decoder_device: NPU.3720}"}, "model.decoder_device", "NPU.3720"),
         ({"file": "model:\n  decoder_device:"}, "model.decoder_device", ""),
+        ({"file": "decoding: {logprob_threshold: none}"}, "decoding.logprob_threshold", None),
         ({"file": "model: {properties: [NPU_TURBO=YES, A=b=c]}"}, "model.properties", ("NPU_TURBO=YES", "A=b=c")),
         ({"environ": "2"}, "input.speed", 2.0),
         ({"environ": "0"}, "input.exit_at_end", False),
@@ -127,11 +128,6 @@ def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
         assert taken(path, {}) is None
 
 
-def test_a_home_of_another_user_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "default_config_path", lambda: Path("x" * 5000))  # asking for it is an error
-    assert load_settings(None, {}, {}) == Settings()
-
-
 def test_settings_of_a_plugin_that_cannot_be_imported_are_let_through(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -153,7 +149,7 @@ def test_aliases_do_not_make_a_small_file_large(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("text", ["[" * 2000, f"input:\n  speed: {10**400}", f"server:\n  port: {'9' * 5000}"])
+@pytest.mark.parametrize("text", ["[" * 200, f"input:\n  speed: {10**400}", f"server:\n  port: {'9' * 5000}"])
 def test_what_is_huge_is_refused_in_a_short_line(tmp_path: Path, text: str) -> None:
     assert taken(write(tmp_path / "a.yaml", text), {}) is None
 
@@ -168,15 +164,6 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
     assert from_file == load_settings(None, {SETTINGS[name].variable: text}, {})
     assert from_file[name] == value
     assert [other for other in SETTINGS if from_file[other] != Settings()[other]] == [name]
-
-
-@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.may_be_none])
-def test_none_is_said_in_the_file_in_the_environment_and_in_a_flag(tmp_path: Path, name: str) -> None:
-    section, _, key = name.partition(".")
-    path = write(tmp_path / "a.yaml", f"{section}: {{{key}: none}}")
-    assert load_settings(path, {}, {})[name] is None
-    assert load_settings(None, {SETTINGS[name].variable: "none"}, {})[name] is None
-    assert load_settings(None, {}, {name: "None"})[name] is None
 
 
 def test_the_defaults_are_those_of_openai_whisper_and_of_the_decoder() -> None:

@@ -1,6 +1,7 @@
-"""Models beside the daemon's own, which are loaded when a recording asks for them."""
+"""A model is loaded as the settings say; those beside the daemon's own are when a recording asks for them."""
 
 import asyncio
+import logging
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from streamer.errors import BusyError, ModelError, UnknownModelError
-from streamer.settings.table import ModelSettings
+from streamer.errors import BusyError, ConfigError, ModelError, UnknownModelError
+from streamer.settings.table import ModelSettings, Settings
+from streamer.setup.loading import device_settings, load, load_chosen
 from streamer.setup.models import Models, in_thread, unless_stopped
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.hub import cache
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE
@@ -111,3 +114,28 @@ async def test_a_load_is_left_behind_when_the_program_stops() -> None:
     assert await unless_stopped(go_on.wait, stop) is None
     go_on.set()
     assert isinstance(in_thread("x", fail).exception(WAIT_S), ModelError)
+
+
+NANO = ModelSettings(name="nano.en", device="CPU")
+
+
+def test_devices_and_properties_are_those_of_the_settings() -> None:
+    given = {"device": "NPU", "encoder_device": "GPU", "decoder_device": "CPU", "npu_through_cpu": True}
+    given |= {"properties": ("A=1",), "encoder_properties": ("B=2",), "decoder_properties": ("C=3",)}
+    assert device_settings(ModelSettings(**given)) == DeviceSettings(**given)  # type: ignore[arg-type]
+
+
+def test_captions_have_short_windows_and_files_have_five_beams(caplog: pytest.LogCaptureFixture) -> None:
+    live, files = load(NANO), load(NANO, live=False)
+    assert [*live.runtime.windows_s] == [5, 10, 30]
+    assert ([*files.runtime.windows_s], files.n_beams) == ([30], 5)
+    warnings = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(warnings) == 2  # it is for trying things out
+
+
+def test_a_model_that_does_not_fit_the_settings_is_refused() -> None:
+    settings = Settings(model=NANO)
+    found, model = load_chosen(settings.having({"decoding.beam_size": 3}), live=False)
+    assert (found.model.name, model.name, model.n_beams) == ("nano.en", "nano.en", 3)
+    with pytest.raises(ConfigError):
+        load_chosen(settings.having({"decoding.language": "de"}), live=False)
