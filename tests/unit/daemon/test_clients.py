@@ -322,9 +322,9 @@ class Place:
 
 
 class Places(RuleBasedStateMachine):
-    """Clients come, speak, break off, come back and leave, with three places, in any order and at any time."""
+    """Clients come, speak, break off, come back and leave, with two places, in any order and at any time."""
 
-    TENANTS = st.sampled_from(("anna", "berta"))
+    TENANTS = st.sampled_from(("anna", "anna", "anna", "berta"))
     WHO = st.integers(0, 9)
 
     @initialize(resume_s=st.sampled_from((0.0, 40.0)))
@@ -333,16 +333,18 @@ class Places(RuleBasedStateMachine):
         self.now_s = self.runner.get_loop().time
         backend = SlowBackend()
         backend.go_on.set()
-        self.settings = ServerSettings(max_streams=3, resume_s=resume_s, idle_s=100.0)
+        self.settings = ServerSettings(max_streams=2, resume_s=resume_s, idle_s=100.0)
         self.streams = ClientStreams(self.settings, backend)
         self.places: list[Place] = []
+        for _ in range(2):
+            self.come("anna", 10.0, 0)
 
     def teardown(self) -> None:
         self.runner.close()
 
     def drawn(self, who: int, *, kept: bool = True, gone: bool = False) -> list[Place]:
         """Return one of the places, those that are kept or gone among them if that is said; none if there is none."""
-        places = [place for place in self.places if (kept or place.kept_s is None) and (gone or not place.gone)]
+        places = [place for place in self.places[-4:] if (kept or place.kept_s is None) and (gone or not place.gone)]
         return [places[who % len(places)]] if places else []
 
     def call(self, call: Callable[..., object], *arguments: object) -> None:
@@ -351,13 +353,16 @@ class Places(RuleBasedStateMachine):
 
         self.runner.run(on_the_loop())
 
-    @rule(tenant=TENANTS)
-    def come(self, tenant: str) -> None:
+    @rule(tenant=TENANTS, seconds=st.sampled_from((0.0, 35.0, 65.0)), n_cuts=st.integers(0, 2))
+    def come(self, tenant: str, seconds: float, n_cuts: int) -> None:
+        for who in range(n_cuts):
+            self.break_off(who)
+        self.wait(seconds)
         taken = [place for place in self.places if not (place.gone or place.expired)]
         kept = sorted((place for place in taken if place.kept_s is not None), key=lambda place: place.kept_s or 0.0)
         idle = [place for place in taken if self.now_s() - place.received_s >= SPARE_S]
-        spare = [*kept, *sorted(idle, key=lambda place: place.received_s)][: int(len(taken) == 3)]
-        if len(taken) == 3 and not spare:
+        spare = [*kept, *sorted(idle, key=lambda place: place.received_s)][: int(len(taken) == 2)]
+        if len(taken) == 2 and not spare:
             with pytest.raises(BusyError):
                 self.runner.run(self.streams.open(StreamStart(), tenant=tenant))
             return
@@ -403,7 +408,7 @@ class Places(RuleBasedStateMachine):
             place.gone = True
             self.call(self.streams.keep, place.stream)  # its connection breaks only now
 
-    @rule(seconds=st.sampled_from((10.0, 25.0, 45.0, 110.0)))
+    @rule(seconds=st.sampled_from((10.0, 35.0, 65.0, 110.0)))
     def wait(self, seconds: float) -> None:
         self.runner.run(asyncio.sleep(seconds))
         for place in self.places:
@@ -420,7 +425,7 @@ class Places(RuleBasedStateMachine):
 
 
 TestPlaces = Places.TestCase
-TestPlaces.settings = hypothesis.settings(max_examples=40, stateful_step_count=30)
+TestPlaces.settings = hypothesis.settings(max_examples=50, stateful_step_count=40)
 
 
 async def test_who_is_ended_for_sending_nothing_is_told_so_and_has_what_was_said(machine: Machine) -> None:
