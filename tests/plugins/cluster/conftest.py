@@ -1,10 +1,11 @@
 """NATS servers and a stage for the cluster's tests."""
 
+import contextlib
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.plugins.cluster.stage import SPEECH, Stage, on_stage
+from tests.plugins.cluster.stage import SPEECH, SimulatedSession, Stage
 from tests.plugins.cluster.support import NatsCluster, NatsServer, running
 
 
@@ -31,5 +32,9 @@ def nats_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsClust
 @pytest.fixture
 async def stage(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
     """A cluster in this process, on which SPEECH or the test's parameter is said."""
-    async with on_stage(monkeypatch, getattr(request, "param", SPEECH)) as stage:
+    monkeypatch.setattr("streamer.daemon.sessions.LiveSession", SimulatedSession)
+    monkeypatch.setattr("streamer.session.session.STALL_S", 600.0)  # a test that waits is not a client that is silent
+    async with contextlib.AsyncExitStack() as stack:
+        stage = Stage(stack, getattr(request, "param", SPEECH))
         yield stage
+        assert stage.wire.troubles == []  # no handler has raised

@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
+import functools
 import random
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
-import pytest
 
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.clients import ClientStreams
@@ -46,8 +46,6 @@ from tests.plugins.cluster.support import checkpoint
 from tests.promises import check_promises
 from tests.waiting import WAIT_S, until
 
-BLOCK_S = 0.1
-
 # What a session asks of its model.
 MODEL = cast(
     "WhisperModel",
@@ -73,14 +71,13 @@ MODEL = cast(
     ),
 )
 IDENTITY = identity_of(MODEL)
-SETTINGS = Settings()
 
 
 class Speech:
     """What is said in a session, word by word, and its audio."""
 
-    def __init__(self, duration_s: float, *, seed: int = 0) -> None:
-        self.words = spoken(random.Random(seed), duration_s)
+    def __init__(self, duration_s: float) -> None:
+        self.words = spoken(random.Random(0), duration_s)
         self.audio = audio_of(self.words, round((duration_s + 2) * SAMPLE_RATE))
         self.texts = [word.text.strip() for word in self.words]
 
@@ -100,14 +97,10 @@ class SimulatedEngine(Engine[FakeEncoded]):
 
     hand_load: Load | None = None
     hand_stalled_s: float | None = None
-    simulated: FakeEncoder
 
-    @classmethod
-    def of(cls, speech: Speech) -> "SimulatedEngine":
-        encoder = FakeEncoder()
-        engine = cls(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
-        engine.simulated = encoder
-        return engine
+    def __init__(self, speech: Speech) -> None:
+        self.simulated = FakeEncoder()
+        super().__init__(self.simulated, FakeDecoder(self.simulated, [Speaker(speech.words)]))
 
     @property
     def load(self) -> Load:
@@ -118,11 +111,15 @@ class SimulatedEngine(Engine[FakeEncoded]):
         return super().stalled_s if self.hand_stalled_s is None else self.hand_stalled_s
 
 
+class Arrivals(asyncio.Queue[tuple[bytes, asyncio.Future[bytes] | None]]):
+    """Messages that wait for a subscriber; with those that are requests, where its answer goes."""
+
+
 class Wire:
     """NATS in this process: messages go through their bytes, in order for each subscriber."""
 
     def __init__(self) -> None:
-        self.subscriptions: list[tuple[str, Port, asyncio.Queue[tuple[bytes, asyncio.Future[bytes] | None]]]] = []
+        self.subscriptions: list[tuple[str, Port, Arrivals]] = []
         self.records: dict[str, list[Stored]] = defaultdict(list)
         self.n_stored = 0
         # Cleared to let machines wait that store, as NATS does without a leader.
@@ -134,16 +131,16 @@ class Wire:
 
     def deliver(self, subject: str, data: bytes, answer: asyncio.Future[bytes] | None = None) -> bool:
         """Deliver a message; return whether there is a subscriber."""
-        wild = subject.rpartition(".")[0] + ".*"
-        queues = [queue for pattern, _, queue in self.subscriptions if pattern in (subject, wild)]
+        patterns = (subject, subject.rpartition(".")[0] + ".*")
+        queues = [queue for pattern, _, queue in self.subscriptions if pattern in patterns]
         for queue in queues:
             queue.put_nowait((data, answer))
         return bool(queues)
 
     def sent(self, kind: type[Message], session: str = "") -> list[Any]:
         """Return the messages of a type that were published, oldest first."""
-        found = [each for each in self.published if isinstance(each, kind)]
-        return [each for each in found if session in ("", getattr(each, "session", ""))]
+        published: list[Any] = [each for each in self.published if isinstance(each, kind)]
+        return [each for each in published if session in ("", each.session)]
 
     def events(self, session: str) -> list[Event]:
         return [from_json(event) for stored in self.records[session] for event in stored.record.events]
@@ -204,7 +201,7 @@ class Port:
             raise ClusterError("it did not answer") from None
 
     async def subscribe(self, subject: str, handle: Handler) -> None:
-        queue: asyncio.Queue[tuple[bytes, asyncio.Future[bytes] | None]] = asyncio.Queue()
+        queue = Arrivals()
         self.wire.subscriptions.append((subject, self, queue))
         self._tasks.append(asyncio.create_task(self._serve(queue, handle)))
 
@@ -239,41 +236,29 @@ class Port:
         for task in self._tasks:
             task.cancel()
 
-    async def _serve(self, queue: "asyncio.Queue[tuple[bytes, asyncio.Future[bytes] | None]]", handle: Handler) -> None:
+    async def _serve(self, queue: Arrivals, handle: Handler) -> None:
         while True:
             data, answer = await queue.get()
             await self.running.wait()
-
-            async def reply(message: Message, answer: asyncio.Future[bytes] | None = answer) -> None:
-                await self.running.wait()
-                if answer is not None and self.connected and not answer.done():
-                    answer.set_result(encoded(message))
-
             try:
                 if self.connected:
-                    await handle(data, reply)
+                    await handle(data, functools.partial(self._reply, answer))
             except Exception as error:  # noqa: BLE001 - as the real one, which logs it
                 self.wire.troubles.append(str(error) or repr(error))
+
+    async def _reply(self, answer: asyncio.Future[bytes] | None, message: Message) -> None:
+        await self.running.wait()
+        if answer is not None and self.connected and not answer.done():
+            answer.set_result(encoded(message))
 
 
 class Worker(ClusterWorker):
     """A worker that runs; `stopping` is its SIGTERM."""
 
-    def __init__(
-        self, port: Port, engine: SimulatedEngine, identity: str, settings: Settings, model: WhisperModel
-    ) -> None:
+    def __init__(self, port: Port, engine: SimulatedEngine, **context: Any) -> None:  # noqa: ANN401 - `WorkerContext`
         self.port, self.engine, self.name = port, engine, port.name
-        super().__init__(
-            WorkerContext(
-                worker=port.name,
-                bus=cast(Bus, port),
-                log=cast(SessionLog, port),
-                settings=settings,
-                model=model,
-                identity=identity,
-                engine=cast("Engine[Any]", engine),
-            )
-        )
+        bus, log = cast(Bus, port), cast(SessionLog, port)
+        super().__init__(WorkerContext(worker=port.name, bus=bus, log=log, **{"engine": engine, **context}))
         self.stopping = asyncio.Event()
         self.task = asyncio.create_task(self.run(self.stopping))
 
@@ -306,9 +291,8 @@ class Client:
         """Send audio up to a moment, by default all of it; with `wait`, until it is known to be processed."""
         audio = self._stage.speech.audio
         end = len(audio) if until_s is None else round(until_s * SAMPLE_RATE)
-        step = round(BLOCK_S * SAMPLE_RATE)
-        for first in range(self.said, end, step):
-            await self.stream.write(pcm16(audio[first : min(end, first + step)]))
+        for first in range(self.said, end, SAMPLE_RATE // 10):
+            await self.stream.write(pcm16(audio[first : min(end, first + SAMPLE_RATE // 10)]))
             await asyncio.sleep(0)
         self.said = end
         if wait:
@@ -322,8 +306,7 @@ class Client:
     @property
     def checkpoint(self) -> SessionCheckpoint:
         """The newest that a worker has published."""
-        updates = self._stage.wire.sent(SessionUpdate, self.name)
-        return updates[-1].checkpoint if updates else checkpoint()
+        return [checkpoint(), *[each.checkpoint for each in self._stage.wire.sent(SessionUpdate, self.name)]][-1]
 
     def of_type(self, kind: str) -> list[Any]:
         return [event for event in self.events if event.type == kind]
@@ -356,20 +339,12 @@ class Stage:
         self._stack.callback(port.close)
         return port
 
-    async def worker(
-        self,
-        name: str = "w1",
-        *,
-        identity: str = IDENTITY,
-        runs: bool = True,
-        settings: Settings = SETTINGS,
-        model: WhisperModel = MODEL,
-    ) -> Worker:
+    async def worker(self, name: str = "w1", *, runs: bool = True, **context: Any) -> Worker:  # noqa: ANN401
         """Start a worker; one whose engine does not run takes audio, and processes none."""
-        engine = SimulatedEngine.of(self.speech)
-        worker = Worker(self.port(name), engine, identity, settings, model)
-        self.workers[name] = worker
-        self._stack.push_async_callback(_end, worker.task)
+        engine = SimulatedEngine(self.speech)
+        context = {"identity": IDENTITY, "settings": Settings(), "model": MODEL, **context}
+        self.workers[name] = worker = Worker(self.port(name), engine, **context)
+        self._stack.callback(worker.task.cancel)
         await asyncio.sleep(0)  # it subscribes
         if runs:
             engine.start()
@@ -388,17 +363,15 @@ class Stage:
         await gateway.knows(*(workers or self.workers))
         return gateway
 
-    async def client(self, gateway: Gateway | None = None, *, tenant: str = "", **start: Any) -> Client:  # noqa: ANN401
-        """Open a stream, by default at a gateway of its own."""
-        gateway = gateway or await self.gateway()
+    async def client(self, gateway: Gateway, *, tenant: str = "", **start: Any) -> Client:  # noqa: ANN401
         return Client(self, await gateway.open(StreamStart(**start), tenant=tenant))
 
-    async def session(self, *workers: str, **start: Any) -> tuple[Gateway, Client]:  # noqa: ANN401 - passed on
+    async def session(self, *workers: str) -> tuple[Gateway, Client]:
         """Start workers and a gateway, and open a stream."""
         for name in workers or ("w1",):
             await self.worker(name)
         gateway = await self.gateway()
-        return gateway, await self.client(gateway, **start)
+        return gateway, await self.client(gateway)
 
     async def back(self, client: Client, gateway: Gateway, *, tenant: str = "") -> Client:
         """Let a client come back, at another gateway."""
@@ -415,13 +388,9 @@ class Stage:
 
     async def ask(self, worker: str, session: str = "s1", **fields: Any) -> Opened | Refused:  # noqa: ANN401
         """Ask a worker for a session, as a gateway does that sends nothing."""
-        known = checkpoint(model=IDENTITY)
-        request = {"gateway": "g9", "checkpoint": known, "seen": 0, "head": 0, **fields}
-        opening = OpenSession(session=session, **request)
-        answer: Opened | Refused = await self.port("g9").request(
-            f"{WORKERS}.{worker}", opening, Opened | Refused, timeout_s=WAIT_S
-        )
-        return answer
+        request = {"gateway": "g9", "checkpoint": checkpoint(model=IDENTITY), "seen": 0, "head": 0, **fields}
+        opening, port = OpenSession(session=session, **request), self.port("g9")
+        return await port.request(f"{WORKERS}.{worker}", opening, Opened | Refused, timeout_s=WAIT_S)  # type: ignore[no-any-return]
 
     async def refused(self, worker: str, session: str = "s1", **fields: Any) -> str:  # noqa: ANN401 - passed on
         """Return the code with which a worker refuses a session."""
@@ -429,19 +398,3 @@ class Stage:
         assert isinstance(answer, Refused)
         assert answer.message.isprintable()
         return answer.code
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def on_stage(monkeypatch: pytest.MonkeyPatch, speech: Speech) -> AsyncIterator[Stage]:
-    """Yield a stage on which this is said; no handler may have raised when it is left."""
-    monkeypatch.setattr("streamer.daemon.sessions.LiveSession", SimulatedSession)
-    monkeypatch.setattr("streamer.session.session.STALL_S", 600.0)  # a test that waits is not a client that is silent
-    async with contextlib.AsyncExitStack() as stack:
-        stage = Stage(stack, speech)
-        yield stage
-        assert stage.wire.troubles == []

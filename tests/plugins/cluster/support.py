@@ -5,24 +5,21 @@ import contextlib
 import json
 import socket
 import subprocess
-import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar
 
+from streamer.constants import SAMPLE_RATE
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import VERSION, Record, SessionCheckpoint, WorkerAlive
+from streamer.plugins.cluster.messages import VERSION, Record, SessionCheckpoint, SessionUpdate, WorkerAlive
 from streamer.plugins.cluster.settings import ClusterSettings
-from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
-from streamer.settings.table import Settings
-from streamer.whisper.model import WhisperModel
+from streamer.session.windows import OpenSpeech
 from tests.daemon import free_port
-from tests.waiting import WAIT_S
+from tests.waiting import wait_until
 
 Servers = TypeVar("Servers", "NatsServer", "NatsCluster")
 
@@ -32,11 +29,9 @@ class NatsServer:
 
     def __init__(self, folder: Path, name: str = "n1", more: str = "", store: str | None = "") -> None:
         """Prepare it; `more` is added to its configuration, `store` to that of JetStream (None: without)."""
-        self.name = name
-        self.port = free_port()
+        self.name, self.port = name, free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
-        self.log = folder / f"{name}.log"
-        self.config = folder / f"{name}.conf"
+        self.log, self.config = folder / f"{name}.log", folder / f"{name}.conf"
         self._process: subprocess.Popen[bytes] | None = None
         jetstream = f"jetstream {{ store_dir: {json.dumps(str(folder / f'{name}-store'))}\n{store} }}"
         text = f"""
@@ -51,13 +46,14 @@ class NatsServer:
         """Start it, and wait until it listens."""
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([find_nats_server(), "-c", self.config], stdout=log, stderr=log)
-        until = time.monotonic() + WAIT_S
-        while time.monotonic() < until:
-            assert self._process.poll() is None, self.log.read_text(encoding="utf-8")
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.01)
-        raise AssertionError(f"{self.name} does not listen on port {self.port}")
+        wait_until(self._listens)
+
+    def _listens(self) -> bool:
+        assert self._process is not None
+        assert self._process.poll() is None, self.log.read_text(encoding="utf-8")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
 
     def kill(self) -> None:
         """End it at once, as a machine ends whose power fails."""
@@ -80,24 +76,17 @@ def running(server: Servers) -> Iterator[Servers]:
 class NatsCluster:
     """NATS servers that know each other."""
 
-    def __init__(self, folder: Path, n_servers: int = 3, *, advertise: bool = True) -> None:
-        """Prepare them; with `advertise` they tell clients each other's addresses."""
-        hidden = "" if advertise else ", no_advertise: true"
-        ports = [free_port() for _ in range(n_servers)]
+    def __init__(self, folder: Path) -> None:
+        ports = [free_port() for _ in range(3)]
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        timing = 'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "2s"'
         self.servers = [
             NatsServer(
-                folder,
-                f"n{i}",
-                f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}]{hidden} }}'
-                '\nping_interval: "2s"\nping_max: 2\nwrite_deadline: "2s"\n',
+                folder, f"n{i}", f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n{timing}'
             )
             for i, port in enumerate(ports, 1)
         ]
-
-    @property
-    def urls(self) -> tuple[str, ...]:
-        return tuple(server.url for server in self.servers)
+        self.urls = [server.url for server in self.servers]
 
     def start(self) -> None:
         for server in self.servers:
@@ -106,9 +95,6 @@ class NatsCluster:
     def kill(self) -> None:
         for server in self.servers:
             server.kill()
-
-    def named(self, name: str) -> NatsServer:
-        return next(server for server in self.servers if server.name == name)
 
 
 def settings_for(*urls: str, **others: Any) -> ClusterSettings:  # noqa: ANN401 - any setting's value
@@ -139,13 +125,14 @@ def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = 
 
 
 def record(number: int = 1, *, epoch: int = 1, worker: str = "w1", events: Sequence[str] = ()) -> Record:
-    return Record(
-        epoch=epoch,
-        worker=worker,
-        gateway="g1",
-        events=tuple(events),
-        checkpoint=checkpoint(number),
-    )
+    return Record(epoch=epoch, worker=worker, gateway="g1", events=tuple(events), checkpoint=checkpoint(number))
+
+
+def update(read_s: float = 0.0, *, seq: int = 0, **others: Any) -> SessionUpdate:  # noqa: ANN401 - any field's value
+    """Return what a worker reports that has transcribed up to a moment."""
+    state = SessionState(speech=OpenSpeech(round(read_s * SAMPLE_RATE)))
+    fields = {"session": "s", "epoch": 1, "previous": 0, "sequence": 0, "events": (), "head": 0, "command": 0, **others}
+    return SessionUpdate(worker="w", checkpoint=checkpoint(seq, state=state), **fields)
 
 
 class Line:
@@ -157,16 +144,13 @@ class Line:
 
         # Whether what the server says is thrown away.
         self.deaf = False
-        # Set while the line is whole; else nothing comes through, and what was sent comes late.
-        self._whole = asyncio.Event()
-        self._whole.set()
-
+        # Cleared while nothing comes through, and what was sent comes late.
+        self.whole = asyncio.Event()
+        self.whole.set()
         # Replaced in what the server says: what, and by what.
         self.replaced = (b"", b"")
-
         # All that machines have sent, and how often one has connected.
-        self.sent = b""
-        self.n_connections = 0
+        self.sent, self.n_connections = b"", 0
 
     async def __aenter__(self) -> "Line":
         self._listener = await asyncio.start_server(self._connect, "127.0.0.1", 0)
@@ -177,19 +161,11 @@ class Line:
         self._listener.close()
         self.cut()
 
-    @property
-    def dead(self) -> bool:
-        return not self._whole.is_set()
-
-    @dead.setter
-    def dead(self, dead: bool) -> None:
-        (self._whole.clear if dead else self._whole.set)()
-
     def cut(self) -> None:
         """End all connections."""
-        for pair in self._writers:
-            for writer in pair:
-                writer.transport.abort()
+        for to_machine, to_server in self._writers:
+            to_machine.transport.abort()
+            to_server.transport.abort()
         self._writers.clear()
 
     def say(self, text: bytes) -> None:
@@ -212,7 +188,7 @@ class Line:
                 data = data.replace(*self.replaced) if self.replaced[0] else data
             else:
                 self.sent += data
-            await self._whole.wait()
+            await self.whole.wait()
             if not (back and self.deaf):
                 writer.write(data)
         raise ConnectionError
@@ -222,12 +198,3 @@ def alive(worker: str = "w1", load: float = 0.1, **more: Any) -> WorkerAlive:  #
     """Return a worker's sign of life."""
     fields = {"version": VERSION, "model": "nano.en", "capacity": 9, "sessions": 2, "room": load < 0.8, **more}
     return WorkerAlive(worker=worker, load=load, **fields)
-
-
-def job_context(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> WorkerContext:
-    """Return that of a worker which has no sessions, for `serve_jobs`."""
-    engine: Any = SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)
-    log = SessionLog(bus, settings.of(ClusterSettings))
-    return WorkerContext(
-        worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine
-    )

@@ -2,12 +2,8 @@
 
 import asyncio
 import contextlib
-import subprocess
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,15 +14,15 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import BusyError, ConfigError
 from streamer.events import Event, Ready
 from streamer.plugins.cluster import neighbours
-from streamer.plugins.cluster.messages import GATEWAYS, SessionCommand, SessionUpdate
+from streamer.plugins.cluster.messages import GATEWAYS, SessionCommand
 from streamer.protocols.native import StreamStart
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.settings.table import ServerSettings
-from tests.daemon import free_port
+from tests.daemon import free_port, started
 from tests.plugins.cluster.stage import SPEECH, Gateway, Stage
-from tests.plugins.cluster.support import checkpoint
-from tests.waiting import WAIT_S, until, wait_until
+from tests.plugins.cluster.support import update
+from tests.waiting import WAIT_S, until
 
 
 @pytest.fixture(autouse=True)
@@ -104,18 +100,7 @@ async def test_a_session_that_was_being_opened_as_its_client_left_ends_at_its_ow
     await until(lambda: any(stage.wire.records.values()))
     (name,) = (name for name, records in stage.wire.records.items() if records)
     # An update of a former owner does not count for the session as a whole.
-    old = SessionUpdate(
-        session=name,
-        worker="w0",
-        epoch=0,
-        previous=0,
-        sequence=0,
-        events=(),
-        checkpoint=checkpoint(),
-        head=0,
-        command=0,
-    )
-    await worker.port.publish(f"{GATEWAYS}.g1", old)
+    await worker.port.publish(f"{GATEWAYS}.g1", update(session=name, epoch=0))
     await until(lambda: worker.alive.sessions == 0)
     assert stage.wire.events(name)[-1].type == "end"
 
@@ -125,10 +110,8 @@ async def front(gateway: Gateway, port: int) -> AsyncIterator[Server]:
     services = Services(streams=gateway, health=gateway.backend.health)
     server = Server(ServerSettings(port=port), services, CollectorRegistry())
     await server.start()
-    try:
-        yield server
-    finally:
-        await server.stop(5.0)
+    yield server
+    await server.stop(5.0)
 
 
 async def test_a_client_goes_on_where_its_gateway_is_no_more(stage: Stage) -> None:
@@ -158,19 +141,11 @@ async def test_a_client_goes_on_where_its_gateway_is_no_more(stage: Stage) -> No
 
 
 @pytest.mark.slow
-def test_a_first_try_needs_no_nats(tmp_path: Path) -> None:
-    port, log = free_port(), tmp_path / "log"
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "streamer", "gateway", "--port", str(port)]
-        gateway = subprocess.Popen(command, stderr=out, stdout=out)
-    try:
-        wait_until(lambda: "listens on" in log.read_text(encoding="utf-8") or gateway.poll() is not None)
-        with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=WAIT_S)
-        assert refused.value.code == 503
-        metrics = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=WAIT_S).read()
-        assert b"streamer_cluster_gateways" in metrics
-    finally:
-        gateway.terminate()
-        assert gateway.wait(WAIT_S) == (0 if sys.platform != "win32" else gateway.returncode)
-    assert "streamer worker --nats nats://127.0.0.1:" in log.read_text(encoding="utf-8")
+def test_a_first_try_needs_no_nats() -> None:
+    with started("gateway", "--port", str(free_port())) as gateway:
+        gateway.wait_ready()
+        assert gateway.get("/healthz")[0] == 503
+        assert "streamer_cluster_gateways" in gateway.get("/metrics")[1]
+        outcome = gateway.stop()
+    assert outcome.exit_code == 0 or sys.platform == "win32"
+    assert "streamer worker --nats nats://127.0.0.1:" in outcome.stderr

@@ -17,14 +17,21 @@ from streamer.errors import (
     ConfigError,
     InferenceError,
     StoppingError,
-    StreamerError,
     UnknownModelError,
 )
 from streamer.plugins.cluster import job as job_module
 from streamer.plugins.cluster import jobs, work
 from streamer.plugins.cluster.bus import Bus, Reply
-from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobAnswer, JobReport, RecordingJob, Submitted
-from streamer.plugins.cluster.job import JobSettings as How
+from streamer.plugins.cluster.job import (
+    JOBS,
+    SUBMITTERS,
+    FreeSlot,
+    JobAnswer,
+    JobReport,
+    JobSettings,
+    RecordingJob,
+    Submitted,
+)
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.messages import Message, Refused
 from streamer.plugins.cluster.recordings import ClusterRecordings
@@ -32,7 +39,7 @@ from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final
-from tests.daemon import SAMPLE
+from tests.daemon import SAMPLE, recording
 from tests.plugins.cluster.stage import Port, Stage, Worker
 from tests.waiting import WAIT_S, until
 
@@ -42,11 +49,13 @@ Read = Callable[[], Iterator[Float32Array]]
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait less than on a real network."""
-    for name, seconds in (("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0), ("FREE_S", 0.2)):
-        monkeypatch.setattr(work, name, seconds)
-    monkeypatch.setattr(jobs, "CHECK_S", 0.2)
-    for name, seconds in (("LOST_RUN_S", 30.0), ("RETRY_S", 0.1)):
-        monkeypatch.setattr(job_module, name, seconds)
+    for module, pauses in (
+        (work, {"RENEW_S": 0.2, "RETRY_S": 0.1, "GONE_S": 0.5, "ASK_S": 2.0, "FREE_S": 0.2}),
+        (jobs, {"CHECK_S": 0.2}),
+        (job_module, {"LOST_RUN_S": 30.0, "RETRY_S": 0.1}),
+    ):
+        for name, pause_s in pauses.items():
+            monkeypatch.setattr(module, name, pause_s)
 
 
 class Transcriber:
@@ -103,30 +112,23 @@ class Place:
         self.jobs = self.submitter(self.port)
 
     def submitter(self, port: Port) -> Jobs:
-        return Jobs(
-            cast(Bus, port), lambda: [each.alive for each in self._stage.workers.values() if each not in self.gone]
-        )
+        workers = self._stage.workers
+        return Jobs(cast(Bus, port), lambda: [each.alive for each in workers.values() if each not in self.gone])
+
+    def n_done(self) -> float:
+        return sum(worker.alive.counters["recordings_done"] for worker in self._stage.workers.values())
 
     async def worker(self, model: str = "nano.en 1") -> Worker:
         name = f"w{len(self._stage.workers)}"
         return await self._stage.worker(name, identity=model, model=self._model)
 
-    def submit(self, read: Read, model: str = "", **more: Any) -> Submitted:  # noqa: ANN401 - passed on
-        jobs, job = more.pop("jobs", self.jobs), more.pop("job", RecordingJob())
-        return jobs.submit("a.wav", read, jobs.find(model), job, **more)  # type: ignore[no-any-return]
+    def submit(self, read: Read, model: str = "", job: RecordingJob = RecordingJob(), **more: Any) -> Submitted:  # noqa: ANN401, B008
+        return self.jobs.submit("a.wav", read, self.jobs.find(model), job, **more)
 
 
 async def stop(worker: Worker) -> None:
     worker.stopping.set()
     await worker.task
-
-
-async def die(worker: Worker) -> None:
-    worker.port.end()
-
-
-def n_done(*workers: Worker) -> float:
-    return sum(worker.alive.counters["recordings_done"] for worker in workers)
 
 
 @pytest.fixture
@@ -165,7 +167,7 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
         assert np.array_equal(transcriber.received[-1], samples)
     assert len(transcriber.received) == 3
     assert progress[0] == (16_000, 200_000)
-    await until(lambda: (worker.alive.recordings, n_done(worker)) == (0, 3))
+    await until(lambda: (worker.alive.recordings, place.n_done()) == (0, 3))
 
 
 async def test_segments_are_passed_on_as_they_come_and_once_also_if_the_worker_dies(
@@ -177,7 +179,7 @@ async def test_segments_are_passed_on_as_they_come_and_once_also_if_the_worker_d
     with place.submit(silence(3)) as submitted:
         found = aiter(submitted)
         assert (await asyncio.wait_for(anext(found), WAIT_S)).final.text == "second 0"
-        await die(first)
+        first.port.end()
         await place.worker()
         assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
         assert len((await submitted.result())[1]) == 3
@@ -213,7 +215,9 @@ async def test_a_recording_at_which_three_workers_fail_is_given_up_and_others_ar
     for fate in fates:
         assert await asyncio.wait_for(begun.get(), WAIT_S) == fate
         if fate != "fail":
-            await (stop if fate == "stop" else die)(machine)
+            if fate == "stop":
+                await stop(machine)
+            machine.port.end()
             machine = await place.worker()
     if is_done:
         assert await texts(submitted) == ["second 0", "second 1"]
@@ -233,23 +237,16 @@ def torn() -> Iterator[Float32Array]:
     yield
 
 
-@pytest.mark.parametrize(
-    ("read", "job", "error"),
-    [
-        (broken, RecordingJob(), AudioFileError),
-        (torn, RecordingJob(), AudioFileError),
-        (silence(1), RecordingJob(settings=How(DecodingSettings(language="de"))), ConfigError),
-        (silence(1), RecordingJob(settings=How(DecodingSettings(beam_size=9, patience=1.0))), ConfigError),
-        (silence(1), RecordingJob(settings=How(DecodingSettings(grammar="/etc/passwd"))), ConfigError),
-        (silence(1), RecordingJob(options=RecordingOptions(beam_size=9)), ConfigError),
-    ],
-)
-async def test_a_wrong_file_or_option_fails_at_once(
-    place: Place, transcriber: Transcriber, read: Read, job: RecordingJob, error: type[StreamerError]
-) -> None:
+async def test_a_wrong_file_or_option_fails_at_once(place: Place, transcriber: Transcriber) -> None:
     await place.worker()
-    with pytest.raises(error):
-        await texts(place.submit(read, job=job))
+    for read in (broken, torn):
+        with pytest.raises(AudioFileError):
+            await texts(place.submit(read))
+    wrong: list[dict[str, Any]] = [{"language": "de"}, {"beam_size": 9, "patience": 1.0}, {"grammar": "/etc/passwd"}]
+    jobs = [RecordingJob(settings=JobSettings(DecodingSettings(**decoding))) for decoding in wrong]
+    for job in (*jobs, RecordingJob(options=RecordingOptions(beam_size=9))):
+        with pytest.raises(ConfigError):
+            await texts(place.submit(silence(1), job=job))
     assert transcriber.received == []
 
 
@@ -261,7 +258,7 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     place.port.end()
     transcriber.go.set()
     await until(lambda: worker.alive.recordings == 0)
-    assert (n_done(worker), len(transcriber.received)) == (0, 1)
+    assert (place.n_done(), len(transcriber.received)) == (0, 1)
 
 
 async def test_what_is_closed_is_not_transcribed_and_its_file_left_alone(
@@ -284,20 +281,10 @@ async def test_what_is_closed_is_not_transcribed_and_its_file_left_alone(
         submitted.close()
     await until(left.is_set)
     await place.jobs.close()
-    other = place.submitter(place.port)
-    await other.start()
-    assert await texts(place.submit(silence(1), jobs=other)) == ["second 0"]
+    place.jobs = place.submitter(place.port)
+    await place.jobs.start()
+    assert await texts(place.submit(silence(1))) == ["second 0"]
     assert len(transcriber.received) <= 4
-
-
-async def test_a_job_goes_to_one_worker_of_many_that_are_free(place: Place, transcriber: Transcriber) -> None:
-    workers = [await place.worker() for _ in range(3)]
-    submitters = [place.jobs, other := place.submitter(place.port)]
-    await other.start()
-    for submitted in [place.submit(silence(1), jobs=each) for _ in range(3) for each in submitters]:
-        assert await texts(submitted) == ["second 0"]
-    await until(lambda: n_done(*workers) == 6)
-    assert len(transcriber.received) == 6
 
 
 async def test_a_job_belongs_to_the_run_that_begins_it_first_and_one_that_gets_lost_goes_to_the_next(
@@ -340,10 +327,12 @@ async def test_nats_may_be_away(place: Place, transcriber: Transcriber) -> None:
     place.port.connected = worker.port.connected = True
     for submitted in all:
         assert await texts(submitted) == ["second 0", "second 1", "second 2"]
-    await until(lambda: n_done(worker) == 4)
+    await until(lambda: place.n_done() == 4)
 
 
-async def test_a_recording_goes_to_a_worker_with_its_model(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_recording_goes_to_one_worker_with_its_model(
+    place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(ClusterError):
         place.submit(silence(1))
     workers = [await place.worker(model) for model in ("a.en 1", "a.en 1", "b.en 2")]
@@ -351,10 +340,11 @@ async def test_a_recording_goes_to_a_worker_with_its_model(place: Place, monkeyp
         place.submit(silence(1), model="c.en")
     for model in ("b.en", "b.en 2", "b.en", ""):  # the model of most, in the end
         await texts(place.submit(silence(1), model=model))
-    await until(lambda: [n_done(workers[2]), n_done(*workers)] == [3, 4])
+    await until(lambda: (workers[2].alive.counters["recordings_done"], place.n_done()) == (3, 4))
+    assert len(transcriber.received) == 4
     monkeypatch.setattr(jobs, "ABSENT_S", 0.5)
     submitted = place.submit(silence(1), model="b.en")
-    await die(workers[2])
+    workers[2].port.end()
     place.gone.append(workers[2])
     with pytest.raises(ClusterError):
         await texts(submitted)
@@ -364,7 +354,12 @@ async def test_uploads_are_of_a_model_that_there_is_and_end_when_the_gateway_sto
     uploads = ClusterRecordings(place.jobs)
     with pytest.raises(BusyError):
         await uploads.open(SAMPLE, RecordingOptions())
-    await stop(await place.worker())
+    worker = await place.worker()
+    with await uploads.open(SAMPLE, RecordingOptions()) as job:
+        assert [segment.final.text async for segment in job][:2] == ["second 0", "second 1"]
+    assert (job.model, job.language, job.work_s >= 0) == ("nano.en", "en", True)
+    assert job.duration_s == pytest.approx(len(recording(SAMPLE)) / 16_000, abs=0.01)
+    await stop(worker)
     assert [info.name for info in uploads.models()] == [uploads.find("whisper-1").name] == ["nano.en"]
     with pytest.raises(UnknownModelError):
         await uploads.open(SAMPLE, RecordingOptions(), "base.en")

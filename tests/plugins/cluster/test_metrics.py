@@ -38,26 +38,24 @@ class Page(Neighbours):
 
 
 @pytest.mark.parametrize(
-    ("workers", "needed", "capacity"),
+    ("workers", "needed", "capacity", "ratio"),
     [
-        ([alive(load=0.45, capacity=10), alive(load=0.9, capacity=20)], 25, 30),
-        ([alive(load=0.45, capacity=10, draining=True), alive(load=0.45, capacity=10, failing="no device")], 10, 0),
-        ([alive(load=0.9, capacity=8), alive(load=0.45, capacity=0)], 12, 16),  # as the others
-        ([alive(load=0.45, capacity=0)], 0.5, 1),
+        ([], 0, 0, 1),
+        ([alive(load=0.45, capacity=10), alive("v", load=0.0, capacity=10)], 5, 20, 0.25),
+        ([alive(load=0.45, capacity=10), alive("v", load=0.9, capacity=20)], 25, 30, 25 / 30),
+        ([alive(load=0.9, capacity=8), alive("v", load=0.45, capacity=0)], 12, 16, 0.75),  # as the others
+        ([alive(load=0.45, capacity=0)], 0.5, 1, 0.5),
     ],
 )
 def test_what_is_needed_is_held_against_what_workers_can_do(
-    workers: list[WorkerAlive], needed: float, capacity: float
+    workers: list[WorkerAlive], needed: float, capacity: float, ratio: float
 ) -> None:
-    assert demand(workers) == pytest.approx((needed, capacity))
-
-
-def test_the_ratio_is_one_without_workers() -> None:
     page = Page()
-    assert page.value("load_ratio") == 1.0
-    page.all_workers = [alive(load=0.45, capacity=10), alive("v", load=0.0, capacity=10)]
-    assert page.value("load_ratio") == pytest.approx(0.25)
-    assert [page.value(f"{name}_sessions") for name in ("demand", "capacity")] == pytest.approx([5, 20])
+    page.all_workers = workers
+    found = [page.value(name) for name in ("demand_sessions", "capacity_sessions", "load_ratio")]
+    assert found == pytest.approx([needed, capacity, ratio])
+    drain, fail = alive(load=0.45, capacity=10, draining=True), alive(load=0.45, capacity=10, failing="no device")
+    assert demand([drain, fail]) == pytest.approx((10, 0))
 
 
 def test_machines_are_counted_by_state_and_what_is_at_work_as_sums() -> None:

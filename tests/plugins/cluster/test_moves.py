@@ -1,8 +1,9 @@
 """Sessions that move between machines: nothing is lost, doubled or taken back, whatever fails."""
 
 import asyncio
+import itertools
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -26,73 +27,60 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_session, "OTHER_MODEL_S", 0.3)
 
 
-async def end(worker: Worker) -> None:
-    worker.port.end()
-
-
-async def stop(worker: Worker) -> None:
-    worker.port.running.clear()
-
-
-async def cut(worker: Worker) -> None:
-    worker.port.connected = False
-
-
-async def drain(worker: Worker) -> None:
-    worker.stopping.set()
-
-
-async def fail(worker: Worker) -> None:
-    worker.engine.hand_stalled_s = 31.0
-
-
-async def be_mute(worker: Worker) -> None:
-    worker.port.becomes = lambda message: () if isinstance(message, SessionUpdate) else (message,)
-
-
-async def go_on(worker: Worker) -> None:
-    """Let a machine that was lost come back: its sessions belong to another now."""
-    worker.port.becomes = lambda message: (message,)
-    worker.port.running.set()
-    if not worker.port.connected:
-        worker.port.mend()
-    await until(lambda: worker.alive.sessions == 0)
+def befall(worker: Worker, fault: str) -> None:
+    match fault:
+        case "it ends":
+            worker.port.end()
+        case "it is stopped":
+            worker.port.running.clear()
+        case "it is cut off":
+            worker.port.connected = False
+        case "it drains":
+            worker.stopping.set()
+        case "it fails":
+            worker.engine.hand_stalled_s = 31.0
+        case "it is mute":
+            worker.port.becomes = lambda message: () if isinstance(message, SessionUpdate) else (message,)
 
 
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        (end, "lost"),
-        pytest.param(stop, "lost", marks=pytest.mark.slow),
-        (cut, "lost"),
-        (drain, "drain"),
-        (fail, "failing"),
-        (be_mute, "silent"),
+        ("it ends", "lost"),
+        pytest.param("it is stopped", "lost", marks=pytest.mark.slow),
+        ("it is cut off", "lost"),
+        ("it drains", "drain"),
+        ("it fails", "failing"),
+        ("it is mute", "silent"),
     ],
 )
 async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, fault: Callable[[Worker], Awaitable[None]], why: str
+    stage: Stage, monkeypatch: pytest.MonkeyPatch, fault: str, why: str
 ) -> None:
     gateway, client = await stage.session("w1", "w2")
     first = stage.owner(client)
     await client.speak(5.0)
     await client.stream.command("flush")
     await client.processed()
-    await fault(first)
-    if fault is be_mute:
+    befall(first, fault)
+    if why == "silent":
         monkeypatch.setattr(progress, "SILENT_S", 0.8)
     await client.speak(7.0)
     second = await stage.moved(client, off=first)
     monkeypatch.setattr(progress, "SILENT_S", 10.0)
     await client.speak()
-    if fault not in (end, drain):
-        await go_on(first)
+    if fault not in ("it ends", "it drains"):  # it comes back: its sessions belong to another now
+        first.port.becomes = lambda message: (message,)
+        first.port.running.set()
+        if not first.port.connected:
+            first.port.mend()
+        await until(lambda: first.alive.sessions == 0)
     await client.finish()
     assert len(client.of_type("flushed")) == 1
     assert stage.stalls == {why: 1}
     assert gateway.backend.alive.counters == {f"moves_{why}": 1.0}
     assert second.alive.counters["taken_over"] == 1
-    assert first.alive.counters["fenced"] == (fault is cut)  # nothing told it to let go
+    assert first.alive.counters["fenced"] == (fault == "it is cut off")  # nothing told it to let go
 
 
 @pytest.mark.slow
@@ -100,32 +88,26 @@ async def test_whatever_becomes_of_its_worker_a_session_goes_on_elsewhere(
 @pytest.mark.parametrize("seed", range(4))
 async def test_a_session_moves_again_and_again(stage: Stage, seed: int) -> None:
     """Workers and gateways end, in any order, while the client speaks."""
-    chance = random.Random(seed)
-    gateway, partials = await stage.gateway("g0", *[(await stage.worker(f"w{i}")).name for i in range(2)]), True
+    chance, last = random.Random(seed), await stage.worker("w0")
+    gateway, partials = await stage.gateway("g0"), True
     client = await stage.client(gateway)
     for i in range(1, 8):
         await client.speak(min(40.0, client.said / SAMPLE_RATE + chance.uniform(1.0, 8.0)))
         if chance.random() < 0.5:
             await client.processed(client.said / SAMPLE_RATE - 3.0)
-        owner = stage.owner(client)
-        match chance.choice(["worker", "drain", "gateway", "both"]):
-            case "worker" | "drain" as what:
-                await (end if what == "worker" else drain)(owner)
-                await stage.worker(f"w{i + 1}")
-                await stage.moved(client, off=owner)
-            case what:
-                await gateway.backend.close()
-                if what == "both":  # no machine knows the partials then
-                    await end(owner)
-                    await stage.worker(f"w{i + 1}")
-                    partials = False
-                gateway = await stage.gateway(f"g{i}", *[each.name for each in stage.workers.values() if works(each)])
-                client = await stage.back(client, gateway)
+        fault = chance.choice(["it ends", "it drains", "its gateway ends", "both end"])
+        if fault in ("its gateway ends", "both end"):
+            await gateway.backend.close()
+        if fault != "its gateway ends":
+            owner, last = last, await stage.worker(f"w{i}")
+            befall(owner, "it drains" if fault == "it drains" else "it ends")
+        if fault in ("its gateway ends", "both end"):
+            partials &= fault != "both end"  # no machine knows them then
+            gateway = await stage.gateway(f"g{i}", last.name)
+            client = await stage.back(client, gateway)
+        else:
+            await stage.moved(client, off=owner)
     await client.finish(partials=partials)
-
-
-def works(worker: Worker) -> bool:
-    return worker.port.running.is_set() and not worker.stopping.is_set()
 
 
 @pytest.mark.parametrize("kind", [AudioBlock | SessionCommand, SessionUpdate], ids=["to the worker", "from it"])
@@ -171,16 +153,6 @@ async def test_an_overloaded_worker_gives_one_session_at_a_time(stage: Stage) ->
     assert first.alive.counters["moved_away"] == 1
 
 
-async def test_a_full_worker_takes_over_what_no_other_has_room_for(stage: Stage) -> None:
-    _gateway, client = await stage.session()
-    first = stage.owner(client)
-    second = await stage.worker("w2")
-    second.engine.hand_load = Load(0.95, 1, room=False)
-    await end(first)
-    assert await stage.moved(client, off=first) is second
-    await client.finish()
-
-
 async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_waits(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,12 +171,13 @@ async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_wa
     assert stage.stalls == {"slow": 1}
 
 
-async def test_another_model_continues_behind_a_gap(stage: Stage) -> None:
+async def test_another_model_continues_behind_a_gap_also_if_it_is_full(stage: Stage) -> None:
     _gateway, client = await stage.session()
     first = stage.owner(client)
     await client.speak(6.0, wait=True)
     second = await stage.worker("w2", identity="other 2")
-    await end(first)
+    second.engine.hand_load = Load(0.95, 1, room=False)  # no other has room
+    first.port.end()
     assert await stage.moved(client, off=first) is second
     await client.speak()
     await client.stream.finish()
@@ -235,7 +208,7 @@ async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its
     await client.speak(4.0)
     second = await stage.worker("w2")
     second.port.loses_answers = True
-    await end(first)
+    first.port.end()
     await until(lambda: stage.owner(client) is second)  # as the log has it; the gateway was refused
     second.port.loses_answers = False
     await client.finish()
@@ -245,9 +218,8 @@ async def test_a_worker_whose_answer_was_lost_does_not_take_the_session_from_its
 async def test_a_client_is_warned_once_if_no_worker_serves_it(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "WAIT_S", 1.5)
     _gateway, client = await stage.session()
-    first = stage.owner(client)
     await client.speak(4.0)
-    await end(first)
+    stage.owner(client).port.end()
     await client.speak(8.0)
     await until(lambda: bool(client.of_type("error")))
     await stage.worker("w2")
@@ -269,7 +241,7 @@ async def test_a_client_continues_at_another_gateway_and_what_took_effect_is_not
     await client.speak(8.0, wait=True)
     await g1.backend.close()
     if lost != "gateway":
-        await end(stage.owner(client))
+        stage.owner(client).port.end()
     again = await stage.back(client, g2, tenant="anna")
     assert again.stream.options == client.stream.options
     assert again.said == again.checkpoint.state.needed_from
@@ -316,16 +288,10 @@ async def test_a_session_is_resumed_with_the_token_that_began_it_and_no_other(st
     await stage.worker()
     g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
     client = await stage.client(g1, tenant="anna")
-    for gateway in (g1, g2):
-        for name, tenant in (
-            (client.name, "berta"),
-            (client.name, ""),
-            ("unknown", "anna"),
-            ("a.b", "anna"),
-            (">", "anna"),
-        ):
-            with pytest.raises(UnknownSessionError):
-                await gateway.resume(name, tenant=tenant)
+    wrong = [(client.name, "berta"), (client.name, ""), ("unknown", "anna"), ("a.b", "anna"), (">", "anna")]
+    for gateway, (name, tenant) in itertools.product((g1, g2), wrong):
+        with pytest.raises(UnknownSessionError):
+            await gateway.resume(name, tenant=tenant)
     assert await g1.resume(client.name, tenant="anna") is client.stream
 
 

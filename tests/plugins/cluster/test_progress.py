@@ -1,25 +1,10 @@
 """When another worker should have a session."""
 
-import msgspec
-
 from streamer.constants import SAMPLE_RATE
-from streamer.plugins.cluster.messages import SessionUpdate
 from streamer.plugins.cluster.progress import QUIET_S, RESEND_S, SILENT_S, STUCK_S, WAIT_S, WorkerProgress
-from streamer.session.state import SessionState
-from streamer.session.windows import OpenSpeech
-from tests.plugins.cluster.support import checkpoint
+from tests.plugins.cluster.support import checkpoint, update
 
 HOUR = 3600 * SAMPLE_RATE
-
-
-def update(read_s: float, *, head: int = 0, seq: int = 0) -> SessionUpdate:
-    """What a worker reports that has transcribed up to a moment."""
-    read = round(read_s * SAMPLE_RATE)
-    state = msgspec.structs.replace(SessionState(), speech=OpenSpeech(read))
-    known = checkpoint(seq, state=state)
-    return SessionUpdate(
-        session="s", worker="w", epoch=1, previous=0, sequence=0, events=(), checkpoint=known, head=head, command=0
-    )
 
 
 def test_a_worker_that_does_not_report_is_silent_unless_this_gateway_was_cut_off() -> None:

@@ -28,6 +28,7 @@ from tests.waiting import until
 
 EXAMPLE = REPOSITORY / "contrib" / "nats" / "nats.conf"
 ROLES = ("gateways", "workers", "submitters", "administrators")
+LEAVE, BUSY = Leave(session="s", epoch=1), Refused(code="busy", message="full")
 
 
 @dataclass
@@ -51,60 +52,46 @@ class SecureCluster:
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureCluster]:
     folder = tmp_path_factory.mktemp("secure")
-    make_certificates(folder)
-    text = EXAMPLE.read_text(encoding="utf-8")
-    for role in ROLES:
-        text = replaced(text, f"U_OF_{role.upper()}", make_key(folder / f"{role}.nk"))
-    make_key(folder / "unknown.nk")
-    text = replaced(text, "/etc/nats/", f"{folder.as_posix()}/")
-    servers = [NatsServer(folder, f"nats-{i}") for i in (1, 2, 3)]
-    routes = [free_port() for _ in servers]
-    for i, port in enumerate(routes, 1):
-        text = replaced(text, f"//nats-{i}:6222", f"//127.0.0.1:{port}")
-    for server, port in zip(servers, routes, strict=True):
-        own = replaced(text, "server_name: nats-1", f"server_name: {server.name}")
-        own = replaced(own, "0.0.0.0:4222", f"127.0.0.1:{server.port}")
-        own = replaced(own, "0.0.0.0:6222", f"127.0.0.1:{port}")
-        own = replaced(own, "/var/lib/nats", (folder / server.name).as_posix())
-        server.config.write_text(own, encoding="utf-8")
+    make_certificate(folder)
+    changes = {"/etc/nats/": f"{folder.as_posix()}/"}
+    for role in (*ROLES, "unknown"):
+        seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
+        (folder / f"{role}.nk").write_bytes(seed)
+        changes[f"U_OF_{role.upper()}"] = nkeys.from_seed(bytearray(seed)).public_key.decode()
+    del changes["U_OF_UNKNOWN"]
+    servers = {NatsServer(folder, f"nats-{i}"): free_port() for i in (1, 2, 3)}
+    changes |= {f"//{server.name}:6222": f"//127.0.0.1:{port}" for server, port in servers.items()}
     with contextlib.ExitStack() as stack:
-        for server in servers:
+        for server, port in servers.items():
+            text = EXAMPLE.read_text(encoding="utf-8")
+            own = {"server_name: nats-1": f"server_name: {server.name}", "0.0.0.0:4222": f"127.0.0.1:{server.port}"}
+            own |= {"0.0.0.0:6222": f"127.0.0.1:{port}", "/var/lib/nats": (folder / server.name).as_posix()}
+            for old, new in {**changes, **own}.items():
+                assert old in text, f"{old} is not in the example any more"
+                text = text.replace(old, new)
+            server.config.write_text(text, encoding="utf-8")
             stack.enter_context(running(server))
-        yield SecureCluster(servers, folder)
+        yield SecureCluster([*servers], folder)
 
 
-def replaced(text: str, old: str, new: str) -> str:
-    assert old in text, f"{old} is not in the example any more"
-    return text.replace(old, new)
-
-
-def make_key(path: Path) -> str:
-    """Write a user's seed; return the public key."""
-    seed = nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER)
-    path.write_bytes(seed)
-    return str(nkeys.from_seed(bytearray(seed)).public_key.decode())
-
-
-def make_certificates(folder: Path) -> None:
-    """Write an authority's certificate, and a server's that it signed."""
-    now, day = datetime.datetime.now(datetime.UTC), datetime.timedelta(days=1)
-    authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    authority = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer test")])
+def make_certificate(folder: Path) -> None:
+    """Write a server's certificate, which is its own authority."""
+    now, day, key = (
+        datetime.datetime.now(datetime.UTC),
+        datetime.timedelta(days=1),
+        ec.generate_private_key(ec.SECP256R1()),
+    )
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer test")])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
     names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+    builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     pem = serialization.Encoding.PEM
-    for file, subject, own_key, extension in (
-        ("ca.pem", authority, authority_key, x509.BasicConstraints(ca=True, path_length=0)),
-        ("server.pem", x509.Name([]), key, x509.SubjectAlternativeName(names)),
-    ):
-        builder = x509.CertificateBuilder().issuer_name(authority).subject_name(subject)
-        builder = builder.public_key(own_key.public_key()).serial_number(x509.random_serial_number())
-        builder = builder.not_valid_before(now - day).not_valid_after(now + day).add_extension(extension, critical=True)
-        (folder / file).write_bytes(builder.sign(authority_key, hashes.SHA256()).public_bytes(pem))
+    certificate = builder.sign(key, hashes.SHA256()).public_bytes(pem)
+    for file in ("ca.pem", "server.pem"):
+        (folder / file).write_bytes(certificate)
     private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     (folder / "server.key").write_bytes(private)
-
-
-LEAVE, BUSY = Leave(session="s", epoch=1), Refused(code="busy", message="full")
 
 
 async def answers(asking: Bus, answering: Bus, subject: str) -> None:
@@ -130,21 +117,19 @@ async def test_each_role_can_do_its_part(secure: SecureCluster, caplog: pytest.L
         received.append(data)
 
     async with secure.bus("gateways", "g1") as gateway, secure.bus("workers", "w1") as worker:
-        logs = [SessionLog(bus, settings_for(*secure.urls)) for bus in (gateway, worker)]
-        for log in logs:
+        reads, stores = [SessionLog(bus, settings_for(*secure.urls)) for bus in (gateway, worker)]
+        for log in (reads, stores):
             await log.prepare()
         assert (await gateway.jetstream.stream_info("SESSIONS")).config.num_replicas == 3
-        after = await logs[1].store("s1", record(1), after=0)
-        await logs[1].store("s1", record(2), after=after)
-        assert [stored.record.checkpoint.seq for stored in await logs[0].read("s1")] == [1, 2]
+        await stores.store("s1", record(2), after=await stores.store("s1", record(1), after=0))
+        assert [stored.record.checkpoint.seq for stored in await reads.read("s1")] == [1, 2]
         await gateway.subscribe("streamer.gateway.g1", note)
         for bus in (gateway, worker):
             await bus.subscribe("streamer.alive.worker.*", note)
             await bus.subscribe("streamer.alive.gateway.*", note)
         await answers(gateway, worker, "streamer.worker.w1")
-        await worker.publish("streamer.gateway.g1", LEAVE)
-        await gateway.publish("streamer.alive.gateway.g1", LEAVE)
-        await worker.publish("streamer.alive.worker.w1", LEAVE)
+        for bus, subject in ((worker, "gateway.g1"), (gateway, "alive.gateway.g1"), (worker, "alive.worker.w1")):
+            await bus.publish(f"streamer.{subject}", LEAVE)
         await until(lambda: len(received) == 5)
     assert "contrib/nats" not in caplog.text
 
