@@ -10,16 +10,10 @@ from tests.plugins.cluster.support import NatsCluster, NatsServer, running
 
 
 @pytest.fixture(scope="module")
-def nats_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NatsServer]:
-    """A server that the tests of a module share: sessions of theirs have names of their own."""
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A server's URL; the tests of a module share it: sessions of theirs have names of their own."""
     with running(NatsServer(tmp_path_factory.mktemp("nats"))) as server:
-        yield server
-
-
-@pytest.fixture
-def nats(nats_server: NatsServer) -> str:
-    """The URL of the module's server."""
-    return nats_server.url
+        yield server.url
 
 
 @pytest.fixture

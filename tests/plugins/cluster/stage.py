@@ -139,8 +139,8 @@ class Wire:
 
     def sent(self, kind: type[Message], session: str = "") -> list[Any]:
         """Return the messages of a type that were published, oldest first."""
-        published: list[Any] = [each for each in self.published if isinstance(each, kind)]
-        return [each for each in published if session in ("", each.session)]
+        published = [each for each in self.published if isinstance(each, kind)]
+        return [each for each in published if not session or getattr(each, "session", "") == session]
 
     def events(self, session: str) -> list[Event]:
         return [from_json(event) for stored in self.records[session] for event in stored.record.events]

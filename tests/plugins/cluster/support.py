@@ -76,17 +76,17 @@ def running(server: Servers) -> Iterator[Servers]:
 class NatsCluster:
     """NATS servers that know each other."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, advertise: bool = True) -> None:
+        """Prepare three; with `advertise` they tell clients each other's addresses."""
         ports = [free_port() for _ in range(3)]
         routes = ", ".join(f'"nats-route://127.0.0.1:{port}"' for port in ports)
+        known = f"routes: [{routes}], no_advertise: {json.dumps(not advertise)}"
         timing = 'ping_interval: "2s"\nping_max: 2\nwrite_deadline: "2s"'
         self.servers = [
-            NatsServer(
-                folder, f"n{i}", f'cluster {{ name: test, listen: "127.0.0.1:{port}", routes: [{routes}] }}\n{timing}'
-            )
+            NatsServer(folder, f"n{i}", f'cluster {{ name: test, listen: "127.0.0.1:{port}", {known} }}\n{timing}')
             for i, port in enumerate(ports, 1)
         ]
-        self.urls = [server.url for server in self.servers]
+        self.urls = tuple(server.url for server in self.servers)
 
     def start(self) -> None:
         for server in self.servers:
@@ -95,6 +95,9 @@ class NatsCluster:
     def kill(self) -> None:
         for server in self.servers:
             server.kill()
+
+    def named(self, name: str) -> NatsServer:
+        return next(server for server in self.servers if server.name == name)
 
 
 def settings_for(*urls: str, **others: Any) -> ClusterSettings:  # noqa: ANN401 - any setting's value
@@ -145,8 +148,8 @@ class Line:
         # Whether what the server says is thrown away.
         self.deaf = False
         # Cleared while nothing comes through, and what was sent comes late.
-        self.whole = asyncio.Event()
-        self.whole.set()
+        self._whole = asyncio.Event()
+        self._whole.set()
         # Replaced in what the server says: what, and by what.
         self.replaced = (b"", b"")
         # All that machines have sent, and how often one has connected.
@@ -160,6 +163,14 @@ class Line:
     async def __aexit__(self, *_: object) -> None:
         self._listener.close()
         self.cut()
+
+    @property
+    def dead(self) -> bool:
+        return not self._whole.is_set()
+
+    @dead.setter
+    def dead(self, dead: bool) -> None:
+        (self._whole.clear if dead else self._whole.set)()
 
     def cut(self) -> None:
         """End all connections."""
@@ -188,7 +199,7 @@ class Line:
                 data = data.replace(*self.replaced) if self.replaced[0] else data
             else:
                 self.sent += data
-            await self.whole.wait()
+            await self._whole.wait()
             if not (back and self.deaf):
                 writer.write(data)
         raise ConnectionError

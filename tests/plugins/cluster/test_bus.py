@@ -108,7 +108,7 @@ async def test_a_lost_connection_comes_back_with_all_subscriptions_and_is_logged
     async with Line(nats) as line, bus_on(line.url) as bus:
         bus.on_reconnected = lambda: back.append(bus.connected)
         await bus.subscribe("streamer.worker.before", inbox.take)
-        line.whole.clear()
+        line.dead = True
         line.cut()
         await until(lambda: not bus.connected)
         await bus.subscribe("streamer.worker.while", inbox.take)
@@ -116,7 +116,7 @@ async def test_a_lost_connection_comes_back_with_all_subscriptions_and_is_logged
         await bus.publish("streamer.worker.before", leave(5))
         with pytest.raises(ClusterError):
             await bus.request("streamer.worker.before", leave(5), Refused, timeout_s=WAIT_S)
-        line.whole.set()
+        line.dead = False
         line.cut()
         await until(lambda: back == [True])
         for epoch, name in enumerate(("before", "while", "absent"), 6):
@@ -130,13 +130,13 @@ async def test_a_lost_connection_comes_back_with_all_subscriptions_and_is_logged
 async def test_a_dead_line_is_noticed_and_does_not_hold_up_another_or_the_end(nats: str) -> None:
     async with Line(nats) as line:
         bus = await Bus.connect(settings_for(line.url), "a")
-        line.whole.clear()
+        line.dead = True
         for _ in range(40):  # more than sockets hold
             await bus.publish("streamer.worker.x", LARGE)
         await until(lambda: line.n_connections > 1)
-        line.whole.set()
+        line.dead = False
         await until(lambda: bus.connected)
-        line.whole.clear()
+        line.dead = True
         async with asyncio.timeout(WAIT_S):
             await bus.close()
         await bus.publish("streamer.worker.x", leave())

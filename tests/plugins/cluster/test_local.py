@@ -18,26 +18,21 @@ def children() -> list[str]:
     return [child.name() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
 
 
-async def test_a_server_with_jetstream_runs_while_in_the_context() -> None:
-    before, port = children(), free_port()
-    async with local_nats(port) as url:
-        assert url == f"nats://127.0.0.1:{port}"
-        async with bus_on(url) as bus:
-            await bus.jetstream.add_stream(name="KEPT", subjects=["kept"])
-    assert children() == before
-
-
-async def test_the_usual_port_is_there_again_when_a_server_with_connections_has_stopped(
+async def test_a_server_with_jetstream_runs_while_in_the_context_and_its_port_is_there_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(local, "USUAL_PORT", free_port())
+    before, port = children(), free_port()
+    monkeypatch.setattr(local, "USUAL_PORT", port)
     for _ in range(2):  # workers come back to the address that they were given
-        assert usual_port() == local.USUAL_PORT
-        async with local_nats(port=usual_port()):
-            assert usual_port() == 0
-            reader, writer = await asyncio.open_connection("127.0.0.1", local.USUAL_PORT)
+        assert usual_port() == port
+        async with local_nats(port) as url:
+            assert (url, usual_port()) == (f"nats://127.0.0.1:{port}", 0)
+            async with bus_on(url) as bus:
+                await bus.jetstream.add_stream(name="KEPT", subjects=["kept"])
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
             await reader.readline()
         writer.close()
+        assert children() == before
 
 
 async def test_a_server_that_does_not_start_or_is_not_there_is_an_error(

@@ -70,14 +70,14 @@ async def test_storing_waits_until_it_is_possible_and_reports_that_once(
                 await bus.jetstream.add_stream(name="OTHER", subjects=["other"])
                 await bus.jetstream.publish("other", b"x" * 110_000)
             else:
-                line.whole.clear()
+                line.dead = True
                 line.cut()
                 await until(lambda: not bus.connected)
             storing = asyncio.create_task(log.store(session, record(1), after=0))
             await until(lambda: bool(troubles))
             if trouble == "NATS is full":
                 await bus.jetstream.delete_stream("OTHER")
-            line.whole.set()
+            line.dead = False
             line.cut()
             assert await storing == 1
     assert len(troubles) == 1
@@ -187,7 +187,7 @@ async def test_of_three_servers_the_one_that_leads_may_die(nats_cluster: NatsClu
         assert info.config.num_replicas == 3
         assert info.cluster
         after = await first.store(session, record(1), after=0)
-        next(server for server in nats_cluster.servers if server.name == info.cluster.leader).kill()
+        nats_cluster.named(str(info.cluster.leader)).kill()
         await one_wins(session, 2, after, first, second)
         for log in (first, second):
             assert await numbers(log, session) == [1, 2]

@@ -1,56 +1,24 @@
-"""Uploads of a gateway and files of `transcribe --nats`, with a real model: the texts that one machine would write."""
+"""Files of `transcribe --nats`, with a real worker: the texts that one machine would write."""
 
 import asyncio
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
 import soundfile
 
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.engine import Engine
 from streamer.errors import ClusterError
 from streamer.plugins.cluster import batch
-from streamer.plugins.cluster.bus import Bus
-from streamer.plugins.cluster.job import JOBS, FreeSlot, RecordingJob
-from streamer.plugins.cluster.log import SessionLog
-from streamer.plugins.cluster.messages import ALIVE_WORKERS, BEAT_S
-from streamer.plugins.cluster.work import JobCounts, serve_jobs
-from streamer.plugins.cluster.worker_session import WorkerContext
-from streamer.settings.table import Settings
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
-from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording, started
-from tests.plugins.cluster.support import alive, bus_on, settings_for
-
-ALIVE = alive("w", model="nano.en 1", max_recordings=1)
+from streamer.plugins.cluster.bus import Reply
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, RecordingJob
+from tests.daemon import SAMPLE, Daemon, Outcome, pause_after, recording, started
+from tests.plugins.cluster.support import bus_on
+from tests.waiting import WAIT_S
 
 Run = Callable[..., Outcome]
-
-
-async def work(bus: Bus, url: str, model: WhisperModel) -> None:
-    section = settings_for(url, max_recordings=2)
-    context = WorkerContext(
-        worker="w",
-        bus=bus,
-        log=SessionLog(bus, section),
-        settings=Settings(plugins=(section,)),
-        model=model,
-        identity="nano.en 1",
-        engine=cast("Engine[Any]", SimpleNamespace(wait_idle=lambda timeout_s, quiet_s: True)),
-    )
-    await serve_jobs(context, JobCounts())
-
-
-@pytest.fixture(scope="module")
-def model() -> WhisperModel:
-    """The embedded model, for as many beams as files are decoded along."""
-    return load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), n_beams=None, live=False))
 
 
 @pytest.fixture(scope="module")
@@ -65,32 +33,16 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.fixture
-def worker(nats: str, model: WhisperModel) -> Iterator[None]:
-    """A worker in a thread of its own, as commands keep this one busy."""
-    ready, stop = threading.Event(), threading.Event()
-
-    async def main() -> None:
-        async with bus_on(nats, name="w") as bus:
-            working = asyncio.create_task(work(bus, nats, model))
-            while not stop.is_set():
-                await bus.publish(f"{ALIVE_WORKERS}.w", ALIVE)
-                ready.set()
-                await asyncio.sleep(BEAT_S / 2)
-            working.cancel()
-            await asyncio.gather(working, return_exceptions=True)
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert ready.wait(WAIT_S)
-    yield
-    stop.set()
-    thread.join(WAIT_S)
+@pytest.fixture(scope="module")
+def worker(nats: str) -> Iterator[Daemon]:
+    with started("worker", "--nats", nats, environ={"STREAMER_CLUSTER_MAX_RECORDINGS": "2"}) as worker:
+        worker.wait_said("transcribes with")
+        yield worker
 
 
 @pytest.mark.slow
 def test_texts_are_those_of_one_machine_to_the_byte_and_in_the_order_of_the_files(
-    nats: str, worker: None, run_here: Run, sentences: list[Path], tmp_path: Path
+    nats: str, worker: Daemon, run_here: Run, sentences: list[Path], tmp_path: Path
 ) -> None:
     cut = tmp_path / "cut.flac"
     soundfile.write(cut, recording(SAMPLE, 0, pause_after(1)), SAMPLE_RATE)
@@ -108,7 +60,7 @@ def test_texts_are_those_of_one_machine_to_the_byte_and_in_the_order_of_the_file
 )
 def test_what_no_worker_can_do_ends_the_command(
     nats: str,
-    worker: None,
+    worker: Daemon,
     run_here: Run,
     sentences: list[Path],
     monkeypatch: pytest.MonkeyPatch,
@@ -123,34 +75,22 @@ def test_what_no_worker_can_do_ends_the_command(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
-def test_ctrl_c_leaves_nothing_behind(
-    nats: str, worker: None, sentences: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, interrupted = threading.Event(), threading.Event()
+async def test_ctrl_c_leaves_nothing_behind(nats: str, worker: Daemon, sentences: list[Path], tmp_path: Path) -> None:
+    begun = asyncio.Event()
 
-    def wait(model: WhisperModel, blocks: Iterator[object], *more: object, **others: object) -> object:
-        yield from ()
-        assert next(blocks) is not None
+    async def stop_worker(data: bytes, reply: Reply) -> None:
+        worker.process.send_signal(signal.SIGSTOP)
         begun.set()
-        assert interrupted.wait(WAIT_S)
-        list(blocks)
 
-    monkeypatch.setattr("streamer.plugins.cluster.work.recorded_segments", wait)
-    with started("transcribe", "--nats", nats, *sentences, SAMPLE, "-o", f"{tmp_path / 'texts'}/") as command:
-        assert begun.wait(WAIT_S)
-        command.process.send_signal(signal.SIGINT)  # one: a second would end the command in the middle of its end
-        interrupted.set()
-        outcome = command.wait()
-    assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert outcome.error() == "streamer: error: interrupted"
-    assert list((tmp_path / "texts").iterdir()) == []
-
-    async def is_alone() -> bool:
-        async with bus_on(nats) as bus:
-            try:
-                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=1.0)
-            except ClusterError:
-                return True
-        return False
-
-    assert asyncio.run(is_alone())
+    async with bus_on(nats) as bus:
+        await bus.subscribe(f"{SUBMITTERS}.*", stop_worker)
+        with started("transcribe", "--nats", nats, SAMPLE, *sentences, "-o", f"{tmp_path / 'texts'}/") as command:
+            await asyncio.wait_for(begun.wait(), WAIT_S)
+            command.process.send_signal(signal.SIGINT)  # one: a second would end the command in the middle of its end
+            outcome = await asyncio.to_thread(command.wait)
+        worker.process.send_signal(signal.SIGCONT)
+        assert (outcome.exit_code, outcome.stdout) == (1, "")
+        assert outcome.error() == "streamer: error: interrupted"
+        assert list((tmp_path / "texts").iterdir()) == []
+        with pytest.raises(ClusterError):  # nobody submits any more
+            await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=1.0)

@@ -131,19 +131,19 @@ async def test_a_request_may_be_repeated_and_an_older_one_takes_nothing(stage: S
 async def test_a_stopping_worker_gives_another_gateway_the_session_that_it_still_has_and_takes_no_new_one(
     stage: Stage,
 ) -> None:
-    worker = await stage.worker("w1")
-    g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")
-    clients = [await stage.client(g1) for _ in range(2)]
+    g1, client = await stage.session()
+    worker, g2 = stage.owner(client), await stage.gateway("g2")
+    clients = [client, await stage.client(g1)]
     for client in clients:
         await client.speak(5.0, wait=True)
     worker.stopping.set()
     await until(lambda: worker.draining)
-    again = await stage.back(clients[0], g2)
+    clients[0] = await stage.back(clients[0], g2)
     assert await stage.refused("w1", "new", must=True) == "stopping"
     await stage.worker("w2")
     await asyncio.wait_for(worker.task, WAIT_S)
-    for each in (again, clients[1]):
-        await each.finish()
+    for client in clients:
+        await client.finish()
     last = [each for each in stage.wire.sent(WorkerAlive) if each.worker == "w1"][-1]
     assert (last.draining, last.room, last.sessions, last.counters["moved_away"]) == (True, False, 0, 2)
 
