@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from pathlib import Path
-from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from nats.js.errors import BadRequestError
@@ -107,18 +107,14 @@ async def test_a_refusal_while_nothing_newer_is_stored_is_tried_again(nats: str,
     """So JetStream answers where an earlier try is still on its way through its servers."""
     async with log_on(nats) as (bus, log):
         first = await log.store(session, record(1), after=0)
-        publish, n_refused = bus.jetstream.publish, 0
-
-        async def refuse_twice(*arguments: Any, **others: Any) -> Any:  # noqa: ANN401
-            nonlocal n_refused
-            n_refused += 1
-            if n_refused < 3:
-                raise BadRequestError(code=400, err_code=code, description="wrong last sequence")
-            return await publish(*arguments, **others)
-
-        bus.jetstream.publish = refuse_twice  # type: ignore[method-assign]
-        assert await log.store(session, record(2), after=first) > first
-        assert n_refused == 3
+        publish, refusal = (
+            bus.jetstream.publish,
+            BadRequestError(code=400, err_code=code, description="wrong last sequence"),
+        )
+        second = await publish(log_subject(uuid.uuid4().hex), b"")
+        bus.jetstream.publish = AsyncMock(side_effect=[refusal, refusal, second])  # type: ignore[method-assign]
+        assert await log.store(session, record(2), after=first) == second.seq
+        assert bus.jetstream.publish.call_count == 3
 
 
 async def test_what_can_never_be_stored_is_no_reason_to_try_for_ever(nats: str, session: str) -> None:
@@ -130,10 +126,8 @@ async def test_what_can_never_be_stored_is_no_reason_to_try_for_ever(nats: str, 
                 with pytest.raises(UnknownSessionError):
                     await asking
 
-        async def refuse(*_arguments: Any, **_others: Any) -> Any:  # noqa: ANN401
-            raise BadRequestError(code=400, err_code=10060, description="expected stream does not match")
-
-        bus.jetstream.publish = refuse  # type: ignore[method-assign]
+        refusal = BadRequestError(code=400, err_code=10060, description="expected stream does not match")
+        bus.jetstream.publish = AsyncMock(side_effect=refusal)  # type: ignore[method-assign]
         with pytest.raises(ClusterError):
             await log.store(session, record(1), after=0)
 

@@ -1,35 +1,28 @@
 """One page for the whole cluster, from what its machines say of themselves."""
 
 import math
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.messages import GatewayAlive, WorkerAlive
 from streamer.plugins.cluster.metrics import MAX_MACHINES, demand, register_cluster
 from streamer.plugins.cluster.neighbours import Neighbours
 from tests.daemon import REPOSITORY
-from tests.plugins.cluster.stage import Port, Wire
 from tests.plugins.cluster.support import alive
 
 
-class Page(Neighbours):
+class Page:
     """What a gateway shows that knows these machines."""
 
     def __init__(self) -> None:
-        super().__init__(cast(Bus, Port(Wire(), "g1")))
         self.all_workers: list[WorkerAlive] = []
         self.all_gateways: list[GatewayAlive] = []
         self.registry = CollectorRegistry()
-        self.on_stall = register_cluster(self.registry, self)
-
-    def workers(self) -> list[WorkerAlive]:
-        return self.all_workers
-
-    def gateways(self) -> list[GatewayAlive]:
-        return self.all_gateways
+        known = SimpleNamespace(workers=lambda: self.all_workers, gateways=lambda: self.all_gateways)
+        self.on_stall = register_cluster(self.registry, cast(Neighbours, known))
 
     def value(self, name: str, **labels: str) -> float:
         value = self.registry.get_sample_value(f"streamer_cluster_{name}", labels)
