@@ -306,7 +306,8 @@ class Client:
     @property
     def checkpoint(self) -> SessionCheckpoint:
         """The newest that a worker has published."""
-        return [checkpoint(), *[each.checkpoint for each in self._stage.wire.sent(SessionUpdate, self.name)]][-1]
+        updates = self._stage.wire.sent(SessionUpdate, self.name)
+        return updates[-1].checkpoint if updates else checkpoint()
 
     def of_type(self, kind: str) -> list[Any]:
         return [event for event in self.events if event.type == kind]
