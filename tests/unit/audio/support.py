@@ -2,9 +2,12 @@
 
 import io
 import threading
+from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import av
 import numpy as np
 import scipy.signal
 import soundfile
@@ -29,6 +32,45 @@ def written(
     """Return a file as libsndfile writes it."""
     file = io.BytesIO()
     soundfile.write(file, samples, sample_rate, format=format, subtype=subtype)
+    return file.getvalue()
+
+
+def mux(
+    file: Any,  # noqa: ANN401 - a path, or a file
+    format: str,
+    codec: str,
+    *signals: np.ndarray[Any, Any],
+    rate: int = 48_000,
+    sample_rate: int = SAMPLE_RATE,
+    layout: str = "mono",
+    options: dict[str, str] | None = None,
+    moved: Callable[[float], float] = lambda at_s: 0.0,
+) -> None:
+    """Write a track for each signal, mono or of the layout's channels; sound of the first is moved by some seconds."""
+    with av.open(file, "w", format=format, options=options or {}) as container:
+        streams: list[Any] = [container.add_stream(codec, rate=rate, layout=layout) for _ in signals]
+        for stream in streams:
+            stream.bit_rate = 128_000
+            stream.codec_context.open()
+        for stream, signal in zip(streams, signals, strict=True):
+            sample_format = "s16" if signal.dtype == np.int16 else "flt"
+            frame = av.AudioFrame.from_ndarray(
+                signal.reshape(1, -1), sample_format, "mono" if signal.ndim == 1 else layout
+            )
+            frame.sample_rate = sample_rate
+            size = stream.codec_context.frame_size or 1024
+            resampler = av.AudioResampler(stream.codec_context.format, layout, rate, frame_size=size)
+            for n, part in enumerate((*resampler.resample(frame), *resampler.resample(None))):
+                move_s = moved(n * size / rate) if stream is streams[0] else 0.0
+                part.pts, part.time_base = n * size + round(move_s * rate), Fraction(1, rate)
+                container.mux(stream.encode(part))
+            container.mux(stream.encode(None))
+
+
+def muxed(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401 - those of `mux`
+    """Return a file that `mux` writes."""
+    file = io.BytesIO()
+    mux(file, *arguments, **options)
     return file.getvalue()
 
 

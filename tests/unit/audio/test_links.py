@@ -3,39 +3,31 @@
 import io
 from typing import Any
 
-import av
 import numpy as np
 import pytest
 
 from streamer.audio.links import Links, Readable
-from tests.unit.audio.support import written
+from tests.unit.audio.support import muxed, written
 
 SAMPLES = (np.sin(np.arange(4_000) / 9) * 9_000).astype(np.int16)
 
 
-def coded(format: str, codec: str, *, seed: int = 1, live: bool = False) -> bytes:
-    file = io.BytesIO()
-    with av.open(file, "w", format=format, options={"live": "1"} if live else {}) as container:
-        stream: Any = container.add_stream(codec, rate=48_000, layout="mono")
-        frame = av.AudioFrame.from_ndarray(np.tile(SAMPLES // seed, 10)[None], "s16", "mono")
-        frame.sample_rate = 48_000
-        for packet in (*stream.encode(frame), *stream.encode(None)):
-            container.mux(packet)
-    return file.getvalue()
+def coded(format: str = "ogg", codec: str = "libopus", *, seed: int = 1, **options: Any) -> bytes:  # noqa: ANN401
+    return muxed(format, codec, np.tile(SAMPLES // seed, 10), sample_rate=48_000, **options)
 
 
 def wav(format: str = "WAV") -> bytes:
     return written(SAMPLES, format=format)
 
 
-PAGE = coded("ogg", "libopus")
+PAGE = coded()
 PAGE = PAGE[: PAGE.index(b"OggS", 1)]  # the first one: it names the stream
 KINDS = {
-    "ogg": [coded("ogg", "libopus"), coded("ogg", "libopus", seed=2), coded("ogg", "libopus", seed=3)],
-    "ogg of several streams": [PAGE * 3 + coded("ogg", "libopus"), wav("OGG"), PAGE + coded("ogg", "libopus")],
+    "ogg": [coded(seed=seed) for seed in (1, 2, 3)],
+    "ogg of several streams": [PAGE * 3 + coded(), wav("OGG"), PAGE + coded()],
     "wav": [wav(), wav("RF64"), wav()],
     "flac": [wav("FLAC"), wav("FLAC")],
-    "webm": [coded("webm", "libopus"), coded("matroska", "libopus", live=True)],
+    "webm": [coded("webm"), coded("matroska", options={"live": "1"})],
     "one": [wav()],
     "of another kind": [coded("adts", "aac") * 2],
 }
@@ -90,15 +82,3 @@ def test_what_was_skipped_is_searched_too() -> None:
     links = Links(io.BytesIO(wav() + wav()))
     links.seek(3 * len(wav()))
     assert (links.read(10), links.skip(), links.next()) == (b"", len(wav()), True)
-
-
-def test_a_disk_that_fails_ends_it_and_says_why() -> None:
-    class Failing(Pipe):
-        def read(self, n_bytes: int | None = -1, /) -> bytes:
-            if data := super().read(n_bytes):
-                return data
-            raise OSError(5, "Input/output error")
-
-    links = Links(Failing(wav()[:1_000], 300))
-    assert b"".join(iter(lambda: links.read(300), b"")) == wav()[:1_000]
-    assert links.failure == "Input/output error"

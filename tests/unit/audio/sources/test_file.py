@@ -1,6 +1,5 @@
 """Audio files: whole, broken and hostile."""
 
-import contextlib
 import dataclasses
 import io
 import logging
@@ -17,7 +16,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.sources import file
 from streamer.audio.sources.file import FileReplay, Recording, read_audio
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import AudioFileError, TruncatedAudioError
+from streamer.errors import AudioFileError
 from tests.unit.audio.support import SPEECH, Recorder, patched, played, speech, written
 from tests.waiting import WAIT_S
 
@@ -44,12 +43,6 @@ def test_files_are_read_as_libsndfile_reads_them(
     expected = soundfile.read(io.BytesIO(data), dtype="float32")[0]
     # Block by block as in one go: no click where one block ends and the next begins.
     np.testing.assert_allclose(read(tmp_path, data), expected, rtol=0, atol=tolerance)
-
-
-def test_a_replay_delivers_what_the_file_holds_and_ends_once() -> None:
-    recorder = played(FileReplay(SPEECH, speed=0))
-    np.testing.assert_array_equal(recorder.audio, soundfile.read(SPEECH, dtype="float32")[0])
-    assert (recorder.order, recorder.ends) == (["audio", "end"], [None])
 
 
 @pytest.mark.parametrize(
@@ -167,26 +160,6 @@ def test_bad_samples_of_a_file_are_silence_or_clipped_and_reported_once_however_
         for _ in range(2):
             np.testing.assert_array_equal(np.concatenate(list(recording.read())), expected)
     assert len(caplog.records) == 2
-
-
-@pytest.mark.parametrize(("format", "at"), [("AIFF", 35), ("W64", 98)])
-def test_a_header_that_sends_the_reader_before_the_file_writes_no_traceback(
-    tmp_path: Path, format: str, at: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with contextlib.suppress(AudioFileError, TruncatedAudioError):
-        read(tmp_path, patched(written(speech(0.1), format=format, subtype="PCM_16"), at, b"\xff\xff\xff\xff"))
-    assert capsys.readouterr().err == ""
-
-
-@pytest.mark.parametrize("format", ["FLAC", "OGG", "MP3"])
-def test_random_bytes_behind_a_good_header_are_no_crash(tmp_path: Path, format: str) -> None:
-    data = written(speech(), format=format)
-    blocks: list[Float32Array] = []
-    with contextlib.suppress(TruncatedAudioError):
-        noise = np.random.default_rng(1).bytes(len(data) // 2)
-        blocks.extend(read_audio(saved(tmp_path, patched(data, len(data) - len(noise), noise))))
-    assert all(np.isfinite(block).all() for block in blocks)
-    assert sum(map(len, blocks)) <= 2 * len(speech())
 
 
 def test_standard_input_is_a_file_too(monkeypatch: pytest.MonkeyPatch) -> None:
