@@ -6,128 +6,97 @@ import torch
 from torch.nn import functional
 
 from streamer.after.speakers.encoder import SpeakerEncoder
-from streamer.after.speakers.fbank import N_BANDS, WINDOW_SAMPLES, log_mel
+from streamer.after.speakers.fbank import WINDOW_SAMPLES, log_mel
 from streamer.arrays import Float32Array
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 
 CHANNELS, GROWTH, BOTTLENECK, N_VALUES = 2, 3, 4, 5
-N_LAYERS = (2, 1, 2)
-
-Weights = dict[str, Float32Array]
+SAMPLES = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
 
 
-@pytest.fixture(scope="module")
-def weights() -> Weights:
-    rng = np.random.default_rng(1)
-    made: Weights = {}
+class Network:
+    """The network of the paper (section 2, figure 1), with the names of the published weights, made up as needed."""
 
-    def convolution(name: str, *shape: int, bias: bool = False) -> None:
-        made[f"{name}.weight"] = (rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))).astype(np.float32)
-        if bias:
-            made[f"{name}.bias"] = rng.standard_normal(shape[0]).astype(np.float32)
+    def __init__(self) -> None:
+        self.weights: dict[str, Float32Array] = {}
+        self._rng = np.random.default_rng(1)
 
-    def norm(name: str, size: int, *, affine: bool = True) -> None:
-        made[f"{name}.running_mean"] = (rng.standard_normal(size) / 10).astype(np.float32)
-        made[f"{name}.running_var"] = rng.uniform(0.5, 2, size).astype(np.float32)
-        if affine:
-            made[f"{name}.weight"] = rng.uniform(0.5, 2, size).astype(np.float32)
-            made[f"{name}.bias"] = rng.standard_normal(size).astype(np.float32)
+    def make(self, name: str, values: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+        self.weights[name] = values.astype(np.float32)
+        return torch.from_numpy(self.weights[name])
 
-    convolution("head.conv1", CHANNELS, 1, 3, 3)
-    convolution("head.conv2", CHANNELS, CHANNELS, 3, 3)
-    for number in (1, 2):
-        norm(f"head.bn{number}", CHANNELS)
-        for block in (0, 1):
-            for part in (1, 2):
-                convolution(f"head.layer{number}.{block}.conv{part}", CHANNELS, CHANNELS, 3, 3)
-                norm(f"head.layer{number}.{block}.bn{part}", CHANNELS)
-        convolution(f"head.layer{number}.0.shortcut.0", CHANNELS, CHANNELS, 1, 1)
-        norm(f"head.layer{number}.0.shortcut.1", CHANNELS)
-    size = 6
-    convolution("xvector.tdnn.linear", size, CHANNELS * N_BANDS // 8, 5)
-    norm("xvector.tdnn.nonlinear.batchnorm", size)
-    for block, n_layers in enumerate(N_LAYERS, start=1):
-        for layer in range(1, n_layers + 1):
-            name = f"xvector.block{block}.tdnnd{layer}"
-            norm(f"{name}.nonlinear1.batchnorm", size)
-            convolution(f"{name}.linear1", BOTTLENECK, size, 1)
-            norm(f"{name}.nonlinear2.batchnorm", BOTTLENECK)
-            convolution(f"{name}.cam_layer.linear_local", GROWTH, BOTTLENECK, 3)
-            convolution(f"{name}.cam_layer.linear1", BOTTLENECK // 2, BOTTLENECK, 1, bias=True)
-            convolution(f"{name}.cam_layer.linear2", GROWTH, BOTTLENECK // 2, 1, bias=True)
-            size += GROWTH
-        norm(f"xvector.transit{block}.nonlinear.batchnorm", size)
-        convolution(f"xvector.transit{block}.linear", size // 2, size, 1)
-        size //= 2
-    norm("xvector.out_nonlinear.batchnorm", size)
-    convolution("xvector.dense.linear", N_VALUES, 2 * size, 1)
-    norm("xvector.dense.nonlinear.batchnorm", N_VALUES, affine=False)
-    return made
+    def normal(self, name: str, *shape: int) -> torch.Tensor:
+        return self.make(name, self._rng.standard_normal(shape) / np.sqrt(max(10, np.prod(shape[1:]))))
 
+    def norm(self, x: torch.Tensor, name: str, *, affine: bool = True) -> torch.Tensor:
+        size = x.shape[1]
+        scales = [
+            self.make(f"{name}.{part}", self._rng.uniform(0.5, 2, size))
+            for part in ("running_var", "weight")[: 1 + affine]
+        ]
+        mean, bias = self.normal(f"{name}.running_mean", size), self.normal(f"{name}.bias", size) if affine else None
+        return functional.batch_norm(x, mean, scales[0], scales[1] if affine else None, bias)
 
-def by_torch(weights: Weights, frames: Float32Array) -> Float32Array:
-    """The network of the paper (section 2, figure 1), with the names of the published weights."""
-    tensors = {name: torch.from_numpy(values) for name, values in weights.items()}
+    def active(self, x: torch.Tensor, name: str) -> torch.Tensor:
+        return functional.relu(self.norm(x, name))
 
-    def norm(x: torch.Tensor, name: str) -> torch.Tensor:
-        mean, variance = tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"]
-        return functional.batch_norm(x, mean, variance, tensors.get(f"{name}.weight"), tensors.get(f"{name}.bias"))
+    def flat(
+        self, x: torch.Tensor, name: str, size: int, width: int = 1, *, bias: bool = False, **options: int
+    ) -> torch.Tensor:
+        weight = self.normal(f"{name}.weight", size, x.shape[1], width)
+        return functional.conv1d(x, weight, self.normal(f"{name}.bias", size) if bias else None, **options)
 
-    def flat(x: torch.Tensor, name: str, **options: int) -> torch.Tensor:
-        return functional.conv1d(x, tensors[f"{name}.weight"], tensors.get(f"{name}.bias"), **options)
+    def plane(self, x: torch.Tensor, name: str, stride: int = 1, width: int = 3) -> torch.Tensor:
+        weight = self.normal(f"{name}.weight", CHANNELS, x.shape[1], width, width)
+        return functional.conv2d(x, weight, stride=(stride, 1), padding=width // 2)
 
-    def plane(x: torch.Tensor, name: str, stride: int = 1) -> torch.Tensor:
-        weight = tensors[f"{name}.weight"]
-        return functional.conv2d(x, weight, stride=(stride, 1), padding=weight.shape[-1] // 2)
+    def block(self, x: torch.Tensor, name: str, dilation: int) -> torch.Tensor:
+        """Return what a layer of a dense block, which masks by context, adds to its input."""
+        inner = self.flat(self.active(x, f"{name}.nonlinear1.batchnorm"), f"{name}.linear1", BOTTLENECK)
+        inner = self.active(inner, f"{name}.nonlinear2.batchnorm")
+        parts = functional.avg_pool1d(inner, 100, 100, ceil_mode=True).repeat_interleave(100, -1)
+        context = inner.mean(-1, keepdim=True) + parts[..., : inner.shape[-1]]
+        context = self.flat(context, f"{name}.cam_layer.linear1", BOTTLENECK // 2, bias=True)
+        mask = self.flat(functional.relu(context), f"{name}.cam_layer.linear2", GROWTH, bias=True)
+        local = f"{name}.cam_layer.linear_local"
+        return torch.sigmoid(mask) * self.flat(inner, local, GROWTH, 3, padding=dilation, dilation=dilation)
 
-    x = functional.relu(norm(plane(torch.from_numpy(frames.T.copy())[None, None], "head.conv1"), "head.bn1"))
-    for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
-        inner = functional.relu(norm(plane(x, f"head.{name}.conv1", stride), f"head.{name}.bn1"))
-        inner = norm(plane(inner, f"head.{name}.conv2"), f"head.{name}.bn2")
-        beside = norm(plane(x, f"head.{name}.shortcut.0", 2), f"head.{name}.shortcut.1") if stride == 2 else x
-        x = functional.relu(inner + beside)
-    x = functional.relu(norm(plane(x, "head.conv2", 2), "head.bn2")).flatten(1, 2)
-    x = functional.relu(norm(flat(x, "xvector.tdnn.linear", stride=2, padding=2), "xvector.tdnn.nonlinear.batchnorm"))
-    for block, (n_layers, dilation) in enumerate(zip(N_LAYERS, (1, 2, 2), strict=True), start=1):
-        for layer in range(1, n_layers + 1):
-            name = f"xvector.block{block}.tdnnd{layer}"
-            inner = flat(functional.relu(norm(x, f"{name}.nonlinear1.batchnorm")), f"{name}.linear1")
-            inner = functional.relu(norm(inner, f"{name}.nonlinear2.batchnorm"))
-            parts = functional.avg_pool1d(inner, 100, 100, ceil_mode=True).repeat_interleave(100, -1)
-            context = inner.mean(-1, keepdim=True) + parts[..., : inner.shape[-1]]
-            mask = flat(functional.relu(flat(context, f"{name}.cam_layer.linear1")), f"{name}.cam_layer.linear2")
-            local = flat(inner, f"{name}.cam_layer.linear_local", padding=dilation, dilation=dilation)
-            x = torch.cat([x, local * torch.sigmoid(mask)], 1)
-        x = flat(
-            functional.relu(norm(x, f"xvector.transit{block}.nonlinear.batchnorm")), f"xvector.transit{block}.linear"
-        )
-    x = functional.relu(norm(x, "xvector.out_nonlinear.batchnorm"))
-    x = torch.cat([x.mean(-1), x.std(-1)], 1)[..., None]
-    found = norm(flat(x, "xvector.dense.linear"), "xvector.dense.nonlinear.batchnorm").flatten().numpy()
-    unit: Float32Array = found / np.linalg.norm(found)
-    return unit
+    def __call__(self, frames: Float32Array) -> Float32Array:
+        x = self.active(self.plane(torch.from_numpy(frames.T.copy())[None, None], "head.conv1"), "head.bn1")
+        for name, stride in (("layer1.0", 2), ("layer1.1", 1), ("layer2.0", 2), ("layer2.1", 1)):
+            inner = self.active(self.plane(x, f"head.{name}.conv1", stride), f"head.{name}.bn1")
+            inner = self.norm(self.plane(inner, f"head.{name}.conv2"), f"head.{name}.bn2")
+            if stride == 2:
+                x = self.norm(self.plane(x, f"head.{name}.shortcut.0", 2, 1), f"head.{name}.shortcut.1")
+            x = functional.relu(inner + x)
+        x = self.active(self.plane(x, "head.conv2", 2), "head.bn2").flatten(1, 2)
+        x = self.flat(x, "xvector.tdnn.linear", 6, 5, stride=2, padding=2)
+        x = self.active(x, "xvector.tdnn.nonlinear.batchnorm")
+        for block, (n_layers, dilation) in enumerate(((2, 1), (1, 2), (2, 2)), start=1):
+            for layer in range(1, n_layers + 1):
+                x = torch.cat([x, self.block(x, f"xvector.block{block}.tdnnd{layer}", dilation)], 1)
+            name = f"xvector.transit{block}"
+            x = self.flat(self.active(x, f"{name}.nonlinear.batchnorm"), f"{name}.linear", x.shape[1] // 2)
+        x = self.active(x, "xvector.out_nonlinear.batchnorm")
+        x = torch.cat([x.mean(-1), x.std(-1)], 1)[..., None]
+        x = self.flat(x, "xvector.dense.linear", N_VALUES)
+        found: Float32Array = self.norm(x, "xvector.dense.nonlinear.batchnorm", affine=False).flatten().numpy()
+        return found / np.linalg.norm(found)
 
 
-def test_vectors_are_those_of_pytorch(weights: Weights) -> None:
-    samples = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
-    encoder = SpeakerEncoder(weights, the_core())
-    frames = log_mel(samples)
-    found = encoder.encode(samples)
+def test_vectors_are_those_of_pytorch_and_weights_of_other_shapes_are_refused() -> None:
+    network, frames = Network(), log_mel(SAMPLES)
+    expected = network(frames - frames.mean(axis=0))
+    encoder = SpeakerEncoder(network.weights, the_core())
+    found, short = encoder.encode(SAMPLES), encoder.encode(SAMPLES[:8000])
     assert found is not None
-    np.testing.assert_allclose(found, by_torch(weights, frames - frames.mean(axis=0)), atol=1e-4)
-    # What is shorter is repeated to the length of a window.
-    short = encoder.encode(samples[:8000])
     assert short is not None
-    np.testing.assert_array_equal(short, encoder.encode(np.tile(samples[:8000], 4)[:WINDOW_SAMPLES]))
-
-
-def test_a_window_without_a_direction_has_no_vector(weights: Weights) -> None:
-    silent = {name: np.zeros_like(values) for name, values in weights.items()}
-    assert SpeakerEncoder(silent, the_core()).encode(np.zeros(WINDOW_SAMPLES, dtype=np.float32)) is None
-
-
-def test_weights_of_other_shapes_are_refused(weights: Weights) -> None:
-    others = {**weights, "xvector.tdnn.linear.weight": np.zeros((6, 7, 5), dtype=np.float32)}
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    # What is shorter is repeated to the length of a window.
+    np.testing.assert_array_equal(short, encoder.encode(np.tile(SAMPLES[:8000], 4)[:WINDOW_SAMPLES]))
+    silent = {name: np.zeros_like(values) for name, values in network.weights.items()}
+    assert SpeakerEncoder(silent, the_core()).encode(0 * SAMPLES) is None, "it has no direction"
+    others = {**network.weights, "xvector.tdnn.linear.weight": np.zeros((6, 7, 5), dtype=np.float32)}
     with pytest.raises(ModelError):
         SpeakerEncoder(others, the_core())
