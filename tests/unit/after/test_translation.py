@@ -108,10 +108,6 @@ def test_audio_is_not_copied_by_the_thread_that_publishes(monkeypatch: pytest.Mo
     assert threading.current_thread() not in copied_by
 
 
-def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program() -> None:
-    assert translation.END_PATIENCE_S < FLUSH_TIMEOUT_S
-
-
 def test_the_end_of_a_recording_waits_for_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(translation, "END_PATIENCE_S", 0.0)
     monkeypatch.setattr(translation, "PATIENCE_S", 0.0)
@@ -135,87 +131,84 @@ def test_a_model_that_hangs_keeps_no_session_from_its_end_nor_in_memory(monkeypa
     with hanging.session(make()) as events:
         assert [event.type for event in events] == ["final", "end"]
     assert waited_s == [pytest.approx(translation.END_PATIENCE_S, abs=1.0)]
+    assert waited_s[0] < FLUSH_TIMEOUT_S, "a stop of the program waits for it"
     hanging.begun.clear()
     check_freed(make, hanging.begun.is_set)
 
 
+def test_a_call_waits_until_captions_leave_as_much_time_as_the_last_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, needed_s, free = Clock(), list[float](), [False, False, False]
+    monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=clock))
+
+    def wait_idle(timeout_s: float, quiet_s: float) -> bool:
+        needed_s.append(quiet_s)
+        clock.advance(timeout_s if free else 0.0)
+        return not free or free.pop()
+
+    turns = yielding.YieldToLive(wait_idle)
+    n_calls = 0
+    for _ in range(2):
+        turns.begin(clock() + 100.0)
+        for _ in range(4):
+            turns.wait()
+            n_calls += 1
+            clock.advance(0.1 * n_calls)
+    # Three times more at the first; calls of cross-KV and decoder take as long as the last.
+    assert needed_s[:7] == pytest.approx([0.0] * 5 + [0.2, 0.3])
+    # One slow call is not the last.
+    assert needed_s[7:] == pytest.approx([0.1, 0.3, yielding.MAX_NEEDED_S, yielding.MAX_NEEDED_S])
+
+
 class Machine:
-    """A model of which each call takes longer than the one before, and captions that leave no time at first."""
+    """A model whose texts are improbable, as translations of small models are, and may be loops."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, n_busy: float = 0) -> None:
-        self.clock, self.health = Clock(), Health()
-        monkeypatch.setattr(yielding, "time", SimpleNamespace(monotonic=self.clock))
-        self.n_busy, self.n_calls, self.looped = n_busy, 0, False
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.free, self.looped, self.health = True, False, Health()
         self.before: Callable[[], None] = lambda: None
-        self.asked: list[Any] = []
-        self.decodings: list[DecodingSettings] = []
-        self.needed_s: list[float] = []  # for how long captions were asked to leave time
-        self.dims, self.generation = SimpleNamespace(n_mels=80), SimpleNamespace(prompted=True)
-        self.runtime = SimpleNamespace(windows_s=(5, 30))
-        monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
+        self.requests: list[Any] = []
+        model = SimpleNamespace(
+            dims=SimpleNamespace(n_mels=80),
+            generation=SimpleNamespace(prompted=True),
+            runtime=SimpleNamespace(windows_s=(5, 30)),
+            fork={(5, 30): SimpleNamespace(call_before=lambda before: setattr(self, "before", before))}.__getitem__,
+        )
+        monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.encode))
         monkeypatch.setattr(translation, "WhisperDecoder", self.new_decoder)
-        self.translations = Translations(Settings(), self, self.wait_idle, self.health)  # type: ignore[arg-type]
+        idle: Any = lambda timeout_s, quiet_s: self.free  # noqa: E731
+        self.translations = Translations(Settings(), model, idle, self.health)  # type: ignore[arg-type]
 
-    def translate(self, within_s: float = 100.0) -> str:
+    def translate(self, until_s: float = math.inf) -> str:
         second = np.zeros(SAMPLE_RATE, dtype=np.float32)
-        return self.translations.translate(second, "de", "Hello.", self.clock() + within_s)
+        return self.translations.translate(second, "de", "Hello.", until_s)
 
-    def wait_idle(self, timeout_s: float, quiet_s: float) -> bool:
-        self.needed_s.append(quiet_s)
-        self.n_busy -= 1
-        if self.n_busy >= 0:
-            self.clock.advance(timeout_s)
-        return self.n_busy < 0
-
-    def fork(self, windows_s: tuple[int, ...]) -> "Machine":
-        assert windows_s == (5, 30)
-        return self
-
-    def call_before(self, before: Callable[[], None]) -> None:
-        self.before = before
-
-    def call(self, *_: object) -> None:
+    def encode(self, *_: object) -> None:
         self.before()
-        self.n_calls += 1
-        self.clock.advance(0.1 * self.n_calls)
 
     def new_decoder(self, _: object, decoding: DecodingSettings) -> object:
-        self.decodings.append(decoding)
-        return SimpleNamespace(decode=self.decode)
+        def decode(_: object, request: object) -> object:
+            self.requests.append(request)
+            failed = self.looped or decoding.logprob_threshold is not None
+            return SimpleNamespace(failed=failed, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
 
-    def decode(self, _: object, request: object) -> object:
-        """Return an improbable text, as translations of small models are."""
-        for _ in range(3):
-            self.call()
-        self.asked.append(request)
-        failed = self.looped or self.decodings[0].logprob_threshold is not None
-        return SimpleNamespace(failed=failed, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
+        return SimpleNamespace(decode=decode)
 
 
-def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, n_busy=3)
-    assert machine.translate() == "Good day."
-    request = machine.asked[0]
-    assert (request.task, request.language, request.prompt, request.n_samples) == ("translate", "de", "Hello.", 16_000)
-    # Three times more at the first; calls of cross-KV and decoder take as long as the last.
-    assert machine.needed_s == pytest.approx([0.0] * 5 + [0.2, 0.3])
-    assert machine.translate() == "Good day."
-    # One slow call is not the last.
-    assert machine.needed_s[7:] == pytest.approx([0.1, 0.3, yielding.MAX_NEEDED_S, yielding.MAX_NEEDED_S])
-
-
-def test_a_loop_is_left_out_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_a_loop_is_left_out_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.looped = True
     assert machine.translate() == ""
     assert machine.health.why.keys() == {"translation"}
     machine.looped = False
     assert (machine.translate(), machine.health.why) == ("Good day.", {})
+    request = machine.requests[0]
+    assert (request.task, request.language, request.prompt, request.n_samples) == ("translate", "de", "Hello.", 16_000)
 
 
 def test_what_is_late_is_left_out_and_a_recording_is_not_late(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine(monkeypatch, n_busy=math.inf)
+    machine = Machine(monkeypatch)
+    machine.free = False
     with pytest.raises(TimeoutError):
-        machine.translate(1.0)
-    assert machine.n_calls == 0
-    assert machine.translate(math.inf) == "Good day."
+        machine.translate(0.0)
+    assert machine.requests == []
+    monkeypatch.setattr(yielding, "PATIENCE_S", 0.0)
+    assert machine.translate() == "Good day."
