@@ -18,9 +18,19 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.live_session import LiveSession
-from streamer.events import Event, Revision
+from streamer.events import Event, Final, Revision
 from streamer.worker import Work, once
+from tests.builders import final
 from tests.waiting import WAIT_S, wait_until
+
+
+def finals_of(spoken: str, language: str = "en") -> list[Final]:
+    """Return finals without words, of "text start end" in seconds; the language may follow. Commas divide them."""
+    found = []
+    for each in spoken.split(", "):
+        text, start, end, *other = each.split()
+        found.append(final(text, start=float(start), end=float(end), words=(), language=[language, *other][-1]))
+    return found
 
 
 class Live:
@@ -104,18 +114,18 @@ class Hanging:
     """What a model calls before it answers, so that it hangs in a block."""
 
     def __init__(self) -> None:
-        self.begun, self._let_go = threading.Event(), threading.Event()
+        self.begun, self.let_go = threading.Event(), threading.Event()
 
     def __call__(self) -> None:
         self.begun.set()
-        assert self._let_go.wait(WAIT_S)
+        assert self.let_go.wait(WAIT_S)
 
     @contextmanager
     def session(self, live: Live) -> Iterator[list[Event]]:
         """Give what a session published up to its end, which comes though the model hangs."""
         assert self.begun.wait(WAIT_S)
         yield live.finish()
-        self._let_go.set()
+        self.let_go.set()
 
 
 def patience(monkeypatch: pytest.MonkeyPatch) -> list[float]:

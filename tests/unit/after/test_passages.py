@@ -3,23 +3,20 @@
 import pytest
 
 from streamer.after.passages import MAX_SILENCE_S, Passages
-from streamer.events import Event, Final, Gap, Speech
+from streamer.events import Event, Gap, Speech
 from tests.builders import final
+from tests.unit.after.live import finals_of
 
 LONGEST_S = 28.0
 SPEAKING = Speech(state="start", time=0.0)
-
-
-def said(text: str, start: float, end: float, language: str = "en") -> Final:
-    return final(text, start=start, end=end, language=language)
 
 
 def silence(time_s: float) -> Speech:
     return Speech(state="end", time=time_s)
 
 
-def lost(start: float, end: float, reason: str = "overload") -> Gap:
-    return Gap(start=start, end=end, reason=reason)
+def lost(end: float, start: float = 2.0) -> Gap:
+    return Gap(start=start, end=end, reason="overload")
 
 
 def passages_of(*events: Event, by_sentence: bool = False) -> list[tuple[str, int]]:
@@ -36,60 +33,53 @@ def texts_of(*events: Event) -> list[str]:
 
 
 def test_finals_are_put_together_while_they_fit_and_are_context_then() -> None:
-    spoken = said("one", 0, 10), said("two", 10, 20), said("three.", 20, 30), said("four", 30, 36)
+    spoken = finals_of("one 0 10, two 10 20, three. 20 30, four 30 36")
     assert passages_of(SPEAKING, *spoken) == [("one two", 0), ("two three. four", 1)]
 
 
-@pytest.mark.parametrize(("end", "found"), [(LONGEST_S, [("one two", 0)]), (LONGEST_S + 0.1, [("one", 0), ("two", 0)])])
-def test_a_passage_is_as_long_as_it_may_be(end: float, found: list[tuple[str, int]]) -> None:
-    assert passages_of(SPEAKING, said("one", 0, 1), said("two", 1, end)) == found
-    assert passages_of(SPEAKING, said("long", 0, LONGEST_S + 1)) == [("long", 0)]
+@pytest.mark.parametrize(("end", "found"), [("28", [("one two", 0)]), ("28.1", [("one", 0), ("two", 0)])])
+def test_a_passage_is_as_long_as_it_may_be(end: str, found: list[tuple[str, int]]) -> None:
+    assert passages_of(SPEAKING, *finals_of(f"one 0 1, two 1 {end}")) == found
+    assert passages_of(SPEAKING, *finals_of("long 0 29")) == [("long", 0)]
 
 
 @pytest.mark.parametrize("by_sentence", [False, True])
 @pytest.mark.parametrize(
     "second",
     [
-        [said("two", 2.0 + MAX_SILENCE_S + 0.1, 9)],
-        [said("two", 2, 4, language="de")],
-        [lost(2, 2.5), said("two", 2.5, 4)],
+        finals_of(f"two {2.0 + MAX_SILENCE_S + 0.1} 9"),
+        finals_of("two 2 4 de"),
+        [lost(2.5), *finals_of("two 2.5 4")],
     ],
 )
 def test_no_passage_reaches_over_long_silence_another_language_or_lost_audio(
     second: list[Event], by_sentence: bool
 ) -> None:
-    assert passages_of(SPEAKING, said("one", 0, 2), *second, by_sentence=by_sentence) == [("one", 0), ("two", 0)]
+    spoken = *finals_of("one 0 2"), *second
+    assert passages_of(SPEAKING, *spoken, by_sentence=by_sentence) == [("one", 0), ("two", 0)]
 
 
 def test_lost_audio_is_no_context() -> None:
-    spoken = said("one", 0, 2), lost(2, 2.5), said("two", 2.5, 3), said("three", 3, 4)
+    spoken = *finals_of("one 0 2"), lost(2.5), *finals_of("two 2.5 3, three 3 4")
     assert passages_of(*spoken) == [("one", 0), ("two three", 0)]
 
 
 def test_with_context_more_may_be_understood_of_speech_in_which_no_word_was_found() -> None:
-    spoken = said("one", 0, 2), lost(2, 5, "unclear"), said("two", 5, 7)
+    spoken = *finals_of("one 0 2"), Gap(start=2.0, end=5.0, reason="unclear"), *finals_of("two 5 7")
     assert passages_of(*spoken) == [("one two", 0)]
     assert texts_of(*spoken) == ["one", "two"]
 
 
 def test_finals_of_one_sentence_are_one_passage_and_those_without_text_part_of_none() -> None:
-    spoken = said("Good", 0, 2), said("", 2, 2), said("day.", 2, 3), said("See", 3, 4), said("you!", 4, 8)
-    assert texts_of(*spoken) == ["Good day.", "See you!"]
+    good, *others = finals_of("Good 0 2, day. 2 3, See 3 4, you! 4 8")
+    assert texts_of(good, final(start=2.0), *others) == ["Good day.", "See you!"]
 
 
 @pytest.mark.parametrize(("time_s", "found"), [(2.0, ["Good", "day and"]), (2.1, ["Good day", "and"])])
 def test_a_silence_ends_a_sentence_with_the_final_up_to_it_and_no_other(time_s: float, found: list[str]) -> None:
-    spoken = said("Good", 0, 2), said("day", 2.5, 4), said("and", 4, 5)
+    spoken = finals_of("Good 0 2, day 2.5 4, and 4 5")
     assert texts_of(silence(time_s), Speech(state="start", time=2.5), *spoken) == found
 
 
 def test_a_silence_behind_lost_speech_ends_nothing() -> None:
-    assert texts_of(silence(2), lost(0, 2), said("day", 2.5, 3), said("and", 3, 4)) == ["day and"]
-
-
-def test_it_is_known_whether_speech_goes_on() -> None:
-    passages = Passages(LONGEST_S)
-    passages.take(SPEAKING)
-    assert passages.speaking
-    passages.take(silence(1))
-    assert not passages.speaking
+    assert texts_of(silence(2), lost(2, 0), *finals_of("day 2.5 3, and 3 4")) == ["day and"]

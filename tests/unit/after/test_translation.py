@@ -12,19 +12,14 @@ import pytest
 from streamer.after import translation
 from streamer.after.translation import TranslationFollower, Translations
 from streamer.arrays import Float32Array
-from streamer.constants import CHUNK_LENGTH_S, SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE
 from streamer.daemon.own_input import FLUSH_TIMEOUT_S
 from streamer.engine import yielding
-from streamer.events import Event, Final, Speech, Translation
+from streamer.events import Event, Final, Translation
 from streamer.health import Health
 from streamer.settings.table import DecodingSettings, Settings
-from tests.builders import final
 from tests.fakes import Clock
-from tests.unit.after.live import Hanging, Live, check_freed, patience
-
-
-def said(text: str, start: float, end: float, language: str = "de") -> Final:
-    return final(text, start=start, end=end, words=(), language=language)
+from tests.unit.after.live import Hanging, Live, check_freed, finals_of, patience
 
 
 class Interpreter(Translations):
@@ -57,7 +52,7 @@ def translated(*events: Event, **settings: Any) -> list[tuple[str, str]]:  # noq
 
 def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
     live = session_of(Interpreter())
-    live.publish(said("Guten Tag.", 1.0, 3.0))
+    live.publish(*finals_of("Tag. 1.0 3.0 de"))
     assert [event.type for event in live.finish()] == ["final", "translation", "end"]
     assert live.events[1] == Translation(of=1, text="2 s of de", language="en", seq=2, session="abc")
 
@@ -65,31 +60,25 @@ def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
 @pytest.mark.parametrize(
     ("spoken", "found"),
     [
-        pytest.param(
-            (said("Guten", 0, 2), said("Tag.", 2, 3), said("Bis", 3, 4), said("dann!", 4, 8)),
+        # By sentence, behind the one before; by language; not English.
+        (
+            "Guten 0 2, Tag. 2 3, Bis 3 4, dann! 4 8",
             [("Tag.", "3 s of de"), ("dann!", "5 s of de and more")],
-            id="by sentence, behind the one before",
         ),
-        pytest.param(
-            (said("et.", 0, 1, "fr"), said("und", 1, 2), said("and", 2, 3, "en"), said("oder", 3, 4)),
+        (
+            "et. 0 1 fr, und 1 2, and 2 3 en, oder 3 4",
             [("et.", "1 s of fr"), ("und", "1 s of de and more"), ("oder", "1 s of de and more")],
-            id="by language, not English",
         ),
-        pytest.param(
-            (Speech(state="end", time=1.0), said("Yes.", 0, 1, "en"), said("Guten", 2, 3), said("Tag.", 3, 4)),
-            [("Tag.", "2 s of de")],
-            id="the end of English speech ends nothing else",
-        ),
-        pytest.param((said("und", 1, 2 + CHUNK_LENGTH_S),), [("und", "30 s of de")], id="the beginning of more"),
-        pytest.param((said("Good morning.", 0, 1, "en"), said("", 1, 2)), [], id="no silence"),
+        # Of what is longer than a window, the beginning.
+        ("und 1 32", [("und", "30 s of de")]),
     ],
 )
-def test_what_is_translated_together(spoken: tuple[Event, ...], found: list[tuple[str, str]]) -> None:
-    assert translated(*spoken) == found
+def test_what_is_translated_together(spoken: str, found: list[tuple[str, str]]) -> None:
+    assert translated(*finals_of(spoken, "de")) == found
 
 
 def test_a_session_that_does_not_ask_is_not_translated() -> None:
-    assert translated(said("Guten Tag.", 0.0, 1.0), translated=False) == []
+    assert translated(*finals_of("Tag. 0.0 1.0 de"), translated=False) == []
 
 
 def test_audio_is_not_copied_by_the_thread_that_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +91,7 @@ def test_audio_is_not_copied_by_the_thread_that_publishes(monkeypatch: pytest.Mo
         return read(start, end)
 
     monkeypatch.setattr(live.ring, "read", note)
-    live.publish(said("Guten Tag.", 0.0, 1.0))
+    live.publish(*finals_of("Tag. 0.0 1.0 de"))
     live.finish()
     assert len(copied_by) == 1
     assert threading.current_thread() not in copied_by
@@ -115,7 +104,7 @@ def test_the_end_of_a_recording_waits_for_as_long_as_it_takes(monkeypatch: pytes
     interpreter.meanwhile = lambda: threading.Event().wait(0.1)
     live = session_of(interpreter)
     live.recorded = True
-    live.publish(said("Guten Tag.", 0.0, 1.0))
+    live.publish(*finals_of("Tag. 0.0 1.0 de"))
     assert [event.type for event in live.finish()] == ["final", "translation", "end"]
 
 
@@ -125,7 +114,7 @@ def test_a_model_that_hangs_keeps_no_session_from_its_end_nor_in_memory(monkeypa
 
     def make() -> Live:
         live = session_of(interpreter)
-        live.publish(said("Guten Tag.", 0.0, 1.0))
+        live.publish(*finals_of("Tag. 0.0 1.0 de"))
         return live
 
     with hanging.session(make()) as events:

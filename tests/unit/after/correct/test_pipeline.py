@@ -3,7 +3,6 @@
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from types import SimpleNamespace
 
 import msgspec
@@ -187,31 +186,15 @@ FINALS = (
 SPEAKING = Speech(state="start", time=0.0)
 
 
-class FakeTimer:
-    """A timer that the test lets fire."""
-
-    made: list["FakeTimer"]
-
-    def __init__(self, seconds: float, function: Callable[..., object], arguments: tuple[object, ...]) -> None:
-        self.waiting, self.daemon = False, False
-        self._call = partial(function, *arguments)
-        self.made.append(self)
-
-    def start(self) -> None:
-        self.waiting = True
-
-    def fire(self) -> None:
-        self._call()
-
-    def cancel(self) -> None:
-        self.waiting = False
-
-
 @pytest.fixture
-def timers(monkeypatch: pytest.MonkeyPatch) -> list[FakeTimer]:
-    """The timers that wait for a pause, oldest first."""
-    made: list[FakeTimer] = []
-    monkeypatch.setattr(FakeTimer, "made", made, raising=False)
+def timers(monkeypatch: pytest.MonkeyPatch) -> list[threading.Timer]:
+    """The timers that wait for a pause, oldest first; the test calls their functions."""
+    made: list[threading.Timer] = []
+
+    class FakeTimer(threading.Timer):
+        def start(self) -> None:
+            made.append(self)
+
     monkeypatch.setattr(pipeline, "threading", SimpleNamespace(Timer=FakeTimer, Lock=threading.Lock))
     return made
 
@@ -225,11 +208,11 @@ def test_finals_that_read_otherwise_are_revised_and_the_others_are_not(clock: Cl
     assert (n_samples, until_s) == (3.5 * SAMPLE_RATE, WAIT_S)
 
 
-def test_a_final_that_is_context_is_not_revised(timers: list[FakeTimer]) -> None:
+def test_a_final_that_is_context_is_not_revised(timers: list[threading.Timer]) -> None:
     reader = Reader("that of the sea")
     live = session_of(corrections_of(reader=reader))
     live.publish(FINALS[0])
-    timers[0].fire()
+    timers[0].function(*timers[0].args)
     wait_until(lambda: len(live.revisions) == 1)
     reader.text = "this way or that way"
     live.publish(SPEAKING, FINALS[1])
@@ -282,16 +265,16 @@ def test_slow_correctors_get_the_words_of_the_second_pass_and_the_texts_before()
     ],
 )
 def test_a_pause_is_waited_for_unless_speech_goes_on_or_the_passage_has_ended(
-    timers: list[FakeTimer], events: list[Final | Speech | Gap], n_waiting: int, n_read: int
+    timers: list[threading.Timer], events: list[Final | Speech | Gap], n_waiting: int, n_read: int
 ) -> None:
     reader = Reader()
     live = session_of(corrections_of(reader=reader))
     live.publish(*events)
-    assert [timer.waiting for timer in timers].count(True) == n_waiting
+    assert [timer.finished.is_set() for timer in timers].count(False) == n_waiting
     wait_until(lambda: len(reader.passages) == n_read)
 
 
-def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for(timers: list[FakeTimer]) -> None:
+def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for(timers: list[threading.Timer]) -> None:
     quick = Replacing({})
 
     def make() -> Live:
@@ -300,7 +283,7 @@ def test_a_session_that_is_over_is_freed_though_a_pause_is_waited_for(timers: li
         return live
 
     check_freed(make, lambda: bool(quick.drafts))
-    timers[0].fire()
+    timers[0].function(*timers[0].args)
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

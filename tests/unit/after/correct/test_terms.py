@@ -1,6 +1,8 @@
 """Where a text means a term."""
 
+import tomllib
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -34,47 +36,10 @@ def spelled(text: str, probability: float) -> str:
     return text_of(result)
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        # Near in spelling and sound, of one word to three.
-        ("we run cubernetis.", "we run Kubernetes."),
-        ("the quarbex, again", "the Quorbix, again"),
-        ("in pordraven hold now", "in Port Dravenholt now"),
-        ("in port draven hote now", "in Port Dravenholt now"),
-        ("from wolodimir to woodge", "from Wołodymyr to woodge"),
-        ("in sao tome", "in São Tomé"),
-        # The nearer, the surer the model is and the shorter a term is.
-        ("the quarbex %50", "the Quorbix"),
-        ("the quarbex %100", "the quarbex"),
-        ("the quorbicks %90", "the Quorbix"),
-        ("dear ruthe %50", "dear Ruth"),
-        ("dear rathe %50", "dear rathe"),
-        # What stands around it stays.
-        ("(kubernets's) “kubernets”…", "(Kubernetes's) “Kubernetes”…"),
-        ("Gradel or gradel", "Gradle or gradle"),
-        # As it is to be.
-        ("Kubernetes and kubernetes", "Kubernetes and Kubernetes"),
-        # Usual words mean themselves, also side by side; so do those that a term is written as.
-        ("the sole time it was", "the sole time it was"),
-        ("quarter books of it", "quarter books of it"),
-        # Across the end of a sentence or clause nothing is one.
-        ("by port. Dravenhold", "by port. Dravenhold"),
-        # Numbers and negations stay.
-        ("kuber 9 etes", "kuber 9 etes"),
-        ("cube not tes", "cube not tes"),
-        # Short acronyms by their very spellings.
-        ("the en pee you, the npu and the mpu", "the NPU, the NPU and the mpu"),
-        ("see plus plus is C++ and no c", "C++ is C++ and no c"),
-        # Find, and mask.
-        ("Grey, grey, greyish", "Gray, gray, greyish"),
-        ("Damn it, damned", "**** it, damned"),
-        # Without rules of sound.
-        ("из владивостока вот", "из Владивосток вот"),
-        ("из владислава вот", "из владислава вот"),
-        ("在 北京大雪 。", "在 北京大学 。"),
-    ],
-)
+EXAMPLES = tomllib.loads((Path(__file__).parents[3] / "golden" / "terms.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("text", "expected"), EXAMPLES.items())
 def test_what_is_meant_is_spelled(text: str, expected: str) -> None:
     said, _, percent = text.partition(" %")
     assert spelled(said, int(percent or 70) / 100) == expected

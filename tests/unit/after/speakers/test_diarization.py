@@ -1,7 +1,6 @@
 """Which windows of a session's speech are due, and whose words are whose, with stand-in vectors."""
 
 import itertools
-import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +15,7 @@ from streamer.after.speakers.diarization import HOP_SAMPLES, Diarization
 from streamer.after.speakers.fbank import WINDOW_SAMPLES
 from streamer.constants import SAMPLE_RATE
 from tests.builders import words
+from tests.unit.after.live import Hanging
 from tests.unit.after.speakers.voices import converse, voice
 from tests.waiting import WAIT_S
 
@@ -77,27 +77,20 @@ def test_speech_without_a_silence_is_assigned_again_in_parts() -> None:
 def test_no_session_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> None:
     """Captions of all sessions call these, under the locks of their sessions."""
     converse(diarization := Diarization({}), [(1, 0.0, 5.0), (2, 6.0, 11.0)])
-    begun, go_on = threading.Event(), threading.Event()
-    end_region = Clusters.end_region
-
-    def slow(clusters: Clusters) -> list[tuple[str, str]]:
-        begun.set()
-        assert go_on.wait(WAIT_S)
-        return end_region(clusters)
-
-    monkeypatch.setattr(Clusters, "end_region", slow)
+    hanging, end_region = Hanging(), Clusters.end_region
+    monkeypatch.setattr(Clusters, "end_region", lambda clusters: hanging() or end_region(clusters))
     diarization.begin(12 * SAMPLE_RATE)
     diarization.end(14 * SAMPLE_RATE)
     with ThreadPoolExecutor(2) as threads:
         clustering = threads.submit(due, diarization)
-        assert begun.wait(WAIT_S)
+        assert hanging.begun.wait(WAIT_S)
         try:
             assert threads.submit(diarization.speaker, 1.0, 1.3).result(SOON_S) == "S1"
             threads.submit(diarization.begin, 15 * SAMPLE_RATE).result(SOON_S)
             threads.submit(diarization.end, 17 * SAMPLE_RATE).result(SOON_S)
             assert not clustering.done()
         finally:
-            go_on.set()
+            hanging.let_go.set()
         assert clustering.result(WAIT_S)[-1][1] == 17 * SAMPLE_RATE
 
 

@@ -71,22 +71,16 @@ def newest(session: Session) -> set[str | None]:
 
 
 def test_labels_that_come_too_late_for_the_final_are_published_as_a_revision_before_the_end() -> None:
-    first, go_on = threading.Event(), threading.Event()
-
-    def late(samples: Float32Array) -> Float32Array:
-        first.set()
-        assert go_on.wait(WAIT_S)
-        return person_of(samples)
-
-    session = Session(late)
+    hanging = Hanging()
+    session = Session(lambda samples: hanging() or person_of(samples))  # type: ignore[func-returns-value]
     session.publish(Speech(state="start", time=0.0))
     session.write(4.0, 0.01)
     session.write(4.0, 0.02)
     session.publish(Speech(state="end", time=8.0))
-    assert first.wait(WAIT_S)
+    assert hanging.begun.wait(WAIT_S)
     session.publish(said(0.0, 8.0))
     assert labels(session.events[-1]) == [None] * 16
-    go_on.set()
+    hanging.let_go.set()
     assert [event.type for event in session.finish()] == ["speech", "speech", "final", "revision", "end"]
     (revision,) = session.revisions
     assert (revision.of, revision.by, revision.edits) == (3, "speakers", ())
