@@ -112,7 +112,10 @@ class Attempts:
             portaudio.error_of_open = OSError("bad\nday") if given.get("fails") == "open" else None
             portaudio.error_of_start = portaudio.PortAudioError("busy") if given.get("fails") == "start" else None
         list_microphones()
-        Microphone(given.get("named", "")).start(Recorder().callbacks)
+        try:
+            Microphone(given.get("named", "")).start(Recorder().callbacks)
+        finally:
+            assert portaudio is None or all(stream.closed for stream in portaudio.streams)
 
     def system(self, given: Mapping[str, Any]) -> None:
         self.monkeypatch.setattr(sys, "platform", given.get("platform", "linux"))

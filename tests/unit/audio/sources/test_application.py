@@ -143,8 +143,8 @@ def test_a_sound_server_that_goes_away_and_comes_back(sound: StandIn) -> None:
 
 def test_a_stream_that_cannot_be_recorded_is_tried_again(sound: StandIn) -> None:
     parec = sound.directory / "parec"
-    refusal = '\ntest -e "$SOUND/allowed" || exit 1\n'
-    parec.write_text(parec.read_text(encoding="utf-8").replace("\n", refusal, 1), encoding="utf-8")
+    script = parec.read_text(encoding="utf-8")
+    parec.write_text(script.replace("\n", '\ntest -e "$SOUND/allowed" || exit 1\n', 1), encoding="utf-8")
     sound.play(1, "Music")
     with capturing("music", sound) as recorder:
         wait_until(lambda: bool(recorder.errors))

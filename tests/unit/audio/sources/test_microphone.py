@@ -16,7 +16,6 @@ from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import MAX_HOLE_S
 from streamer.audio.sources.microphone import LossEstimator, Microphone, list_microphones
 from streamer.constants import SAMPLE_RATE
-from streamer.errors import AudioDeviceError
 from tests.fakes import Clock
 from tests.unit.audio.support import Recorder
 from tests.waiting import WAIT_S, wait_until
@@ -321,14 +320,6 @@ def test_a_computer_that_slept_lost_no_more_than_a_moment(
     assert recorder.order == ["audio", "error", "gap", "audio"]
 
 
-def test_a_stream_that_does_not_start_is_closed(portaudio: FakePortAudio) -> None:
-    portaudio.add("desk")
-    portaudio.error_of_start = portaudio.PortAudioError("device busy")
-    with pytest.raises(AudioDeviceError):
-        Microphone().start(Recorder().callbacks)
-    assert [stream.closed for stream in portaudio.streams] == [True]
-
-
 def test_which_microphone_is_meant(portaudio: FakePortAudio) -> None:
     portaudio.add("Speakers", channels=0)
     for name, hostapi in (("Headset Pro", 1), ("Headset", 1), ("Desk", 0), ("Headset Pro", 0)):
@@ -362,8 +353,7 @@ MOST_FRAMES = int(MAX_HOLE_S * 48_000)
         [(11.0, False, 0), (11.51, False, 24_000), (11.52, False, 0), (90_000.0, False, MOST_FRAMES)],
         # A clock that goes back and comes forward again has lost nothing; what is lost then is exact.
         [*((time_s, False, 0) for time_s in (10.0, 9.9, 9.78, 9.79, 10.04, 10.05)), (10.56, False, 24_000)],
-        # One that stays back, by seconds or an hour, hides no later loss.
-        [(9000.0, False, 0), *((8999.0 + i / 100, False, 0) for i in range(3000)), (9029.5, False, 24_000)],
+        # One that stays back hides no later loss.
         [(9000.0, False, 0), (5400.0, False, 0), (5400.01, False, 0), (5400.52, False, 24_000)],
         # Nor does one that is slow.
         [
@@ -375,7 +365,7 @@ MOST_FRAMES = int(MAX_HOLE_S * 48_000)
         # Without a clock the flag counts a block.
         [(0.0, False, 0), (0.0, False, 0), (0.0, True, 480), (0.0, False, 0)],
     ],
-    ids=["scatter", "flag", "jump", "back", "seconds back", "an hour back", "slow", "some stamps", "no stamps"],
+    ids=["scatter", "flag", "jump", "back", "an hour back", "slow", "some stamps", "no stamps"],
 )
 def test_the_loss_is_what_the_converters_clock_shows(blocks: Losses) -> None:
     losses = LossEstimator(48_000)

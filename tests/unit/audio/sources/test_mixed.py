@@ -44,6 +44,11 @@ class FakeSource:
         self.callbacks.on_gap(n_samples, "device")
 
 
+def deliver(mic: FakeSource, system: FakeSource, n_samples: int = BLOCK) -> None:
+    mic.deliver(0.25, n_samples)
+    system.deliver(0.5, n_samples)
+
+
 Both = tuple[Mixed, FakeSource, FakeSource, Recorder]
 
 
@@ -72,8 +77,7 @@ def test_what_both_deliver_is_added(both: Both) -> None:
     system.deliver(0.5, 2 * BLOCK)
     mic.deliver(0.75)
     assert recorder.audio.tolist() == [0.75] * BLOCK + [1.0] * BLOCK
-    mic.deliver(0.25, 1)
-    system.deliver(0.5, 1)
+    deliver(mic, system, 1)
     assert recorder.audio[-1] == 0.75
     assert recorder.order == ["audio"]
 
@@ -102,23 +106,11 @@ def test_clocks_that_differ_cost_neither_audio_nor_time(both: Both, slow: int) -
     assert not recorder.gaps
 
 
-@pytest.mark.parametrize("late", [0, 1])
-def test_what_comes_at_once_after_a_halt_is_added_where_the_other_waited(both: Both, late: int) -> None:
-    _, *sources, recorder = both
-    for _ in range(10):
-        for _ in range(PATIENCE_SAMPLES // BLOCK):
-            sources[1 - late].deliver(0.25)
-        sources[late].deliver(0.5, PATIENCE_SAMPLES)
-    assert recorder.audio.tolist() == [0.75] * 10 * PATIENCE_SAMPLES
-
-
 def test_what_was_late_for_longer_does_not_stay_late(both: Both) -> None:
     _, mic, system, recorder = both
-    system.deliver(0.5, 3 * PATIENCE_SAMPLES // 2)
-    mic.deliver(0.25, 3 * PATIENCE_SAMPLES // 2)
+    deliver(system, mic, 3 * PATIENCE_SAMPLES // 2)
     for _ in range(2_100):
-        system.deliver(0.5)
-        mic.deliver(0.25)
+        deliver(mic, system)
     n_delivered = 2_100 * BLOCK + 3 * PATIENCE_SAMPLES // 2
     assert len(recorder.audio) == pytest.approx(n_delivered + PATIENCE_SAMPLES // 2, abs=BLOCK)
     # Each is there as a whole.
@@ -129,8 +121,7 @@ def test_what_was_late_for_longer_does_not_stay_late(both: Both) -> None:
 def test_while_one_is_away_the_other_goes_on_at_once(both: Both, away: int) -> None:
     mixed, *sources, recorder = both
     gone, other = sources[away], sources[1 - away]
-    gone.deliver(0.25)
-    other.deliver(0.5)
+    deliver(gone, other)
     # It is not known to be away yet.
     other.deliver(0.5, PATIENCE_SAMPLES + BLOCK)
     assert len(recorder.audio) == 2 * BLOCK
@@ -144,23 +135,20 @@ def test_while_one_is_away_the_other_goes_on_at_once(both: Both, away: int) -> N
     assert mixed.failure == f"{gone.name}: went away"
     # And back.
     gone.failure = ""
-    gone.deliver(0.25)
-    other.deliver(0.5)
+    deliver(gone, other)
     assert recorder.audio[-1] == 0.75
     assert (len(recorder.errors), recorder.gaps, mixed.failure) == (1, [], "")
 
 
 def test_what_both_lost_is_a_gap_by_the_clock_of_which_a_speaker_is_known(both: Both) -> None:
     mixed, mic, system, recorder = both
-    mic.deliver(0.25)
-    system.deliver(0.5)
+    deliver(mic, system)
     mic.lose(3 * SAMPLE_RATE)
     assert not recorder.gaps
     for _ in range(30):
         system.lose(SAMPLE_RATE // 10)
     assert recorder.gaps == [(3 * SAMPLE_RATE, "device")]
-    system.deliver(0.5, SAMPLE_RATE)
-    mic.deliver(0.25, SAMPLE_RATE)
+    deliver(mic, system, SAMPLE_RATE)
     assert len(recorder.audio) == 4 * SAMPLE_RATE + BLOCK
     assert speaker_of(mixed, 3 * SAMPLE_RATE + BLOCK, 4 * SAMPLE_RATE) == "system"
 
