@@ -52,9 +52,7 @@ def test_a_passage_is_as_long_as_it_may_be(end: str, found: list[tuple[str, int]
         [lost(2.5), *finals_of("two 2.5 4")],
     ],
 )
-def test_no_passage_reaches_over_long_silence_another_language_or_lost_audio(
-    second: list[Event], by_sentence: bool
-) -> None:
+def test_no_passage_reaches_over_what_divides_speech(second: list[Event], by_sentence: bool) -> None:
     spoken = *finals_of("one 0 2"), *second
     assert passages_of(SPEAKING, *spoken, by_sentence=by_sentence) == [("one", 0), ("two", 0)]
 

@@ -1,6 +1,7 @@
 """What is added to a session's events, as the settings ask for it; and all of it at once, by the embedded model."""
 
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,10 +10,12 @@ from unittest.mock import MagicMock
 
 import msgspec
 import pytest
+import soundfile
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.after.second_pass import SecondPass
 from streamer.arrays import Float32Array
+from streamer.constants import SAMPLE_RATE
 from streamer.daemon.sessions import NO_OPTIONS, SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
@@ -24,8 +27,8 @@ from streamer.protocols.native import SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, partial
-from tests.daemon import SAMPLE, pause_after, recording
-from tests.promises import check_promises
+from tests.daemon import SAMPLE, Outcome, events_of, pause_after, recording
+from tests.promises import check_promises, transcript
 from tests.turn_model import write_turn_model
 from tests.unit.after.live import Live
 from tests.unit.whisper.support import load_on_cpu
@@ -38,14 +41,17 @@ def post_processing_of(glossary: Path, **settings: object) -> PostProcessing:
     return PostProcessing(Settings().having({"correction.glossary": str(glossary), **settings}), model, MagicMock())
 
 
-def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_if_that_was_too_late(
-    tmp_path: Path,
-) -> None:
+def test_a_glossary_spells_texts_and_revises_finals_if_that_was_too_late(tmp_path: Path) -> None:
     path = tmp_path / "terms.yaml"
     path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
     processing = post_processing_of(path)
-    live = Live(language="en", translated=False)
-    live.follow(*processing.followers(live.session, live.log))
+
+    def session() -> Live:
+        live = Live(language="en", translated=False)
+        live.follow(*processing.followers(live.session, live.log))
+        return live
+
+    live = session()
     text = "damn quarbex at pord"
     live.publish(partial(text, len(text), segment=1))
     live.publish(late := final(f"{text} draven hold", segment=1))
@@ -59,8 +65,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_if
 
     path.write_text("- Other", encoding="utf-8")
     processing.reread()()
-    again = Live(language="en", translated=False)
-    again.follow(*processing.followers(again.session, again.log))
+    again = session()
     again.publish(msgspec.structs.replace(late, segment=2))
     assert [event.text for event in again.events if isinstance(event, Final)] == [late.text]
 
@@ -120,26 +125,27 @@ def transcribed(
 
 
 @pytest.mark.slow
-def test_a_final_is_read_again_before_the_end(model: WhisperModel) -> None:
-    # Captions cannot write this word: so there is something to mend.
-    (the,) = model.tokenizer.encode(" the")
-    correction = {"correction.model": "nano.en", "correction.beam_size": 5, "correction.deadline_s": WAIT_S}
-    samples = recording(SAMPLE, pause_after(1), pause_after(2))
-    events = transcribed(model, samples, correction, captions=DecodingSettings(suppress_tokens=f"-1,{the}"))
-    assert model.n_beams == 1, "what captions compute stays as it was"
-    assert " the " not in " ".join(event.text for event in events if isinstance(event, Final))
-    revisions = [event for event in events if isinstance(event, Revision)]
-    assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
-
-
-@pytest.mark.slow
-def test_the_speech_of_a_recording_ends_with_its_turns(
+def test_speech_ends_with_its_turns_and_finals_are_read_again_before_the_end(
     model: WhisperModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     turn_model = write_turn_model(tmp_path)
     monkeypatch.setattr(PackedModel, "find", lambda _: turn_model)
-    speech = {"speech.turns": True, "speech.turn_threshold": 0.01, "speech.turn_silence_s": 10.0}
-    events = transcribed(model, recording(SAMPLE, 0.0, pause_after(2)), {"correction.model": "", **speech})
+    settings = {
+        "speech.turns": True,
+        "speech.turn_threshold": 0.01,
+        "speech.turn_silence_s": 10.0,
+        "correction.model": "nano.en",
+        "correction.beam_size": 5,
+        "correction.deadline_s": WAIT_S,
+    }
+    # Captions cannot write this word: so there is something to mend.
+    (the,) = model.tokenizer.encode(" the")
+    samples = recording(SAMPLE, 0.0, pause_after(2))
+    events = transcribed(model, samples, settings, captions=DecodingSettings(suppress_tokens=f"-1,{the}"))
+    assert model.n_beams == 1, "what captions compute stays as it was"
+    assert " the " not in " ".join(event.text for event in events if isinstance(event, Final))
+    revisions = [event for event in events if isinstance(event, Revision)]
+    assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
     turns = [event for event in events if isinstance(event, Turn)]
     assert turns
     assert all(turn.finished == (turn.probability >= 0.01) for turn in turns)
@@ -161,3 +167,18 @@ def test_a_client_gets_what_was_said_and_its_translation(tmp_path: Path, cache_d
     assert {event.language for event in finals} == {"de"}
     assert {event.language for event in found} == {"en"}
     assert "Secret Service" in " ".join(event.text for event in found)
+
+
+@pytest.mark.slow
+def test_files_are_written_as_the_glossary_says_whichever_way_they_are_transcribed(
+    tmp_path: Path, run_here: Callable[..., Outcome]
+) -> None:
+    sentence, glossary = tmp_path / "sentence.wav", tmp_path / "terms.yaml"
+    soundfile.write(sentence, recording(SAMPLE, 0.0, pause_after(1)), SAMPLE_RATE)
+    glossary.write_text("- {find: the commission, replace: the Kommission}\n- {mask: danger}", encoding="utf-8")
+    events = events_of(run_here("transcribe", "--stream", "--format", "jsonl", "--glossary", glossary, sentence).stdout)
+    check_promises(events)
+    assert transcript(events).startswith("The Kommission regards"), transcript(events)
+    assert transcript(events).rstrip(".,").endswith("******"), transcript(events)
+    written = run_here("transcribe", "--glossary", glossary, sentence)
+    assert written.stdout.startswith("The Kommission regards"), written.stdout

@@ -108,15 +108,6 @@ def test_a_follower_is_finished_when_no_work_is_left(work: str, clock: Clock) ->
     assert model.done == {"is dropped": ["d", "e", "f"], "goes on": ["more"]}.get(work, [])
 
 
-def test_the_end_comes_late_if_work_does() -> None:
-    model, of, over, called = Model(), follower(), threading.Event(), list[str]()
-    model.put(of, "work")
-    of.finish_within(0.01, over.set, late=lambda: called.append("late"))
-    assert over.wait(WAIT_S)
-    assert called == ["late"]
-    model.finish()
-
-
 def test_work_gets_the_audio_of_a_passage_unless_it_was_overwritten(clock: Clock) -> None:
     model, live, lengths = Model(), Live(100.0, buffer_s=60), list[int]()
     of = QueuedFollower(live.session, live.log)

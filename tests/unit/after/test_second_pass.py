@@ -57,9 +57,7 @@ def read(
     ("name", "windows_s", "expected"),
     [("auto", (), True), ("auto", (5,), False), ("", (), False), ("tiny", (5,), True)],
 )
-def test_a_model_of_short_windows_reads_long_passages_only_if_it_is_named(
-    name: str, windows_s: tuple[int, ...], expected: bool
-) -> None:
+def test_a_model_of_short_windows_has_to_be_named(name: str, windows_s: tuple[int, ...], expected: bool) -> None:
     model: Any = SimpleNamespace(generation=SimpleNamespace(windows_s=windows_s))
     assert has_second_pass(Settings(correction=CorrectionSettings(model=name)), model) == expected
 
@@ -84,9 +82,7 @@ def test_of_what_was_published_and_what_is_found_the_likelier_counts(
     assert text_of(read(reader_of(model), published=published)) == text_of(expected)
 
 
-def test_it_is_asked_for_what_the_session_speaks_of_and_only_in_languages_that_it_knows(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_asked_in_languages_that_it_knows(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str, tuple[str, ...]]] = []
 
     def transcribe(_: object, __: object, options: ResolvedDecoding) -> list[Final]:
@@ -107,9 +103,7 @@ def test_live_captions_go_first_up_to_the_deadline(model: WhisperModel) -> None:
         read(reader_of(model, free=False), left_s=0.05)
 
 
-def test_a_model_that_cannot_be_loaded_is_reported_and_one_that_is_not_there_yet_is_not(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_a_model_that_fails_is_reported(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     there, health = Event(), Health()
 
     def load(self: SecondPass) -> WhisperModel:

@@ -1,22 +1,27 @@
-"""Turns of sessions: who judges them, and what becomes of them without the model."""
+"""Turns of sessions: who judges them, what the model is given, and what becomes of them without it."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from huggingface_hub import constants
 
 from streamer.after.queues import QueuedFollower
-from streamer.after.turn_model import TurnModel
+from streamer.after.turn_model import N_MELS, WINDOW_SAMPLES, TurnModel
 from streamer.after.turns import TurnFollower, Turns
 from streamer.arrays import Float32Array
+from streamer.audio.mel import log_mel, log_mel_alone
 from streamer.constants import SAMPLE_RATE
 from streamer.events import Error
 from streamer.health import FIRST_PAUSE_S, Health
 from streamer.packed_models import PackedModel
+from streamer.whisper.device.devices import the_core
 from tests.fakes import Clock
 from tests.turn_model import write_turn_model
 from tests.unit.after.live import Live, check_freed
 from tests.waiting import WAIT_S, wait_until
+
+NOISE = np.random.default_rng(39).standard_normal(WINDOW_SAMPLES).astype(np.float32)
 
 
 class Session(Live):
@@ -29,12 +34,11 @@ class Session(Live):
 
     def ask(self, start_s: float, end_s: float) -> float | None:
         """Return the answer about a turn."""
-        n_judged, end = len(self.judged), round(end_s * SAMPLE_RATE)
-        assert self.turns.judge(round(start_s * SAMPLE_RATE), end)
-        wait_until(lambda: len(self.judged) > n_judged)
-        found, probability = self.judged[-1]
-        assert found == end
-        return probability
+        self.judged.clear()
+        assert self.turns.judge(round(start_s * SAMPLE_RATE), end := round(end_s * SAMPLE_RATE))
+        wait_until(lambda: bool(self.judged))
+        assert self.judged[0][0] == end
+        return self.judged[0][1]
 
     def refused(self) -> Error:
         """Ask twice what is not judged; return the one error."""
@@ -95,9 +99,7 @@ def test_without_the_model_one_error_says_so_and_silence_decides_until_it_was_fe
 
 
 @pytest.mark.parametrize("damaged", [True, False])
-def test_a_model_that_fails_is_one_line_and_no_end_of_captions(
-    home: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool
-) -> None:
+def test_a_failing_model_is_one_line(home: Path, monkeypatch: pytest.MonkeyPatch, damaged: bool) -> None:
     def fail(model: TurnModel, samples: Float32Array) -> float:
         raise RuntimeError("no memory\nfor this")
 
@@ -123,7 +125,25 @@ def test_a_session_that_is_over_is_freed_though_a_turn_is_judged(home: Path) -> 
     check_freed(make, lambda: bool(loads))
 
 
-def test_a_turn_is_answered_though_its_audio_cannot_be_read(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(Turns(Health()))
-    monkeypatch.setattr(session.turns, "audio", None)
-    assert session.ask(60.0, 61.0) is None
+def test_it_judges_the_last_eight_seconds_whatever_their_level(tmp_path: Path) -> None:
+    model = TurnModel(write_turn_model(tmp_path), the_core())
+    expected = model.probability(NOISE)
+    assert 0.0 < expected < 1.0
+    assert model.probability(np.concatenate([100 * NOISE[:1000], NOISE])) == pytest.approx(expected, abs=1e-6)
+    assert model.probability(0.01 * NOISE + np.float32(0.1)) == pytest.approx(expected, abs=1e-3)
+
+
+def test_what_is_shorter_has_silence_before_it(tmp_path: Path) -> None:
+    model = TurnModel(write_turn_model(tmp_path, newest=True), the_core())
+    short = NOISE[: SAMPLE_RATE // 2]
+    padded = np.concatenate([np.zeros(WINDOW_SAMPLES - len(short), np.float32), short])
+    assert model.probability(short) == model.probability(padded)
+    # The newest tenth of a second is as loud as the rest in the one, and silent in the other.
+    assert model.probability(short) > model.probability(np.concatenate([short, np.zeros(SAMPLE_RATE, np.float32)]))
+    assert 0.0 <= model.probability(np.zeros(0, np.float32)) <= 1.0
+
+
+def test_the_spectrogram_of_samples_alone_is_that_of_a_window_in_which_they_are_reflected_at_their_end() -> None:
+    reflected = np.concatenate([NOISE, NOISE[-2:-202:-1]])
+    np.testing.assert_allclose(log_mel_alone(NOISE, N_MELS), log_mel(reflected, N_MELS)[:, :800], atol=1e-5)
+    assert np.abs(log_mel_alone(NOISE, N_MELS) - log_mel(NOISE, N_MELS)[:, :800]).max() > 1e-4

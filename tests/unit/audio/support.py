@@ -29,7 +29,6 @@ def speech(duration_s: float = 4.0, start_s: float = 0.0) -> Float32Array:
 def written(
     samples: object, sample_rate: int = SAMPLE_RATE, *, format: str = "WAV", subtype: str | None = None
 ) -> bytes:
-    """Return a file as libsndfile writes it."""
     file = io.BytesIO()
     soundfile.write(file, samples, sample_rate, format=format, subtype=subtype)
     return file.getvalue()
@@ -75,7 +74,6 @@ def muxed(*arguments: Any, **options: Any) -> bytes:  # noqa: ANN401 - those of 
 
 
 def patched(data: bytes, position: int, new: bytes) -> bytes:
-    """Return a file with some bytes replaced."""
     return data[:position] + new + data[position + len(new) :]
 
 
@@ -145,7 +143,6 @@ class Recorder:
 
 
 def played(source: Source) -> Recorder:
-    """Return what a source delivers up to its end."""
     recorder = Recorder()
     source.start(recorder.callbacks)
     recorder.wait_for_end()

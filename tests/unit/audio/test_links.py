@@ -76,9 +76,3 @@ def test_places_in_a_file_are_those_of_the_link_also_after_a_look_at_the_end(kin
         assert links.seek(-7, 2) == len(each) - 7
         assert (links.read(100), links.read(1)) == (each[-7:], b"")
         assert links.next() == (n + 1 < len(expected))
-
-
-def test_what_was_skipped_is_searched_too() -> None:
-    links = Links(io.BytesIO(wav() + wav()))
-    links.seek(3 * len(wav()))
-    assert (links.read(10), links.skip(), links.next()) == (b"", len(wav()), True)

@@ -11,7 +11,6 @@ from tests.unit.audio.support import speech
 
 
 def reference(samples: Float32Array) -> Float32Array:
-    """Whisper's spectrogram of all samples, shape (80, n_frames)."""
     filters = mel_filter_bank(201, 80, 0.0, 8_000.0, 16_000, norm="slaney", mel_scale="slaney")
     powers = spectrogram(
         samples.astype(np.float64),

@@ -13,7 +13,6 @@ from tests.waiting import WAIT_S
 
 
 def numbered(start: int, n_samples: int) -> Float32Array:
-    """Samples whose value is their position."""
     return np.arange(start, start + n_samples, dtype=np.float32)
 
 

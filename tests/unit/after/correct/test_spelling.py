@@ -1,4 +1,4 @@
-"""Texts with terms on their way out: nothing that was published as stable changes."""
+"""What a glossary says, and texts with its terms on their way out: nothing that was published as stable changes."""
 
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.after.correct.corrector import Draft, text_of
+from streamer.after.correct.glossary import Form, Term, read_terms
 from streamer.after.correct.spelling import Glossary, Spelling
 from streamer.errors import ConfigError
 from streamer.events import Final, Gap, Partial
 from tests.builders import final, partial, words
 from tests.promises import Promises
 
+ENTRIES = """
+# names
+- Katarzyna Wróbel
+- 007
+- {term: "C++", aliases: see plus plus, kind: acronym}
+- term: Gradle
+  aliases: [grey dull, great all]
+  language: German
+  kind: word
+- {find: [grey, greyish], replace: gray}
+- {mask: damn}
+"""
 USUAL = frozenset("the of and hell bloody pee en you our a one not".split())  # noqa: SIM905
 TERMS = """
 - Kubernetes
@@ -55,6 +68,22 @@ def take(spelling: Spelling, text: str, n_stable: int) -> tuple[str, str]:
     """Return a partial's text as it is published, and the part that is stable."""
     event = spelling.spelled(shown(text, n_stable))
     return event.text, event.text[: event.stable]
+
+
+def test_each_kind_of_entry_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text(ENTRIES, encoding="utf-8")
+    assert read_terms(path) == [
+        Term("Katarzyna Wróbel", ("Katarzyna Wróbel",)),
+        Term("007", ("007",)),
+        Term("C++", ("C++", "see plus plus"), Form.EXACT),
+        Term("Gradle", ("Gradle", "grey dull", "great all"), Form.WORD, "de"),
+        Term("gray", ("grey", "greyish"), Form.REPLACED),
+        Term("", ("damn",), Form.MASKED),
+    ]
+    for empty in ("# nothing yet\n", "", "''"):
+        path.write_text(empty, encoding="utf-8")
+        assert read_terms(path) == []
 
 
 # A pass: how many words of the tail become stable, what the model writes on at the last of these, the new tail, and
@@ -159,9 +188,7 @@ def test_terms_of_a_recording_are_those_of_the_language_of_its_text(tmp_path: Pa
     assert glossary.spelled(german, "translate") is german
 
 
-def test_a_final_whose_terms_cannot_be_found_begins_with_what_was_stable(
-    glossary: Glossary, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_final_begins_with_what_was_stable(glossary: Glossary, monkeypatch: pytest.MonkeyPatch) -> None:
     spelling = Spelling(glossary, "en")
     assert take(spelling, "we use cube er netes now", 5)[1] == "we use Kubernetes"
     monkeypatch.setattr(glossary, "_indexes", {})

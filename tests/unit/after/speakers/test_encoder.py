@@ -1,18 +1,58 @@
-"""The network, of tiny sizes and random weights, held against PyTorch's operations."""
+"""Filter banks beside those of transformers, and the network, of tiny sizes, beside operations of PyTorch."""
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
+from transformers.audio_utils import mel_filter_bank, spectrogram, window_function
 
 from streamer.after.speakers.encoder import SpeakerEncoder
-from streamer.after.speakers.fbank import WINDOW_SAMPLES, log_mel
+from streamer.after.speakers.fbank import N_BANDS, N_FRAMES, WINDOW_SAMPLES, log_mel
 from streamer.arrays import Float32Array
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
+from tests.daemon import SAMPLE, recording
 
 CHANNELS, GROWTH, BOTTLENECK, N_VALUES = 2, 3, 4, 5
 SAMPLES = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
+
+
+def reference(samples: Float32Array) -> Float32Array:
+    """Kaldi's filter banks in float64, which transformers follows independently; Kaldi's float32 is no nearer."""
+    found: Float32Array = spectrogram(
+        samples.astype(np.float64) * 32768.0,
+        window_function(400, "povey", periodic=False),
+        frame_length=400,
+        hop_length=160,
+        fft_length=512,
+        power=2.0,
+        center=False,
+        preemphasis=0.97,
+        mel_filters=mel_filter_bank(
+            257, N_BANDS, 20.0, 8000.0, 16000, mel_scale="kaldi", triangularize_in_mel_space=True
+        ),
+        log_mel="log",
+        mel_floor=float(np.finfo(np.float32).eps),
+        remove_dc_offset=True,
+    ).T
+    return found
+
+
+SOUNDS: dict[str, Float32Array] = {
+    "speech": recording(SAMPLE, 0.5),
+    "noise": np.float32(0.1) * SAMPLES,
+    "silence": 0 * SAMPLES,
+    "loud": np.sign(SAMPLES),
+}
+
+
+@pytest.mark.parametrize("kind", SOUNDS)
+def test_bands_are_those_of_kaldi(kind: str) -> None:
+    samples = SOUNDS[kind][:WINDOW_SAMPLES]
+    found = log_mel(samples)
+    assert found.shape == (N_FRAMES, N_BANDS)
+    # Logarithms of energies: 1e-4 is a hundredth of a percent.
+    np.testing.assert_allclose(found, reference(samples), atol=1e-4)
 
 
 class Network:

@@ -21,7 +21,6 @@ Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 
 @contextmanager
 def server(answer: Answer) -> Iterator[str]:
-    """Answer all requests; yield the address."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -53,7 +53,6 @@ def decoded(path: Path, notes: list[StreamerError] | None = None, *, track: int 
 
 
 def begins_s(samples: Float32Array) -> float:
-    """Return where a tone begins, in seconds."""
     return float(np.flatnonzero(np.abs(samples) > 0.1)[0]) / SAMPLE_RATE
 
 
@@ -73,9 +72,7 @@ def test_audio_in_a_container_is_read_at_its_place(kind: str, tmp_path: Path) ->
     ("kind", "at"),
     [("m4a", 43), ("webm", 43), ("wma", 43), ("AIFF", 35), ("W64", 98), ("FLAC", 43), ("OGG", 43), ("MP3", 43)],
 )
-def test_a_broken_file_is_an_error_of_ours(
-    kind: str, at: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_broken_file_is_our_error(kind: str, at: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     rng, path = random.Random(0), tmp_path / "broken"
     if kind in KINDS:
         data = write(tmp_path / f"tone.{kind}", tone(0.5), kind).read_bytes()
@@ -263,9 +260,7 @@ def live(codec: str, *, late_s: float = 0.0, hole_s: float = 0.0) -> bytes:
 
 @pytest.mark.parametrize("codec", ["libopus", "pcm_s16le"])
 @pytest.mark.parametrize("read", [decoded, received])
-def test_time_that_is_missing_is_kept_without_a_duration_too(
-    codec: str, read: Callable[[Path], Float32Array], tmp_path: Path
-) -> None:
+def test_missing_time_is_kept(codec: str, read: Callable[[Path], Float32Array], tmp_path: Path) -> None:
     def length_s(data: bytes) -> float:
         (tmp_path / "live").write_bytes(data)
         return len(read(tmp_path / "live")) / SAMPLE_RATE

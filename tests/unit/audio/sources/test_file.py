@@ -36,9 +36,7 @@ def read(folder: Path, data: bytes) -> Float32Array:
     ("format", "subtype", "tolerance"),
     [("WAV", None, 0.0), ("FLAC", None, 0.0), ("OGG", "VORBIS", 1e-5), ("MP3", None, 1e-5)],
 )
-def test_files_are_read_as_libsndfile_reads_them(
-    tmp_path: Path, format: str, subtype: str | None, tolerance: float
-) -> None:
+def test_files_read_as_by_libsndfile(tmp_path: Path, format: str, subtype: str | None, tolerance: float) -> None:
     data = written(speech(), format=format, subtype=subtype)
     expected = soundfile.read(io.BytesIO(data), dtype="float32")[0]
     # Block by block as in one go: no click where one block ends and the next begins.
@@ -144,9 +142,7 @@ def test_integers_of_24_bits_in_32_are_integers(padding: bytes, tmp_path: Path) 
     np.testing.assert_allclose(audio, np.tile(samples / 2**23, 2), rtol=0, atol=1e-6)
 
 
-def test_bad_samples_of_a_file_are_silence_or_clipped_and_reported_once_however_often_it_is_read(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_bad_samples_are_mended_and_reported_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     samples = speech()
     samples[[5_000, 5_001, 30_000]] = np.nan, np.nan, np.inf
     samples[[1_000, 20_000, 20_001, 40_000]] = 3e38, -32_768.0, 17.0, 15.0

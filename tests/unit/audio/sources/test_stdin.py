@@ -16,7 +16,6 @@ from tests.waiting import WAIT_S
 
 SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, 30_000).astype("<i2")
 EXPECTED = SAMPLES.astype(np.float32) / 32768
-WAV = written(EXPECTED, subtype="PCM_16")
 
 
 def read_all(data: bytes, format: str = "s16le", sample_rate: int = SAMPLE_RATE, channels: int = 1) -> Recorder:
@@ -56,12 +55,9 @@ def test_audio_is_delivered_at_once_not_when_a_buffer_is_full(monkeypatch: pytes
     os.close(write_end)
 
 
-@pytest.mark.parametrize(
-    ("subtype", "tolerance"), [("PCM_16", 0.0), ("FLOAT", 0.0), ("PCM_24", 1e-4), ("DOUBLE", 1e-6)]
-)
-def test_a_wav_header_wins_over_the_settings(subtype: str, tolerance: float) -> None:
-    recorder = read_all(written(EXPECTED, subtype=subtype), "f32le", 48_000, 2)
-    np.testing.assert_allclose(recorder.audio, EXPECTED, rtol=0, atol=tolerance)
+def test_a_wav_header_wins_over_the_settings() -> None:
+    recorder = read_all(written(EXPECTED, subtype="FLOAT"), "f32le", 48_000, 2)
+    np.testing.assert_array_equal(recorder.audio, EXPECTED)
     assert (recorder.errors, recorder.ends) == ([], [None])
 
 
