@@ -64,7 +64,6 @@ class Live:
         self.judged.append((end, probability))
 
     def write(self, seconds: float, level: float = 0.0) -> None:
-        """Write audio of one value."""
         self.ring.write(np.full(round(seconds * SAMPLE_RATE), level, dtype=np.float32))
 
     def follow(self, *followers: Follower) -> None:

@@ -28,7 +28,6 @@ def passages_of(*events: Event, by_sentence: bool = False) -> list[tuple[str, in
 
 
 def texts_of(*events: Event) -> list[str]:
-    """Return the text of each passage by sentence."""
     return [text for text, _ in passages_of(*events, by_sentence=True)]
 
 

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-import msgspec
 import pytest
 import soundfile
 
@@ -45,16 +44,11 @@ def test_a_glossary_spells_texts_and_revises_finals_if_that_was_too_late(tmp_pat
     path = tmp_path / "terms.yaml"
     path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
     processing = post_processing_of(path)
-
-    def session() -> Live:
-        live = Live(language="en", translated=False)
-        live.follow(*processing.followers(live.session, live.log))
-        return live
-
-    live = session()
+    live = Live(language="en", translated=False)
+    live.follow(*processing.followers(live.session, live.log))
     text = "damn quarbex at pord"
     live.publish(partial(text, len(text), segment=1))
-    live.publish(late := final(f"{text} draven hold", segment=1))
+    live.publish(final(f"{text} draven hold", segment=1))
     texts = [event.text for event in live.finish() if isinstance(event, Partial | Final | Revision)]
     assert texts == [
         "**** Quorbix at pord",
@@ -62,12 +56,6 @@ def test_a_glossary_spells_texts_and_revises_finals_if_that_was_too_late(tmp_pat
         "**** Quorbix at Port Dravenholt",
     ]
     assert [(revision.of, revision.by) for revision in live.revisions] == [(2, "glossary")]
-
-    path.write_text("- Other", encoding="utf-8")
-    processing.reread()()
-    again = session()
-    again.publish(msgspec.structs.replace(late, segment=2))
-    assert [event.text for event in again.events if isinstance(event, Final)] == [late.text]
 
 
 def test_the_endpoint_is_given_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:
@@ -125,27 +113,26 @@ def transcribed(
 
 
 @pytest.mark.slow
-def test_speech_ends_with_its_turns_and_finals_are_read_again_before_the_end(
-    model: WhisperModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    turn_model = write_turn_model(tmp_path)
-    monkeypatch.setattr(PackedModel, "find", lambda _: turn_model)
-    settings = {
-        "speech.turns": True,
-        "speech.turn_threshold": 0.01,
-        "speech.turn_silence_s": 10.0,
-        "correction.model": "nano.en",
-        "correction.beam_size": 5,
-        "correction.deadline_s": WAIT_S,
-    }
+def test_a_final_is_read_again_before_the_end(model: WhisperModel) -> None:
     # Captions cannot write this word: so there is something to mend.
     (the,) = model.tokenizer.encode(" the")
-    samples = recording(SAMPLE, 0.0, pause_after(2))
-    events = transcribed(model, samples, settings, captions=DecodingSettings(suppress_tokens=f"-1,{the}"))
+    correction = {"correction.model": "nano.en", "correction.beam_size": 5, "correction.deadline_s": WAIT_S}
+    samples = recording(SAMPLE, pause_after(1), pause_after(2))
+    events = transcribed(model, samples, correction, captions=DecodingSettings(suppress_tokens=f"-1,{the}"))
     assert model.n_beams == 1, "what captions compute stays as it was"
     assert " the " not in " ".join(event.text for event in events if isinstance(event, Final))
     revisions = [event for event in events if isinstance(event, Revision)]
     assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
+
+
+@pytest.mark.slow
+def test_the_speech_of_a_recording_ends_with_its_turns(
+    model: WhisperModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turn_model = write_turn_model(tmp_path)
+    monkeypatch.setattr(PackedModel, "find", lambda _: turn_model)
+    speech = {"speech.turns": True, "speech.turn_threshold": 0.01, "speech.turn_silence_s": 10.0}
+    events = transcribed(model, recording(SAMPLE, 0.0, pause_after(2)), {"correction.model": "", **speech})
     turns = [event for event in events if isinstance(event, Turn)]
     assert turns
     assert all(turn.finished == (turn.probability >= 0.01) for turn in turns)

@@ -33,7 +33,6 @@ class Session(Live):
         self.turns = TurnFollower(turns, self.session, self.log)
 
     def ask(self, start_s: float, end_s: float) -> float | None:
-        """Return the answer about a turn."""
         self.judged.clear()
         assert self.turns.judge(round(start_s * SAMPLE_RATE), end := round(end_s * SAMPLE_RATE))
         wait_until(lambda: bool(self.judged))

@@ -25,7 +25,6 @@ from tests.waiting import WAIT_S, wait_until
 
 
 def said(text: str, segment: int = 1) -> Final:
-    """Return a final with words of a second each."""
     return final(text, segment=segment, words=words(text, step=1.0))
 
 
