@@ -53,7 +53,13 @@ def test_it_behaves_like_a_list_that_remembers_its_end(capacity: int, steps: lis
 
 def test_a_reader_that_is_lapped_while_it_copies_gets_an_overrun(monkeypatch: pytest.MonkeyPatch) -> None:
     ring, empty = full(10), np.empty
-    monkeypatch.setattr(np, "empty", lambda *shape, dtype: ring.write(numbered(10, 4)) or empty(*shape, dtype=dtype))
+
+    def write_meanwhile(n_samples: int, dtype: type[np.float32]) -> Float32Array:
+        monkeypatch.setattr(np, "empty", empty)
+        ring.write(numbered(10, 4))
+        return empty(n_samples, dtype=dtype)
+
+    monkeypatch.setattr(np, "empty", write_meanwhile)
     with pytest.raises(Overrun) as caught:
         ring.read(0, 10)
     assert caught.value.oldest == 4
