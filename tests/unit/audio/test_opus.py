@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from streamer.arrays import Float32Array
 from streamer.audio import opus
 from streamer.audio.pcm import to_int16
 from streamer.audio.resample import Resampler
@@ -31,9 +32,12 @@ def test_an_hour_takes_no_more_than_the_documents_say() -> None:
 def test_no_more_is_decoded_than_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     data = opus.encode(to_int16(speech(10.0)))
     n_frames, process = list[int](), Resampler.process
-    monkeypatch.setattr(
-        Resampler, "process", lambda self, frames: n_frames.append(len(frames)) or process(self, frames)
-    )
+
+    def counted(resampler: Resampler, frames: Float32Array) -> Float32Array:
+        n_frames.append(len(frames))
+        return process(resampler, frames)
+
+    monkeypatch.setattr(Resampler, "process", counted)
     assert opus.decode(data, SAMPLE_RATE // 10).any()
     assert sum(n_frames) < 48_000  # of ten seconds
 

@@ -70,7 +70,12 @@ def test_no_session_waits_for_clustering(monkeypatch: pytest.MonkeyPatch) -> Non
     """Captions of all sessions call these, under the locks of their sessions."""
     converse(diarization := Diarization({}), [(1, 0.0, 5.0), (2, 6.0, 11.0)])
     hanging, end_region = Hanging(), Clusters.end_region
-    monkeypatch.setattr(Clusters, "end_region", lambda clusters: hanging() or end_region(clusters))
+
+    def slow(clusters: Clusters) -> list[tuple[str, str]]:
+        hanging()
+        return end_region(clusters)
+
+    monkeypatch.setattr(Clusters, "end_region", slow)
     diarization.begin(12 * SAMPLE_RATE)
     diarization.end(14 * SAMPLE_RATE)
     with ThreadPoolExecutor(2) as threads:

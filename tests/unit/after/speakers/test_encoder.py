@@ -8,7 +8,7 @@ from transformers.audio_utils import mel_filter_bank, spectrogram, window_functi
 
 from streamer.after.speakers.encoder import SpeakerEncoder
 from streamer.after.speakers.fbank import N_BANDS, N_FRAMES, WINDOW_SAMPLES, log_mel
-from streamer.arrays import Float32Array
+from streamer.arrays import Float32Array, FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import the_core
 from tests.daemon import SAMPLE, recording
@@ -62,12 +62,12 @@ class Network:
         self.weights: dict[str, Float32Array] = {}
         self._rng = np.random.default_rng(1)
 
-    def make(self, name: str, values: np.ndarray) -> torch.Tensor:  # type: ignore[type-arg]
+    def make(self, name: str, values: FloatArray) -> torch.Tensor:
         self.weights[name] = values.astype(np.float32)
         return torch.from_numpy(self.weights[name])
 
     def normal(self, name: str, *shape: int) -> torch.Tensor:
-        return self.make(name, self._rng.standard_normal(shape) / np.sqrt(max(10, np.prod(shape[1:]))))
+        return self.make(name, self._rng.standard_normal(shape) / np.sqrt(max(10, int(np.prod(shape[1:])))))
 
     def norm(self, x: torch.Tensor, name: str, *, affine: bool = True) -> torch.Tensor:
         size = x.shape[1]
