@@ -19,6 +19,9 @@ from tools.documents import documents
 PAGES = [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *sorted((REPOSITORY / "docs").glob("*.md"))]
 NAMES = [page.name for page in PAGES]
 
+MAX_WORDS = {"docs": 20_000, "README.md": 980}
+MAX_COLUMNS, MAX_CELL = 130, 115
+
 # Flags of other programs that the documents show.
 OTHERS_FLAGS = {
     *("--no-deps", "--extra", "--data-binary", "--signal", "--version", "--help", "--tmpfs", "--dist", "--check"),
@@ -67,6 +70,19 @@ def page(request: pytest.FixtureRequest) -> Path:
 @pytest.fixture
 def text(page: Path) -> str:
     return page.read_text(encoding="utf-8")
+
+
+def test_all_are_short() -> None:
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in PAGES}
+    assert sum(n for page, n in words.items() if page.parent.name == "docs") <= MAX_WORDS["docs"]
+    assert words[REPOSITORY / "README.md"] <= MAX_WORDS["README.md"]
+
+
+def test_lines_and_cells_are_short(text: str) -> None:
+    for line in text.splitlines():
+        assert len(line) <= MAX_COLUMNS, line
+        if line.startswith("|"):
+            assert all(len(cell) <= MAX_CELL for cell in re.split(r"(?<!\\)\|", line)), line
 
 
 def test_links_lead_somewhere(page: Path, text: str) -> None:

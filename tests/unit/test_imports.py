@@ -23,52 +23,50 @@ HOUSE = [
 # fmt: on
 
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
-# says beside it why not.
+# says beside it why not. Plainer sentences of refusals took some lines more in all rooms.
 BUDGETS = {
-    "plugins": (7616, 5650),
-    "commands": (2869, 2400),  # bench: the offline text beside, energy
-    "server": (4009, 2520),
+    "plugins": (7639, 5650),
+    "commands": (2881, 2400),  # bench: the offline text beside, energy
+    "server": (4023, 2520),
     "daemon": (1422, 1300),  # two followers of the daemon's own input: who spoke, and that all is said
-    "after": (2549, 2050),  # the second pass counts only where it is likelier
+    "after": (2564, 2050),  # the second pass counts only where it is likelier
     "setup": (714, 700),
     "offline": (1179, 950),
     "history": (908, 640),
-    "protocols": (2512, 1980),
+    "protocols": (2583, 1980),  # what msgspec refuses, in plain words
     "client": (1014, 850),
-    "outputs": (1882, 1240),
+    "outputs": (1880, 1240),
     "engine": (2119, 1280),  # commands are values; recovery, journal and the count stand by themselves
-    "session": (
-        2559,
-        1450,
-    ),  # one frozen value in parts, the table of what is decoded again, policies, blips
-    "whisper": (
-        10562,
-        7000,
-    ),  # forks with several buffers, likelihood of a text, adapters of keys and values
-    "audio": (3488, 2150),
+    "session": (2559, 1450),  # one frozen value in parts, the table of what is decoded again, policies
+    "whisper": (10564, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
+    "audio": (3493, 2150),
     "settings": (1326, 900),
-    "modules": (2988, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
+    "modules": (2989, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
 }
 
-# The same of tests, by folders.
+# The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (4911, 3200),  # languages that are not allowed, the second look
-    "unit/whisper": (11668, 6300),  # likelihood of a text, adapters of keys and values
-    "unit/server unit/history wire": (9057, 4000),
-    "unit/protocols": (2159, 1900),
-    "unit/outputs": (1868, 1300),
-    "unit/audio": (3185, 1700),
-    "unit/commands unit/setup": (1934, 1100),  # bench: the offline text beside, energy
-    "plugins": (8324, 4000),
-    "e2e": (3875, 1700),
-    "reference": (3609, 2600),
+    "unit/session unit/engine": (4205, 3200),
+    "unit/whisper": (9476, 6300),
+    "unit/server wire": (6525, 3300),
+    "unit/history unit/daemon unit/offline": (3281, 2000),
+    "unit/protocols": (873, 850),
+    "unit/outputs": (1422, 1300),
+    "unit/audio unit/after": (4863, 3150),
+    "unit/commands unit/setup unit/settings": (2388, 1600),
+    "plugins": (6079, 4000),
+    "e2e": (2713, 1700),
+    "reference": (2399, 2600),
+    "tools": (722, 400),
+    ".": (49839, 32000),
+    "../tools": (6818, 5000),
 }
 
 # What passes the limits of a file (lines), a function (lines, parameters) and a class (methods, attributes), and by how
 # much. No entry is added; who takes one away has done well.
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS, MAX_CLASS = 350, 50, 6, (20, 15)
 LONG_FILES = {
-    "streamer.audio.sources.microphone": 387,
+    "streamer.audio.sources.microphone": 386,
     "streamer.client.connection": 385,
     "streamer.client.stream": 502,
     "streamer.commands.table": 487,
@@ -83,7 +81,7 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "streamer.app._run": 52,
     "streamer.audio.sources.container.__init__": 64,
-    "streamer.commands.transcribe.transcribe_files": 53,
+    "streamer.commands.transcribe.transcribe_files": 57,
     "streamer.commands.transcribe._streaming": 57,
     "streamer.whisper.decode.search.follow": 53,
     "streamer.whisper.decode.window.decode_windows": 58,

@@ -78,7 +78,8 @@ def test_a_descriptor_that_is_not_a_listening_socket_is_refused(
         socket.socket(type=socket.SOCK_DGRAM) as datagram,
         socket.socket() as idle,
     ):
-        number = os.dup({"file": file, "datagram": datagram}.get(kind, idle).fileno())
+        numbers = {"file": file.fileno(), "datagram": datagram.fileno()}
+        number = os.dup(numbers.get(kind, idle.fileno()))
         if kind == "closed":
             os.close(number)
         monkeypatch.setattr(systemd, "FIRST_SOCKET", number)

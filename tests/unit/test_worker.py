@@ -18,7 +18,12 @@ class Busy:
         self.dropped: list[str] = []
         self.worker = WorkQueue("w", limit, self.dropped.append)
         begun, self._go_on = threading.Event(), threading.Event()
-        self.worker.put("", lambda: (begun.set(), self._go_on.wait(WAIT_S)))
+
+        def wait() -> None:
+            begun.set()
+            self._go_on.wait(WAIT_S)
+
+        self.worker.put("", wait)
         assert begun.wait(WAIT_S)
 
     def put(self, names: str) -> None:

@@ -226,9 +226,7 @@ class ClusterWorker:
                 async with asyncio.timeout(OPEN_S):
                     answer = await self._open(request)
             except TimeoutError:
-                answer = Refused(
-                    code=ClusterError.code, message="NATS cannot store the session now: ask another worker"
-                )
+                answer = Refused(code=ClusterError.code, message="NATS cannot store sessions: ask another worker")
             except StreamerError as error:
                 answer = Refused(code=error.code, message=one_line(error))
             except Exception as error:
@@ -255,9 +253,7 @@ class ClusterWorker:
             here = None
             epoch, previous, stored = await self._look(request.session)
             if request.epoch < epoch:
-                raise FencedError(
-                    "outdated request: the session was opened again since; repeat it with the epoch in its log"
-                )
+                raise FencedError("outdated request: the session was opened again; use the epoch in its log")
             if (owned := self._owned.get(request.session)) is not None:  # for another gateway, or an answer was lost
                 await owned.stop()
                 here = owned.epoch, owned.checkpoint

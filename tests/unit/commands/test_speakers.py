@@ -20,7 +20,8 @@ Run = Callable[..., Outcome]
 
 def voice(person: int) -> Float32Array:
     """Return the vector of a window in which one person speaks; all people's are equally far apart."""
-    return np.eye(192, dtype=np.float32)[person]
+    vector: Float32Array = np.eye(192, dtype=np.float32)[person]
+    return vector
 
 
 @pytest.fixture(autouse=True)

@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -50,7 +51,7 @@ def test_any_value_is_written_so_that_it_is_read_again(tmp_path: Path, name: str
     assert load_settings(path, {}, {})[name] == value
 
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *(None, True, -1, 0, 1, 2, 17, 65535, 65536, 0.5, -0.1, "", "a", "none", "nothing", "NPU", "GPU.1", "GPU.one"),
     *([], [1], [5, 10], ["a"], ["a", 1], ["A=b", "C=d"], {}, {"a": 1}),
 )

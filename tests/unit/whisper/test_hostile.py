@@ -38,7 +38,10 @@ COMPANIONS = {
     "preprocessor_config.json": {"feature_size": 4, "sampling_rate": 16_000, "hop_length": 160, "n_fft": 400},
 }
 
-FORMATS = {**WRITERS, "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32)}
+FORMATS: dict[str, Callable[..., object]] = {
+    **WRITERS,
+    "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32),
+}
 
 
 @pytest.fixture(scope="module")

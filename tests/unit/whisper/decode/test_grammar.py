@@ -133,9 +133,9 @@ def test_the_filter_penalises_the_tokens_that_do_not_fit(text: str) -> None:
         before = logits_of(step)
         after = before.copy()
         rule.apply(after, tokens)
-        text = b"".join(SPELLED[token] for token in tokens)
-        fits = [bool(spelled) and follower.fits(text + spelled) for spelled in SPELLED]
-        complete = follower.accepts(text.decode("utf-8", errors="replace"))
+        spelled = b"".join(SPELLED[token] for token in tokens)
+        fits = [bool(more) and follower.fits(spelled + more) for more in SPELLED]
+        complete = follower.accepts(spelled.decode("utf-8", errors="replace"))
         expected = before - 50.0 * ~np.array([*fits, complete, *[True] * (len(before) - EOT - 1)])
         np.testing.assert_allclose(after, expected, rtol=1e-6)
         token = int(after[: EOT + 1].argmax())
