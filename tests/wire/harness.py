@@ -252,7 +252,7 @@ class NotedRecordings(RecordingQueue):
         return [MODEL]
 
     def find(self, model: str) -> ModelInfo:
-        with pytest.raises(RuntimeError, match="no running event loop"):  # it reads directories: others would wait
+        with pytest.raises(RuntimeError):  # it reads directories: others would wait
             asyncio.get_running_loop()
         if model not in ("nano.en", "whisper-1", ""):
             raise UnknownModelError(f"model {model!r} is not here: expected nano.en")

@@ -108,7 +108,7 @@ async def test_the_python_client_that_sends_fast_waits_for_the_answers_to_its_pi
                 for stream in streams:
                     stream.room.set()
                 await asyncio.sleep(0)
-        with pytest.raises(ConnectionClosed, match="keepalive ping timeout"):
+        with pytest.raises(ConnectionClosed):
             await sending
         said, _ = await within(process.communicate())
         assert (said.decode(), process.returncode) == (f"{len(audio)} bytes\n", 0)

@@ -357,7 +357,7 @@ class Places(RuleBasedStateMachine):
     def come(self, tenant: str, seconds: float, n_cuts: int) -> None:
         for who in range(n_cuts):
             self.break_off(who)
-        self.wait(seconds)
+        self.let_pass(seconds)
         taken = [place for place in self.places if not (place.gone or place.expired)]
         kept = sorted((place for place in taken if place.kept_s is not None), key=lambda place: place.kept_s or 0.0)
         idle = [place for place in taken if self.now_s() - place.received_s >= SPARE_S]
@@ -388,7 +388,7 @@ class Places(RuleBasedStateMachine):
         for place in self.drawn(who, kept=False):
             self.call(self.streams.keep, place.stream)
             place.kept_s = self.now_s()
-            self.wait(1.0)  # nobody else breaks off at the same moment
+            self.let_pass(1.0)  # nobody else breaks off at the same moment
 
     @rule(who=WHO, tenant=TENANTS)
     def come_back(self, who: int, tenant: str) -> None:
@@ -409,7 +409,7 @@ class Places(RuleBasedStateMachine):
             self.call(self.streams.keep, place.stream)  # its connection breaks only now
 
     @rule(seconds=st.sampled_from((10.0, 35.0, 65.0, 110.0)))
-    def wait(self, seconds: float) -> None:
+    def let_pass(self, seconds: float) -> None:
         self.runner.run(asyncio.sleep(seconds))
         for place in self.places:
             if place.kept_s is not None:

@@ -102,7 +102,7 @@ def test_a_sequence_fills_the_whole_context_and_no_more(
     logits = np.concatenate([decoder.feed(tokens[i : i + by])[0][0] for i in range(0, 448, by)])
     # So many tokens at random are far from all that it was trained with, and roundings grow.
     assert_close(logits, reference_logits(reference, encoded_reference(reference, mel), tokens), 10 * TOLERANCE)
-    with pytest.raises(AssertionError, match="does not fit"):
+    with pytest.raises(AssertionError):
         decoder.feed([0])
     decoder.begin()
     np.testing.assert_array_equal(decoder.feed(tokens[:by])[0][0], logits[:by])
