@@ -37,7 +37,7 @@ from streamer.events import End, Event, Final, Partial, Revision, Translation
 from tests.browser import Page, browse
 from tests.builders import final, partial
 from tests.daemon import REPOSITORY, connected, pcm16, recording, running
-from tests.wire.support import opened_log, serving
+from tests.wire.harness import opened_log, serving
 
 EXAMPLE = REPOSITORY / "examples" / "kennedy.flac"
 

@@ -39,7 +39,7 @@ from streamer.daemon.streams import ClientStream
 from streamer.engine.eventlog import EventLog
 from streamer.engine.live_session import LiveSession
 from streamer.errors import UnknownModelError, UnknownSessionError
-from streamer.events import Event, from_json
+from streamer.events import Event, Final, Partial, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.server.context import Services
@@ -47,6 +47,7 @@ from streamer.server.front import Server
 from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.registry import SECTIONS
 from streamer.settings.table import ServerSettings, Settings
+from tests import builders
 from tests.builders import final, ready
 from tests.waiting import WAIT_S, until
 
@@ -580,3 +581,14 @@ def deaf_socket(port: int, path: str) -> socket.socket:
 def as_json(event: Event) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(event.to_json())
     return data
+
+
+def numbered_partial(segment: int, text: str, stable: int = 0, start: float = 0.0) -> Partial:
+    """Return a partial of a segment, of words of 0.3 s."""
+    words = builders.words(text, start, step=0.3, n_stable=len(text[:stable].split()))
+    return builders.partial(text, stable, start=start, segment=segment, words=words)
+
+
+def numbered_final(segment: int, text: str, start: float = 0.0) -> Final:
+    """Return the final of a segment, of words of 0.3 s."""
+    return builders.final(text, start=start, segment=segment, words=builders.words(text, start, step=0.3))

@@ -8,7 +8,7 @@ import numpy as np
 
 import streamer
 from tests.browser import browse
-from tests.wire.support import opened_log, serving
+from tests.wire.harness import opened_log, serving
 
 ROOT = Path(__file__).parent.parent.parent
 

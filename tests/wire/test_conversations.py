@@ -21,7 +21,7 @@ from streamer.server.routes import SOCKETS
 from tests.conversations import PROTOCOLS, SESSIONS, Conversation, Notes, Script, Step, conversations, refusal
 from tests.daemon import free_port
 from tests.waiting import until
-from tests.wire.support import serving, within
+from tests.wire.harness import serving, within
 
 
 class Engine(Notes):

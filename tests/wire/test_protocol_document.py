@@ -24,7 +24,7 @@ from streamer.protocols.native import StreamStart, parse_message
 from tests.browser import browse
 from tests.builders import final
 from tests.daemon import REPOSITORY
-from tests.wire.support import serving, within
+from tests.wire.harness import serving, within
 
 DOCUMENT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
 

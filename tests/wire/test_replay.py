@@ -14,7 +14,7 @@ from streamer.history import history as history_module
 from streamer.history.history import History
 from streamer.server.replay import earlier_events
 from tests.builders import final, ready
-from tests.wire.support import deaf_socket, events_until, next_event, serving, wait_published, within
+from tests.wire.harness import deaf_socket, events_until, next_event, serving, wait_published, within
 
 
 def begun(history: History, session: str, *texts: str, limit: int = 1000, own: bool = True) -> EventLog:

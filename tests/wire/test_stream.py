@@ -13,9 +13,9 @@ from websockets.exceptions import ConnectionClosed
 from streamer.errors import BusyError, InferenceError
 from streamer.events import Error, Resumed
 from tests.builders import final
-from tests.wire.engine import ListeningSession, streams_to
-from tests.wire.support import (
+from tests.wire.harness import (
     SESSION,
+    ListeningSession,
     RecordingStream,
     Running,
     closing,
@@ -23,6 +23,7 @@ from tests.wire.support import (
     events_until,
     next_event,
     serving,
+    streams_to,
     vanish,
     within,
 )

@@ -9,7 +9,7 @@ from streamer.events import Event, Final, Speech
 from tests.browser import browse
 from tests.builders import final, partial, ready, words
 from tests.conversations import Script, conversations
-from tests.wire.support import serving
+from tests.wire.harness import serving
 from tests.wire.test_protocol_document import blocks
 
 # In the page: reads events, and returns the transcript as data and in each format.

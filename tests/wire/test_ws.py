@@ -7,7 +7,7 @@ import pytest
 from streamer.events import Error, Final, Partial
 from streamer.server.routes import CAPTIONS, SOCKETS
 from tests.builders import final, partial
-from tests.wire.support import closing, deaf_socket, events_until, next_event, opened_log, serving, within
+from tests.wire.harness import closing, deaf_socket, events_until, next_event, opened_log, serving, within
 
 
 async def test_history_that_is_gone_is_told_to_the_client() -> None:

@@ -18,7 +18,7 @@ from streamer.errors import ConfigError
 from streamer.server import wyoming
 from tests.daemon import free_port
 from tests.waiting import until
-from tests.wire.support import Running, serving, within
+from tests.wire.harness import Running, serving, within
 
 CHUNK = AudioChunk(16_000, 2, 1, bytes(2048)).event()
 STOP = AudioStop().event()

@@ -13,7 +13,7 @@ from streamer.plugins.agents import live as module
 from streamer.plugins.agents.live import LiveStream
 from tests.daemon import free_port
 from tests.waiting import until
-from tests.wire.support import final, heard, serving, within
+from tests.wire.harness import heard, numbered_final, serving, within
 
 TONE = (np.sin(np.arange(48_000) / 10) * 9000).astype("<i2")
 
@@ -114,7 +114,7 @@ async def test_times_count_audio_that_was_dropped(monkeypatch: pytest.MonkeyPatc
             stream.audio(TONE[:160].tobytes(), 16_000, 1)  # at once, so that 20 of them are dropped
         await heard(first, 2 * (n_before + 10 * 160))
         start_s = n_before / 16_000
-        first.log.append(final(1, "One two.", start=start_s - 0.3 if n_before else 0.0))
+        first.log.append(numbered_final(1, "One two.", start=start_s - 0.3 if n_before else 0.0))
         stream.finish()
         said = next(event for event in await within(events) if isinstance(event, Final))
     ends_s = [start_s, start_s + 0.3] if n_before else [0.3, 0.6]
@@ -138,7 +138,7 @@ async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
         *_, said, _ = await within(events)
         assert running.streams.opened[1].audio == TONE.tobytes()
         assert isinstance(said, Final)
-        alone = final(1, "96000 bytes")
+        alone = numbered_final(1, "96000 bytes")
         assert (said.start, said.end) == (alone.start + 3.0, alone.end + 3.0)  # in the times of all the audio
 
 

@@ -19,7 +19,7 @@ from streamer.settings.table import ServerSettings
 from tests.daemon import Outcome, environment
 from tests.stand_ins import StandIns
 from tests.waiting import until
-from tests.wire.support import Running, added, final, opened_log, partial, serving, within
+from tests.wire.harness import Running, added, numbered_final, numbered_partial, opened_log, serving, within
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tools are Linux's")
 
@@ -72,23 +72,23 @@ async def flushed(server: Running, n_times: int) -> None:
 @pytest.mark.slow
 async def test_typing_begins_and_ends_where_it_is_asked_to(tools: StandIns, start: Start) -> None:
     async with serving() as server:
-        server.log.append(final(1, "Before."))
+        server.log.append(numbered_final(1, "Before."))
         typing = await start("--daemon", server.url)
         await flushed(server, 1)
-        server.log.append(final(2, "One."))
-        server.log.append(partial(3, "Two is not", 3))
+        server.log.append(numbered_final(2, "One."))
+        server.log.append(numbered_partial(3, "Two is not", 3))
         await until(lambda: tools.input("wtype") == "One. Two")
 
         toggled = await ended(await start("--toggle"))
         assert toggled == Outcome(0, "", "streamer: typing ends\n")
         await until(lambda: server.own.commands == ["flush"] * 2)
-        server.log.append(final(3, "Two is decoded late."))
+        server.log.append(numbered_final(3, "Two is decoded late."))
         server.log.append(FLUSHED)
-        server.log.append(final(4, "Not typed."))
+        server.log.append(numbered_final(4, "Not typed."))
 
         assert (await ended(await start("--toggle"))).stderr == "streamer: typing begins\n"
         await flushed(server, 3)
-        server.log.append(final(5, "Again\nand\x03 again."))
+        server.log.append(numbered_final(5, "Again\nand\x03 again."))
         server.log.close()
         assert (await ended(typing)).exit_code == 0
         assert tools.input("wtype") == "One. Two is decoded late. Again and  again."
@@ -120,11 +120,11 @@ async def test_finals_are_typed_whole(tools: StandIns, start: Start) -> None:
     async with serving() as server:
         typing = await start("--daemon", server.url, "--finals")
         await flushed(server, 1)
-        server.log.append(partial(1, "One two", 7))
-        server.log.append(final(1, "One two three."))
+        server.log.append(numbered_partial(1, "One two", 7))
+        server.log.append(numbered_final(1, "One two three."))
         await until(lambda: tools.input("wtype") == "One two three.")
         assert tools.arguments("wtype") == ["-"]
-        server.log.append(final(2, "ab " * 300))  # in pieces, for each of which a tool has the time
+        server.log.append(numbered_final(2, "ab " * 300))  # in pieces, for each of which a tool has the time
         server.log.close()
         await ended(typing)
     assert tools.input("wtype") == "One two three. " + "ab " * 300
@@ -139,14 +139,14 @@ async def test_text_that_cannot_be_typed_is_printed_and_a_lost_daemon_is_waited_
         typing = await start("--daemon", server.url)
         await flushed(server, 1)
         tools.fail("wtype", "no focus")
-        server.log.append(final(1, "One."))
-        server.log.append(final(2, "Two."))
+        server.log.append(numbered_final(1, "One."))
+        server.log.append(numbered_final(2, "Two."))
         port = server.port
         assert typing.stdout is not None
         assert await within(typing.stdout.readexactly(9)) == b"One. Two."
     async with serving(opened_log("s2"), port=port) as server:
         await until(lambda: len(server.server._context.sockets) > 0)
-        server.log.append(final(1, "Three."))
+        server.log.append(numbered_final(1, "Three."))
         server.log.close()
         done = await ended(typing)
     assert (done.exit_code, done.stdout) == (0, " Three.\n")
@@ -163,7 +163,7 @@ async def test_a_token_that_may_only_read_types_and_says_what_is_missing(
         assert typing.stderr is not None
         for _ in range(2):
             await within(typing.stderr.readline())
-        server.log.append(final(1, "One."))
+        server.log.append(numbered_final(1, "One."))
         server.log.close()
         await ended(typing)
     assert tools.input("wtype") == "One."
@@ -204,8 +204,9 @@ async def test_two_toggles_count_while_a_daemon_takes_its_time(tmp_path: Path, m
         going_on.set()
         await until(lambda: len(sent) == 3)
     assert answers == ["begins", "ends", "begins"]
-    text = [dictation.handle(event) for event in (FLUSHED, final(1, "One."), FLUSHED, final(2, "No."), FLUSHED)]
-    assert [*text, dictation.handle(final(3, "Two."))] == ["", "One.", " ", "", "", "Two."]
+    one, no = numbered_final(1, "One."), numbered_final(2, "No.")
+    text = [dictation.handle(event) for event in (FLUSHED, one, FLUSHED, no, FLUSHED)]
+    assert [*text, dictation.handle(numbered_final(3, "Two."))] == ["", "One.", " ", "", "", "Two."]
 
 
 async def test_a_held_key_types_from_its_press_to_its_release() -> None:
@@ -225,5 +226,5 @@ async def test_a_held_key_types_from_its_press_to_its_release() -> None:
         following.cancel()
         assert server.own.commands == ["flush"] * 3
         assert switch.on
-    said = [event for n in range(3) for event in (FLUSHED, final(n, f"{n}."))]
+    said = [event for n in range(3) for event in (FLUSHED, numbered_final(n, f"{n}."))]
     assert "".join(dictation.handle(event) for event in said) == "0. 2."

@@ -34,8 +34,7 @@ from streamer.settings.table import ServerSettings, Settings
 from streamer.whisper.model import WhisperModel
 from tests.unit.engine.simulation import Machine
 from tests.waiting import WAIT_S, until
-from tests.wire.engine import ListeningSession, stream_to
-from tests.wire.support import wait_published, within
+from tests.wire.harness import ListeningSession, stream_to, wait_published, within
 
 # What a session asks of its model.
 MODEL = cast(

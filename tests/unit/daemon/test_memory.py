@@ -18,7 +18,7 @@ from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
 from tests.unit.daemon.test_clients import MODEL
 from tests.unit.engine.simulation import Machine
 from tests.waiting import until
-from tests.wire.support import Running, events_until, next_event, serving
+from tests.wire.harness import Running, events_until, next_event, serving
 
 
 @contextlib.contextmanager

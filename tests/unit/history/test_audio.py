@@ -21,8 +21,9 @@ from streamer.history import audio as module
 from streamer.history import history as history_module
 from streamer.history.history import History, open_history
 from streamer.settings.table import ServerSettings
-from tests.waiting import wait_until
-from tests.wire.support import WAIT_S, final, ready, wait_published
+from tests.builders import ready
+from tests.waiting import WAIT_S, wait_until
+from tests.wire.harness import numbered_final, wait_published
 
 S = SAMPLE_RATE
 
@@ -73,7 +74,7 @@ class Speaker:
         """Say something, and wait until it and its audio are in the file."""
         start_s = self.now_s
         self.sing(length_s)
-        event = self.log.append(final(self.log.last_seq, text, start=start_s))
+        event = self.log.append(numbered_final(self.log.last_seq, text, start=start_s))
         assert event.seq
         wait_published(self.log)
         until = round(self.now_s * S)
@@ -151,11 +152,11 @@ def test_audio_that_waits_while_its_text_is_deleted_is_not_written(
     deleted = threading.Event()
     monkeypatch.setattr(opus, "encode", lambda samples: deleted.wait(WAIT_S) and b"of one")
     speaker = Speaker(history).sing(3.0)
-    speaker.log.append(final(2, "one"))
+    speaker.log.append(numbered_final(2, "one"))
     wait_published(speaker.log)
     history.delete_before(time.time())
     deleted.set()
-    speaker.sing(2.0).log.append(final(3, "two"))
+    speaker.sing(2.0).log.append(numbered_final(3, "two"))
     history.close()
     assert rows(history) == [("s1", 3 * S, 5 * S)]
 
@@ -201,12 +202,12 @@ def test_a_disk_that_is_nearly_full_ends_audio_and_no_text(
     with monkeypatch.context() as full:
         full.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10**8))
         for i in range(3):
-            speaker.sing(2.0).log.append(final(i + 2, "more"))
+            speaker.sing(2.0).log.append(numbered_final(i + 2, "more"))
             wait_published(speaker.log)
         wait_until(lambda: bool(caplog.records))
-        speaker.log.append(final(9, "still kept"))
+        speaker.log.append(numbered_final(9, "still kept"))
         wait_published(speaker.log)
-        history.audio.note(speaker.log.append(final(10, "and this")))
+        history.audio.note(speaker.log.append(numbered_final(10, "and this")))
     (line,) = [record.message for record in caplog.records]
     assert "audio is no longer kept" in line
     assert "100 MB are free" in line
@@ -223,7 +224,7 @@ def test_a_disk_that_takes_too_long_loses_audio_and_holds_up_nothing(
     speaker = Speaker(history)
     for i in range(3):
         with history._changing:
-            speaker.sing(3.0 if i == 0 else 0.5).log.append(final(i + 2, "one"))
+            speaker.sing(3.0 if i == 0 else 0.5).log.append(numbered_final(i + 2, "one"))
             wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
             speaker.sing(20.0 if i == 0 else 5.0)
         wait_until(lambda: history.audio is not None and history.audio._n_waiting == 0)
@@ -249,7 +250,7 @@ def test_a_file_that_another_program_locks_holds_up_the_end_once(
     monkeypatch.setattr(history.audio, "_change", fail)
     speaker = Speaker(history)
     for i in range(20):
-        speaker.sing(0.5).log.append(final(2 + i, "more"))
+        speaker.sing(0.5).log.append(numbered_final(2 + i, "more"))
     wait_until(lambda: bool(failed))
     assert history.audio is not None
     end = threading.Thread(target=history.audio.close)
@@ -300,7 +301,7 @@ def test_no_audio_is_kept_unless_it_is_asked_for(tmp_path: Path) -> None:
     with open_history(settings) as history:
         assert history is not None
         speaker = Speaker(history).sing(5.0)
-        speaker.log.append(final(2, "one"))
+        speaker.log.append(numbered_final(2, "one"))
         speaker.log.close()
     assert rows(history) == []
     with pytest.raises(ConfigError):  # noqa: SIM117

@@ -36,8 +36,8 @@ from tests.builders import ready
 from tests.refusals import Refusal, refusals
 from tests.unit.outputs.finals import labelled
 from tests.unit.test_events import SAMPLES
-from tests.waiting import until, wait_until
-from tests.wire.support import WAIT_S, final, partial, wait_published
+from tests.waiting import WAIT_S, until, wait_until
+from tests.wire.harness import numbered_final, numbered_partial, wait_published
 
 GAP = Gap(start=3.0, end=4.0, reason="overload")
 
@@ -92,7 +92,7 @@ def said(history: History, session: str, *texts: str, own: bool = True, end: boo
     """Keep a session with texts."""
     log = opened_log(history, session, own=own)
     for i, text in enumerate(texts):
-        log.append(final(i + 1, text, start=10.0 * i))
+        log.append(numbered_final(i + 1, text, start=10.0 * i))
     if end:
         log.close()
     wait_published(log)
@@ -151,8 +151,8 @@ def wal(history: History) -> Path:
 def test_what_lasts_is_kept_and_nothing_else(history: History) -> None:
     log = opened_log(history)
     log.append(Speech(state="start", time=0.1))
-    log.append(partial(1, "good"))
-    spoken = log.append(final(1, "good morning"))
+    log.append(numbered_partial(1, "good"))
+    spoken = log.append(numbered_final(1, "good morning"))
     gap = log.append(GAP)
     log.append(Error(code="device", message="m", fatal=False))
     log.close()
@@ -180,7 +180,7 @@ def test_listeners_get_what_is_in_the_file(history: History) -> None:
     log = opened_log(history)
     seen: list[bool] = []
     log.subscribe(lambda event: seen.append(event in events(history)))
-    log.append(final(1, "one"))
+    log.append(numbered_final(1, "one"))
     log.append(GAP)
     wait_published(log)
     assert seen == [True, True]
@@ -235,8 +235,8 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
         log, published = followed_log(history)
         with locked(path):
             for i in range(20):
-                log.append(partial(i, "text"))
-                log.append(final(i, f"text {i}"))
+                log.append(numbered_partial(i, "text"))
+                log.append(numbered_final(i, f"text {i}"))
                 await asyncio.sleep(0)
             await until(lambda: len(published) >= 40)
             assert published == sorted(published, key=lambda event: event.seq)
@@ -256,16 +256,16 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
         log, published = followed_log(history)
         with locked(path):
             for i in range(20):
-                log.append(final(i, f"text {i}"))
+                log.append(numbered_final(i, f"text {i}"))
             wait_until(lambda: len(published) == 20)
             second = opened_log(history, "s2")  # a session that begins meanwhile is kept
-            second.append(final(1, "lost"))
+            second.append(numbered_final(1, "lost"))
             log.close()
         wait_until(lambda: texts(history) == [f"text {i}" for i in range(5)])
         assert history.n_lost == 16
         assert registry.get_sample_value("streamer_history_lost_total") == 16
         wait_until(lambda: len(warnings(caplog)) == 2)  # it loses some, and works again
-        second.append(final(2, "kept"))
+        second.append(numbered_final(2, "kept"))
         wait_until(lambda: history.session("s2") is not None and texts(history, "s2") == ["kept"])
         assert kept(history).ended is not None
 
@@ -280,13 +280,13 @@ def test_what_still_waits_at_the_end_is_written_or_counted(
         log, _ = followed_log(history)
         with locked(path):
             for i in range(3):
-                log.append(final(i, f"text {i}"))
+                log.append(numbered_final(i, f"text {i}"))
             wait_until(lambda: history.n_failures > 0)
             if not free:
                 history.close()
     assert (history.n_lost, len(texts(history))) == ((0, 3) if free else (3, 0))
     assert free or "3 texts" in warnings(caplog)[-1]
-    assert not history.keeper(source="mic")(final(9, "too late"), lambda: None)
+    assert not history.keeper(source="mic")(numbered_final(9, "too late"), lambda: None)
 
 
 @pytest.mark.parametrize(
@@ -301,7 +301,7 @@ def test_a_disk_that_takes_nothing_is_one_warning_and_captions_go_on(
         log, published = followed_log(history)
         connections[0].execute(breaking)
         for i in range(20):
-            log.append(final(i, f"{'word ' * 2000}{i}"))
+            log.append(numbered_final(i, f"{'word ' * 2000}{i}"))
         wait_until(lambda: len(published) == 20 and history.n_failures > 2)
         assert len(warnings(caplog)) == 1
         if mending:
@@ -314,7 +314,7 @@ def test_a_keeper_that_raises_stops_no_captions(caplog: pytest.LogCaptureFixture
         raise ValueError(event.type)
 
     log = Journal("s1", 10, keep=keep)
-    assert log.append(final(1, "a")).seq == 1
+    assert log.append(numbered_final(1, "a")).seq == 1
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
@@ -323,8 +323,8 @@ def test_an_event_that_cannot_be_written_does_not_stop_the_others(
 ) -> None:
     keep, done = history.keeper(source="mic"), threading.Event()
     assert keep(ready().stamped(1, "s1"), lambda: None)
-    assert keep(final(1, "half a character \ud800").stamped(2, "s1"), lambda: None)
-    assert keep(final(2, "a whole text").stamped(3, "s1"), done.set)
+    assert keep(numbered_final(1, "half a character \ud800").stamped(2, "s1"), lambda: None)
+    assert keep(numbered_final(2, "a whole text").stamped(3, "s1"), done.set)
     assert done.wait(WAIT_S)
     assert texts(history) == ["a whole text"]
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -334,7 +334,7 @@ def test_many_threads_write_and_read_at_once(history: History) -> None:
     logs = [opened_log(history, f"s{i}") for i in range(4)]
 
     def write(log: EventLog) -> list[int]:
-        return [log.append(final(i, f"text {i}")).seq for i in range(50)]
+        return [log.append(numbered_final(i, f"text {i}")).seq for i in range(50)]
 
     with ThreadPoolExecutor(4) as pool:
         writing = [pool.submit(write, log) for log in logs]
@@ -402,7 +402,8 @@ from streamer.history import history as module
 from streamer.history.history import History
 module.PUBLISH_TIMEOUT_S = 60.0
 from streamer.engine.journal import Journal
-from tests.wire.support import final, ready
+from tests.builders import ready
+from tests.wire.harness import numbered_final
 history = History(Path(sys.argv[1])).start()
 log = Journal(sys.argv[2], 1000, keep=history.keeper(source="mic"))
 log.append(ready())
@@ -411,7 +412,7 @@ log.call_behind(published.release)
 published.acquire()
 log.subscribe(lambda event: (print(event.seq, flush=True), published.release()))
 for i in range(1_000_000):
-    log.append(final(i, f"text {i}"))
+    log.append(numbered_final(i, f"text {i}"))
     published.acquire()
 """
 
@@ -469,7 +470,7 @@ class Model(RuleBasedStateMachine):
     @rule(number=st.integers(0, 9), text=st.sampled_from(("alpha", "beta gamma", "")))
     def speak(self, number: int, text: str) -> None:
         if name := self.drawn(number, self.running):
-            self.running[name].append(final(len(self.texts[name]) + 1, text))
+            self.running[name].append(numbered_final(len(self.texts[name]) + 1, text))
             wait_published(self.running[name])
             self.texts[name].append(text)
 
@@ -588,7 +589,8 @@ def test_words_are_found_in_any_script(path: Path, converted: bool) -> None:
         said(history, "s1", "今天，天气很好。", "早上好OpenVINO です", "ยินดีต้อนรับสู่ประเทศไทย", "학교 갑니다", "हिन्दी में")
         said(history, "s3", "old")
         log = opened_log(history, "s2")
-        log.append(Revision(of=log.append(final(1, "北亰")).seq, by="glossary", text="北京", words=(), edits=()))
+        seq = log.append(numbered_final(1, "北亰")).seq
+        log.append(Revision(of=seq, by="glossary", text="北京", words=(), edits=()))
         wait_published(log)
     if converted:  # as an earlier streamer wrote it
         change(history, "CREATE TABLE old AS SELECT rowid AS id, replace(text, char(31), '') AS text FROM texts")
@@ -629,8 +631,8 @@ def test_what_is_learnt_later_is_read_and_found_with_the_text(
 ) -> None:
     monkeypatch.setattr(module, "PAGE_EVENTS", 2)
     log = opened_log(history)
-    of = log.append(labelled(final(1, "with Shavon"), "S1", "S2")).seq
-    words = labelled(final(1, "with Siobhan"), "S1", "S2").words
+    of = log.append(labelled(numbered_final(1, "with Shavon"), "S1", "S2")).seq
+    words = labelled(numbered_final(1, "with Siobhan"), "S1", "S2").words
     for event in (
         Revision(of=of, by="glossary", text="with Chevron", words=words, edits=()),
         Revision(of=of, by="glossary", text="with Siobhan", words=words, edits=()),

@@ -20,7 +20,7 @@ from streamer.client.connection import parse_address
 from streamer.client.stream import Item, stream
 from streamer.errors import StreamerError
 from tests.conversations import Conversation, Script, Step, conversations
-from tests.wire.support import within
+from tests.wire.harness import within
 
 CLIENT_JS = Path(__file__).parents[3] / "streamer" / "server" / "static" / "client.js"
 

@@ -29,7 +29,7 @@ from tests.builders import final
 from tests.cutting import cutting
 from tests.daemon import free_port
 from tests.waiting import WAIT_S, until
-from tests.wire.support import RecordingStream, Running, serving, within
+from tests.wire.harness import RecordingStream, Running, serving, within
 
 NOISE = np.random.default_rng(0).integers(-3000, 3000, 48_000, dtype=np.int16)  # three seconds
 BLOCKS = [NOISE[first : first + 1600] for first in range(0, len(NOISE), 1600)]
