@@ -42,12 +42,12 @@ PID = str(os.getpid())
 @pytest.mark.parametrize(
     ("usec", "pid", "expected"),
     [
-        *[(None, PID, None), ("30000000", None, 15.0), ("30000000", PID, 15.0), ("30000000", "1", None)],
+        *[(None, "ours", None), ("30000000", None, 15.0), ("30000000", "ours", 15.0), ("30000000", "1", None)],
         *[("0", None, None), ("1", None, 5e-7), ("soon", None, None), ("²", None, None)],
     ],
 )
 def test_the_watchdog_is_fed_twice_as_often_as_asked(usec: str | None, pid: str | None, expected: float | None) -> None:
-    environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": pid}
+    environ = {"WATCHDOG_USEC": usec, "WATCHDOG_PID": PID if pid == "ours" else pid}
     assert watchdog_s({name: value for name, value in environ.items() if value is not None}) == expected
 
 
@@ -63,9 +63,9 @@ def test_sockets_of_the_service_manager_are_taken(monkeypatch: pytest.MonkeyPatc
             assert sock.proto == socket.IPPROTO_TCP, "Nagle's algorithm stays on otherwise"
 
 
-@pytest.mark.parametrize(("count", "pid"), [("1", "1"), ("1", ""), *((n, PID) for n in ("", "-1", "0", "one", "²"))])
+@pytest.mark.parametrize(("count", "pid"), [("1", "1"), ("1", ""), *((n, "ours") for n in ("", "-1", "0", "one", "²"))])
 def test_without_sockets_for_this_process_there_are_none(count: str, pid: str) -> None:
-    assert systemd.sockets({"LISTEN_FDS": count, "LISTEN_PID": pid}) == []
+    assert systemd.sockets({"LISTEN_FDS": count, "LISTEN_PID": PID if pid == "ours" else pid}) == []
 
 
 @unix_only
