@@ -30,7 +30,6 @@ from tests.daemon import (
     running,
     sample_text,
     send_audio,
-    transcribe,
 )
 from tests.promises import check_promises, transcript
 from tests.unit.outputs.stand_ins import WebStandIn
@@ -106,16 +105,6 @@ async def test_audio_at_the_pace_of_speech_is_told_while_it_is_said(daemon: Daem
         await received.wait_closed()
     check_sample(received, *FIRST_S)
     assert any(partial.stable for partial in received.of(Partial)), "no word settled before the end"
-
-
-async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed(daemon: Daemon) -> None:
-    samples = recording()
-    received = await transcribe(daemon, samples)
-    assert received.close_code == 1000
-    assert not received.of(Error, Gap)
-    # Above the promises: the text says more where one of them is broken.
-    assert wer(sample_text(), transcript(received.events)) <= MAX_SAMPLE_WER
-    check_promises(received.events, duration_s=len(samples) / SAMPLE_RATE)
 
 
 async def test_other_formats_say_the_same(daemon: Daemon) -> None:
@@ -279,21 +268,6 @@ async def test_what_was_said_before_sigterm_is_final() -> None:
     assert received.of(Speech)[-1].state == "end"
     assert finals[-1].end >= spoken.end
     assert words_of(finals[0].text)[:3] == words_of(sample_text())[:3]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
-async def test_sigterm_ends_a_clients_stream_in_order() -> None:
-    with running("--input", "none") as daemon:
-        async with connected(daemon.address("/v1/stream")) as (connection, received):
-            await send_audio(connection, recording(SAMPLE, *FIRST_S), speed=4.0)
-            await received.wait_for(Partial)
-            daemon.terminate()
-            await received.wait_closed()
-        outcome = daemon.wait()
-    assert outcome.exit_code == 0, outcome.stderr
-    check_promises(received.events)
-    assert received.close_code == 1001
-    assert words_of(transcript(received.events))[:3] == words_of(sample_text())[:3]
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

@@ -148,9 +148,9 @@ TRANSCRIBE = ("transcribe", "--stream")
 
 @pytest.mark.parametrize(
     ("faulty", "arguments"),
-    [("device", LIVE), ("device", TRANSCRIBE), ("detector", TRANSCRIBE)],
+    [("device", LIVE), ("detector", TRANSCRIBE)],
     indirect=["faulty"],
-    ids=["live", "transcribe", "detector"],
+    ids=["live", "transcribe"],
 )
 def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty: Faulty, arguments: tuple[str, ...], sentence: Path, run_here: Callable[..., Outcome]
