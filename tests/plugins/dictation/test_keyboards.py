@@ -78,12 +78,19 @@ def test_text_that_nothing_types_is_in_the_terminal_and_the_clipboard_until_typi
     assert made.type(" Three.").endswith("| Two. Three.")
     assert made.terminal.getvalue() == " Two. Three."
     assert len(made.notices) == 1
+    assert "gone" in made.notices[0], "what the tool said"
     tools.add("wtype")
     assert made.type(" Four.").startswith(" Four.|")
     assert made.terminal.getvalue() == " Two. Three.\n"
     assert len(made.notices) == 2
     tools.fail("wtype", "gone")
     assert made.type(" Five.").endswith("| Five.")
+
+
+def test_an_x_server_that_is_away_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DISPLAY", ":97")
+    with pytest.raises(PeerError):
+        keyboards.find_keyboards("x11")
 
 
 def test_a_tool_that_hangs_is_given_up_and_one_that_serves_in_the_background_is_not_waited_for(
