@@ -83,7 +83,7 @@ hooks: $(VENV)/.test ## Let git check style and types before each commit
 
 documents: $(VENV)/.test ## Generate config.yaml, its schema, the tables of docs/, streamer.1, the sentences of refusals
 	$(BIN)/python -m tools.documents
-	$(BIN)/pytest --quiet --rewrite-refusals -m 'not slow' tests
+	$(BIN)/pytest --quiet --rewrite-refusals --ignore=tests/reference tests
 
 lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests
 	$(BIN)/python -m pip install --upgrade uv
