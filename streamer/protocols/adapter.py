@@ -113,11 +113,16 @@ _KINDS = {
 _EXPECTED = re.compile(r"Expected `([^`]+)`(?: of length)?(?: (>=|<=) (\S+?))?(?:, got `(\w+)`)?")
 
 
+def parted(text: str) -> tuple[str, str]:
+    """Split a sentence of msgspec into the fact and where in the message that is; empty if it is all of it."""
+    what, at, place = text.rpartition(" - at `$")
+    return (what, place.strip(".`")) if at else (place, "")
+
+
 def plain(error: Exception, within: str = "") -> str:
     """Return in plain words what msgspec says of a message, or of the part `within` it."""
-    what, _, place = one_line(str(error)[:200]).rpartition(" - at `$")
-    what, place = (what, place) if what else (place, "")
-    parts = [part for part in (within, place.strip(".`")) if part]
+    what, place = parted(one_line(str(error)[:200]))
+    parts = [part for part in (within, place) if part]
     field = ".".join(parts) or "it"
     if found := _EXPECTED.fullmatch(what):
         kinds, sign, limit, given = found.groups()

@@ -12,7 +12,7 @@ import msgspec
 from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
 from streamer.errors import ConfigError, ProtocolError
 from streamer.outside import one_line
-from streamer.protocols.adapter import plain
+from streamer.protocols.adapter import parted, plain
 from streamer.protocols.native import SessionOptions
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
@@ -218,12 +218,10 @@ def read_message(text: str | bytes) -> ClientMessage:
 
 def _invalid(error: msgspec.ValidationError, field: str = "") -> InvalidRequestError:
     """Parse an error of msgspec such as "Expected `int`, got `str` - at `$.audio`", in a field of a message."""
-    what, at, place = str(error).rpartition(" - at `$")
-    if not at:
-        what, place = place, ""
+    what, place = parted(str(error))
     what = one_line(what[:200])  # it may contain text of the client
     missing = re.search(r"missing required field `(\w+)`", what)
-    param = ".".join(filter(None, (field, place.strip(".`"), missing and missing[1])))
+    param = ".".join(filter(None, (field, place, missing and missing[1])))
     reason = "missing_required_parameter" if missing else "invalid_type" if ", got `" in what else "invalid_value"
     says = plain(error, field)
     if param == "type":

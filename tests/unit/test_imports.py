@@ -33,7 +33,7 @@ BUDGETS = {
     "setup": (714, 700),
     "offline": (1179, 950),
     "history": (908, 640),
-    "protocols": (2583, 1980),  # what msgspec refuses, in plain words
+    "protocols": (2586, 1980),  # what msgspec refuses, in plain words
     "client": (1014, 850),
     "outputs": (1880, 1240),
     "engine": (2119, 1280),  # commands are values; recovery, journal and the count stand by themselves
@@ -46,16 +46,16 @@ BUDGETS = {
 
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (4205, 3200),
-    "unit/whisper": (9471, 6300),
+    "unit/session unit/engine": (4203, 3200),
+    "unit/whisper": (9470, 6300),
     "unit/server wire": (6499, 3300),
     "unit/history unit/daemon unit/offline": (3283, 2000),
     "unit/protocols": (873, 850),
     "unit/outputs": (1422, 1300),
     "unit/audio unit/after": (4863, 3150),
     "unit/commands unit/setup unit/settings": (2388, 1600),
-    "plugins": (6084, 4000),
-    "e2e": (2687, 1700),
+    "plugins": (6078, 4000),
+    "e2e": (2682, 1700),
     "reference": (2399, 2600),
     "tools": (722, 400),
     ".": (49796, 32000),
