@@ -6,14 +6,17 @@ review. Other tests assert classes and codes only.
 """
 
 import json
+import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.daemon import Outcome
 
 ROWS = Path(__file__).parent / "golden" / "refusals"
 
@@ -38,10 +41,14 @@ class Refusal:
         """Expect the block to raise this error; in its sentence the test's `folders` read `DIR`, `DIR2`, ..."""
         with pytest.raises(Exception) as caught:  # noqa: PT011 - its class is compared below
             yield
-        says = str(caught.value)
-        for i, folder in enumerate(folders, start=1):
-            says = says.replace(str(folder), "DIR" if i == 1 else f"DIR{i}")
+        says = _without(folders, str(caught.value))
         self.check(type(caught.value).__name__, getattr(caught.value, "code", ""), says)
+
+    def check_command(self, outcome: Outcome, *folders: Path) -> None:
+        """Expect a command to have ended with this exit code as its `error`, one sentence, and nothing written."""
+        assert outcome.stdout == ""
+        says = _without(folders, outcome.error().removeprefix("streamer: error: "))
+        self.check(str(outcome.exit_code), "", re.sub(r"\((\[?)Errno .*?\)", "(...)", says))
 
     def check(self, error: str, code: str, says: str) -> None:
         """Compare an error's class, code and sentence; `error` may be an exit code or an HTTP status as text."""
@@ -63,6 +70,13 @@ def rows(room: str) -> list[Refusal]:
 def refusals(room: str) -> pytest.MarkDecorator:
     """Give each row of a room to a test as its argument `refusal`."""
     return pytest.mark.parametrize("refusal", rows(room), ids=lambda row: row.name, indirect=True)
+
+
+def _without(folders: Sequence[Path], says: str) -> str:
+    """Return a sentence in which folders of a test read `DIR`, `DIR2`, ..."""
+    for i, folder in enumerate(folders, start=1):
+        says = says.replace(str(folder), "DIR" if i == 1 else f"DIR{i}")
+    return says
 
 
 def _write(row: Refusal, code: str, says: str) -> None:

@@ -39,7 +39,6 @@ RECORDINGS = Path(__file__).resolve().parents[3] / "shared" / "audio"
 
 # The first sentence of the sample, the second, and both.
 FIRST_S = (0.0, pause_after(1))
-SECOND_S = (pause_after(1), pause_after(2))
 BOTH_S = (0.0, pause_after(2))
 
 # How far streamed text may be from what is said there: nano.en gets about one word in six wrong.

@@ -46,13 +46,13 @@ def requests(
             wire.sock.close()
             codes = statuses(data)
             seen += codes or [0]
-            told = f"{request[:80]!r} gets {codes or 'no answer'}{', closed' * closed}, {data[-40:]!r}"
-            expect(len(codes) <= most and not {500, 502, 503, 504} & set(codes) - set(allowed), told)
-            expect(bool(codes) or (closed and not answered), told)
-            expect(not allowed or (len(codes) == 1 and codes[0] in allowed), told)
-            expect(not first or bool(codes and codes[0] in first), told)
-            expect(not set(codes) & set(forbidden), told)
-            expect(not any(text in data.lower() for text in unwanted) and data.endswith(ends.encode()), told)
+            fact = f"{request[:80]!r} gets {codes or 'no answer'}{', closed' * closed}, {data[-40:]!r}"
+            expect(len(codes) <= most and not {500, 502, 503, 504} & set(codes) - set(allowed), fact)
+            expect(bool(codes) or (closed and not answered), fact)
+            expect(not allowed or (len(codes) == 1 and codes[0] in allowed), fact)
+            expect(not first or bool(codes and codes[0] in first), fact)
+            expect(not set(codes) & set(forbidden), fact)
+            expect(not any(text in data.lower() for text in unwanted) and data.endswith(ends.encode()), fact)
     rate = sum(status < 500 for status in seen) / (time.monotonic() - begin)
     expect(not most_a_second or rate < most_a_second, f"{rate:.0f} requests a second are answered")
     return " ".join(f"{status or 'closed'}:{seen.count(status)}" for status in sorted(set(seen)))
@@ -102,12 +102,12 @@ def streams(
         with target.upgrade(path, target.open(2 + i % 4)) as wire:
             wire.send(encode(target, [conversation] if isinstance(conversation, str) else conversation))
             events, code = read_events(wire, 20.0, opens or ("" if closes else "end"))
-        told = f"{str(conversation)[:80]} gets {[event['type'] for event in events[-3:]]} and {code}"
+        fact = f"{str(conversation)[:80]} gets {[event['type'] for event in events[-3:]]} and {code}"
         failed = [event for event in events if event["type"] == "error"]
-        expect(not closes or code in closes, told)
-        expect(not ends or any(event["type"] == "end" for event in events), told)
-        expect(not opens or bool(events and events[-1]["type"] == opens), told)
-        expect(not fatal or bool(failed and failed[-1].get("fatal")), told)
+        expect(not closes or code in closes, fact)
+        expect(not ends or any(event["type"] == "end" for event in events), fact)
+        expect(not opens or bool(events and events[-1]["type"] == opens), fact)
+        expect(not fatal or bool(failed and failed[-1].get("fatal")), fact)
         found += failed
     seen = {event["code"] for event in found}
     expect(errors is None or len(found) == errors, f"{len(found)} errors, expected {errors}")
@@ -209,8 +209,8 @@ def connections(
     flood(wires, closed_s, pause_s, read=read is not False)
     took_s, n_open = time.monotonic() - begin, sum(not wire.lost for wire in wires)
     expect(not closed_s or not n_open, f"{n_open} of {len(wires)} are open after {took_s:.1f} s")
-    told = run_steps(target, meanwhile)
+    report = run_steps(target, meanwhile)
     for wire in wires:
         wire.reset()
     n_kb = sum(wire.sent for wire in wires) >> 10
-    return f"{len(wires)} connections, {n_kb} kB taken, {n_open} open after {took_s:.1f} s {told}".rstrip()
+    return f"{len(wires)} connections, {n_kb} kB taken, {n_open} open after {took_s:.1f} s {report}".rstrip()

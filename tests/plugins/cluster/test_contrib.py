@@ -20,7 +20,6 @@ from tests.plugins.cluster.test_metrics import Page
 from tests.waiting import WAIT_S
 
 CONTRIB = REPOSITORY / "contrib"
-KUBERNETES = CONTRIB / "kubernetes"
 CLIENT_PORT, ROUTE_PORT = 4222, 6222
 NAMES = ("nats-1", "nats-2", "nats-3")
 

@@ -43,5 +43,4 @@ async def test_refused(refusal: Refusal, tmp_path: Path) -> None:
 
 @refusals("cluster_commands")
 def test_commands_end_with_one_line(refusal: Refusal, run_here: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = run_here(*[str(SAMPLE) if word == "SAMPLE" else word for word in refusal.given])
-    refusal.check(str(outcome.exit_code), "", outcome.error())
+    refusal.check_command(run_here(*[str(SAMPLE) if word == "SAMPLE" else word for word in refusal.given]))

@@ -24,8 +24,6 @@ from tests.fakes import FakeEncoded, SpokenWord, words_at
 from tests.unit.engine.simulation import SETTINGS, Machine, Talker, broken, fails, settings_of
 from tests.waiting import WAIT_S, wait_until
 
-HOUR_S = 3600.0
-
 
 def talking(words: list[SpokenWord], **options: Any) -> Talker:  # noqa: ANN401 - see Talker
     """Return the session of someone who says words on a machine that takes no time."""

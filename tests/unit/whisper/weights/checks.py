@@ -15,13 +15,12 @@ from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 T = TypeVar("T")
 
 
-def refuse(load: Callable[[T], object], path: T, *parts: str) -> None:
-    """Check that loading fails with one line that holds the path and all of these."""
+def refuse(load: Callable[[T], object], path: T) -> None:
+    """Check that loading fails with one line that holds the path."""
     with pytest.raises(ModelError) as caught:
         load(path)
     message = check_message(caught.value)
-    for part in (str(path) if isinstance(path, Path) else "", *parts):
-        assert part in message
+    assert not isinstance(path, Path) or str(path) in message
 
 
 def check_loads_or_refuses(load: Callable[[Path], Checkpoint], path: Path, most_bytes: int = 20 << 20) -> None:
