@@ -5,7 +5,7 @@ import asyncio
 from streamer.after.postprocessing import PostProcessing
 from streamer.arrays import Float32Array
 from streamer.daemon.backend import Backend, Session
-from streamer.daemon.sessions import SessionSource, open_session, session_settings
+from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -16,6 +16,7 @@ from streamer.history.history import History
 from streamer.protocols.native import Command, StreamStart
 from streamer.settings.table import Settings
 from streamer.setup.models import in_thread
+from streamer.setup.session import session_settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 

@@ -15,7 +15,6 @@ import numpy as np
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.sessions import session_settings
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder
 from streamer.errors import UsageError
 from streamer.events import Event
@@ -23,6 +22,7 @@ from streamer.session.session import Session
 from streamer.settings.load import load_settings
 from streamer.settings.table import Settings
 from streamer.setup.loading import load
+from streamer.setup.session import session_settings
 from streamer.whisper.model import WhisperModel
 from tools.benchmarks.recordings import Recording
 from tools.benchmarks.timeline import Recorder, Timeline

@@ -15,7 +15,7 @@ from functools import partial
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.sessions import SessionSource, open_session, ready_event, session_settings
+from streamer.daemon.sessions import SessionSource, open_session, ready_event
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -36,6 +36,7 @@ from streamer.plugins.cluster.messages import (
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.session.state import SessionState
 from streamer.settings.table import Settings
+from streamer.setup.session import session_settings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 

@@ -15,7 +15,7 @@ from streamer.after.postprocessing import PostProcessing
 from streamer.after.second_pass import SecondPass
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.sessions import NO_OPTIONS, SessionSource, open_session
+from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.decoder import make_engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -24,6 +24,7 @@ from streamer.packed_models import PackedModel
 from streamer.plugins.proofread.language_model import LanguageModel
 from streamer.protocols.native import SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
+from streamer.setup.session import NO_OPTIONS
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, partial
 from tests.daemon import SAMPLE, Outcome, events_of, pause_after, recording

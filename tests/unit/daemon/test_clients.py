@@ -22,7 +22,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from streamer.daemon.backend import Backend
 from streamer.daemon.clients import SPARE_S, ClientStreams
 from streamer.daemon.local import LocalBackend
-from streamer.daemon.sessions import session_settings
 from streamer.daemon.streams import ClientStream
 from streamer.engine.engine import Engine
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
@@ -31,6 +30,7 @@ from streamer.history.audio import find_spans
 from streamer.history.history import History, open_history
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ServerSettings, Settings
+from streamer.setup.session import session_settings
 from streamer.whisper.model import WhisperModel
 from tests.unit.engine.simulation import Machine
 from tests.waiting import WAIT_S, until

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.daemon.sessions import session_settings
 from streamer.engine import decoder as live
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
 from streamer.errors import ConfigError, LostDeviceError
@@ -20,6 +19,7 @@ from streamer.protocols.native import SessionOptions
 from streamer.session.task import Request
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
+from streamer.setup.session import session_settings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions

@@ -12,9 +12,9 @@ import pytest
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE
-from streamer.daemon.sessions import session_settings
 from streamer.errors import ConfigError, ModelError
 from streamer.settings.table import Settings
+from streamer.setup.session import session_settings
 from streamer.whisper import adapters
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel

@@ -1,4 +1,4 @@
-"""What the settings of captions come to in a session: `streamer.daemon.sessions.session_settings`."""
+"""What the settings of captions come to in a session: `streamer.setup.session`."""
 
 import copy
 import dataclasses
@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from streamer.daemon.sessions import session_settings
 from streamer.settings.load import load_settings
 from streamer.settings.table import Settings
+from streamer.setup.session import session_settings
 from streamer.whisper.heads import all_heads
 from streamer.whisper.model import WhisperModel
 from tests.unit.whisper.support import NANO, load_on_cpu
