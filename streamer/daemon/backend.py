@@ -2,94 +2,28 @@
 the plug-in `cluster` has others, where workers run them.
 
 What does not depend on that is not here: `daemon.clients` limits the streams and keeps those whose connection broke,
-`daemon.streams` passes a client's bytes to its session. All of it is used on the server's loop.
+`daemon.streams` turns a client's bytes into audio. All of it is used on the server's loop.
 """
 
 import asyncio
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Self
 
-from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.engine.eventlog import EventLog
+from streamer.daemon.streams import ClientStream
 from streamer.errors import StreamerError
-from streamer.events import Error
-from streamer.protocols.native import Command, StreamStart
+from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
-
-
-def ignore() -> None:
-    """Do nothing."""
-
-
-class Session(ABC):
-    """A client's session, wherever it runs. No method waits but `is_here`."""
-
-    # Whether another daemon can continue it when this one stops.
-    outlives: ClassVar[bool] = False
-
-    def __init__(self, feed: EventLog, options: StreamStart) -> None:
-        """
-        feed : its events, `ready` first; it is closed at the end
-        options : what the client has chosen, and how its audio is written
-        """
-        self.feed = feed
-        self.options = options
-
-        # Frames of each channel, at the client's rate, that were taken in elsewhere: the client sends what follows.
-        self.n_frames = 0
-
-        # Its stream replaces these. Called by any thread when there may be room; and when the session goes on
-        # elsewhere, where its client is now.
-        self.on_room: Callable[[], None] = ignore
-        self.on_lost: Callable[[], None] = ignore
-
-    @property
-    @abstractmethod
-    def free(self) -> int:
-        """Samples for which there is room; below 0 if commands have to wait, too."""
-
-    @abstractmethod
-    def write(self, samples: Float32Array) -> None:
-        """Take audio, 16 kHz mono, shape (n,), as many as there is room for."""
-
-    @abstractmethod
-    def command(self, command: Command) -> None:
-        """Execute a command at the end of the audio so far."""
-
-    @abstractmethod
-    def check(self, options: StreamStart) -> None:
-        """Raise UsageError if `change` could not follow these options."""
-
-    @abstractmethod
-    def change(self, options: StreamStart) -> None:
-        """Use other options, which were checked, from the end of the audio so far."""
-
-    @abstractmethod
-    def end(self) -> None:
-        """The audio is complete: make it final, then close `feed`."""
-
-    def report(self, error: Error) -> None:
-        """Publish an error."""
-        self.feed.append(error)
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """End it without further text. Harmless the second time."""
-
-    async def is_here(self) -> bool:
-        """Whether it still runs for this process; if not, `on_lost` was called."""
-        return True
 
 
 class Backend(ABC):
     """Runs clients' sessions. `tenant` is the name of a client's token, empty without one."""
 
     @abstractmethod
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Session:
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ClientStream:
         """Begin a session with a name that cannot be guessed.
 
         Raises BusyError if there is no room now, UsageError if the options cannot be followed.
@@ -99,7 +33,7 @@ class Backend(ABC):
         """Whether a session of this tenant runs elsewhere, which `resume` may continue here. Raises BusyError."""
         return False
 
-    async def resume(self, name: str, *, after: int) -> Session:
+    async def resume(self, name: str, *, after: int) -> ClientStream:
         """Continue a session that `knows`, for a client that has its events up to a number.
 
         Raises BusyError if that is not possible now, UnknownSessionError if it has ended meanwhile.

@@ -3,12 +3,11 @@
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Collection, Iterator
-from functools import partial
+from collections.abc import Callable, Collection, Iterator
 from weakref import WeakValueDictionary
 
 from streamer.audio.pcm import PcmDecoder
-from streamer.daemon.backend import Backend, Session
+from streamer.daemon.backend import Backend
 from streamer.daemon.streams import ClientStream
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.protocols.native import StreamStart
@@ -36,10 +35,8 @@ class ClientStreams:
         self._streams: dict[str, ClientStream] = {}
         # Of each that is being opened, the stream that is to end for it, None if there is a free slot.
         self._opening: list[ClientStream | None] = []
-        # Timers that abandon the streams whose connection broke, the oldest first.
-        self._kept: dict[ClientStream, asyncio.TimerHandle] = {}
-        # Timers that check whether the others have received something.
-        self._watches: dict[ClientStream, asyncio.TimerHandle] = {}
+        # What abandons a stream whose connection broke, or checks whether another has received something.
+        self._timers: dict[ClientStream, asyncio.TimerHandle] = {}
         # One client at a time resumes a session.
         self._resuming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
@@ -49,10 +46,10 @@ class ClientStreams:
         Raises BusyError if all slots are taken, ProtocolError if the audio format is not supported, and what the
         backend raises.
         """
-        pcm = _decoder(start)
+        PcmDecoder(start.format, start.sample_rate, start.channels)  # refuses before anything has begun
         with self._slot():
-            session = await self._backend.open(secrets.token_urlsafe(SESSION_NAME_BYTES), start, tenant=tenant)
-        return self._add(session, pcm, tenant)
+            name = secrets.token_urlsafe(SESSION_NAME_BYTES)
+            return self._add(await self._backend.open(name, start, tenant=tenant), tenant)
 
     async def resume(self, name: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of a session to its client, which is connected again and has events up to number `after`.
@@ -61,8 +58,10 @@ class ClientStreams:
         """
         async with self._resuming.setdefault(name, asyncio.Lock()):
             stream = self._streams.get(name)
-            if stream is not None and stream.tenant == tenant and await stream.session.is_here():
-                self._come_back(stream)
+            if stream is not None and stream.tenant == tenant and await stream.is_here():
+                stream.kept_since_s = None
+                stream.touch()
+                self._watch(stream)
                 return stream
             if not await self._backend.knows(name, tenant=tenant):
                 raise UnknownSessionError(
@@ -70,31 +69,34 @@ class ClientStreams:
                     " broke (server.resume_s), less where others need its place; start another"
                 )
             with self._slot():
-                session = await self._backend.resume(name, after=after)
-            return self._add(session, _decoder(session.options), tenant)
+                return self._add(await self._backend.resume(name, after=after), tenant)
 
     def keep(self, stream: ClientStream) -> None:
         """Abandon a stream whose connection broke, unless its client comes back in time."""
-        if self._streams.get(stream.feed.session) is not stream:
+        if not self._is_open(stream):
             return
-        self._cancel_timers(stream)
         if self.settings.resume_s:
-            loop = asyncio.get_running_loop()
-            self._kept[stream] = loop.call_later(self.settings.resume_s, self.abandon, stream)
+            stream.kept_since_s = asyncio.get_running_loop().time()
+            self._call_later(self.settings.resume_s, self.abandon, stream)
         else:
             self.abandon(stream)
 
     def abandon(self, stream: ClientStream) -> None:
         """End a stream's session without further text, and free its slot. Harmless the second time."""
-        if self._streams.get(stream.feed.session) is stream:
-            del self._streams[stream.feed.session]
-            self._cancel_timers(stream)
-            stream.close()
+        if self._is_open(stream):
+            del self._streams[stream.log.session]
+        if (timer := self._timers.pop(stream, None)) is not None:
+            timer.cancel()
+        stream.close()
 
     def abandon_unreachable(self, tenants: Collection[str]) -> None:
         """Abandon streams that are kept for other tenants, whose tokens are no longer valid."""
-        for stream in [stream for stream in self._kept if stream.tenant not in tenants]:
-            self.abandon(stream)
+        for stream in tuple(self._streams.values()):
+            if stream.kept_since_s is not None and stream.tenant not in tenants:
+                self.abandon(stream)
+
+    def _is_open(self, stream: ClientStream) -> bool:
+        return self._streams.get(stream.log.session) is stream
 
     @contextlib.contextmanager
     def _slot(self) -> Iterator[None]:
@@ -108,18 +110,27 @@ class ClientStreams:
             yield
         finally:
             self._opening.remove(spare)
-        if spare is not None:
-            self._give_up(spare)
+        if spare is None or not self._is_open(spare):
+            return
+        if spare.kept_since_s is not None:
+            self.abandon(spare)
+        else:
+            spare.expire(
+                f"nothing was sent for {spare.idle_s:.0f} s, and another client needs the place (all"
+                f" {self.settings.max_streams} of server.max_streams are taken): send audio as it is spoken,"
+                " silence too, or begin anew when there is some"
+            )
 
     def _spare(self) -> ClientStream | None:
         """Return the stream to end for a new one; None if there is a free slot. Raises BusyError."""
         most = self.settings.max_streams
-        taken = [each for each in self._streams.values() if not each.expired and each not in self._opening]
+        going = [each for each in self._streams.values() if not (each.expired or each.log.closed)]
+        taken = [each for each in going if each not in self._opening]
         if len(taken) + len(self._opening) < most:
             return None
-        kept = next((stream for stream in self._kept if stream in taken), None)
-        if kept is not None:
-            return kept
+        kept = [stream for stream in taken if stream.kept_since_s is not None]
+        if kept:
+            return min(kept, key=lambda stream: stream.kept_since_s or 0.0)
         longest = max(taken, key=lambda stream: stream.idle_s, default=None)
         if longest is None or longest.idle_s < SPARE_S:
             raise BusyError(
@@ -127,46 +138,25 @@ class ClientStreams:
             )
         return longest
 
-    def _give_up(self, stream: ClientStream) -> None:
-        """End a stream for a new one: see `_spare`."""
-        if stream in self._kept:
-            self.abandon(stream)
-        elif self._streams.get(stream.feed.session) is stream:
-            stream.expire(
-                f"nothing was sent for {stream.idle_s:.0f} s, and another client needs the place (all"
-                f" {self.settings.max_streams} of server.max_streams are taken): send audio as it is spoken,"
-                " silence too, or begin anew when there is some"
-            )
-
-    def _add(self, session: Session, pcm: PcmDecoder, tenant: str) -> ClientStream:
-        stream = self._streams[session.feed.session] = ClientStream(session, pcm, tenant)
-        session.on_lost = partial(self.abandon, stream)
+    def _add(self, stream: ClientStream, tenant: str) -> ClientStream:
+        stream.tenant = tenant
+        self._streams[stream.log.session] = stream
         self._watch(stream)
         return stream
 
-    def _come_back(self, stream: ClientStream) -> None:
-        """Note that a stream's client is connected again."""
-        self._cancel_timers(stream)
-        stream.touch()
-        self._watch(stream)
-
     def _watch(self, stream: ClientStream) -> None:
-        """End a stream if it has received nothing for too long, else check again later."""
+        """End a stream that has received nothing for too long, else check again later."""
         idle_s, limit_s = stream.idle_s, self.settings.idle_s
         if idle_s >= limit_s:
             stream.expire(
                 f"nothing was sent for {idle_s:.0f} s (server.idle_s is {limit_s:g}): expected audio as it is spoken,"
                 " silence too, or a command; begin anew when there is some"
             )
-        elif not stream.complete:
-            self._watches[stream] = asyncio.get_running_loop().call_later(limit_s - idle_s, self._watch, stream)
+        else:
+            self._call_later(limit_s - idle_s, self._watch, stream)
 
-    def _cancel_timers(self, stream: ClientStream) -> None:
-        for timers in (self._kept, self._watches):
-            timer = timers.pop(stream, None)
-            if timer is not None:
-                timer.cancel()
-
-
-def _decoder(start: StreamStart) -> PcmDecoder:
-    return PcmDecoder(start.format, start.sample_rate, start.channels)
+    def _call_later(self, delay_s: float, call: Callable[[ClientStream], None], stream: ClientStream) -> None:
+        """Call something for a stream after a while, instead of what was to be called before."""
+        if (timer := self._timers.pop(stream, None)) is not None:
+            timer.cancel()
+        self._timers[stream] = asyncio.get_running_loop().call_later(delay_s, call, stream)

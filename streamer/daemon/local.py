@@ -4,8 +4,9 @@ import asyncio
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.arrays import Float32Array
-from streamer.daemon.backend import Backend, Session
+from streamer.daemon.backend import Backend
 from streamer.daemon.sessions import SessionSource, open_session
+from streamer.daemon.streams import ClientStream
 from streamer.engine.engine import Engine
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -44,7 +45,7 @@ class LocalBackend(Backend):
         """Open sessions from now on."""
         self._engine, self._model, self._post_processing = engine, model, post_processing
 
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> "LocalSession":
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> "LocalStream":
         """Begin a session.
 
         Raises BusyError if there is no time for another, or the model is still loading; ConfigError if the model cannot
@@ -62,7 +63,7 @@ class LocalBackend(Backend):
         engine.add(live)
         if not model.loaded:  # not only when a window is due, which reports what fails
             in_thread("load", model.wake)
-        return LocalSession(live, log, start, settings, model)
+        return LocalStream(live, start, settings, model)
 
     def _log(self, name: str, *, keep: bool) -> tuple[EventLog, KeepAudio]:
         """Return a session's log, and what takes its audio."""
@@ -77,44 +78,39 @@ class LocalBackend(Backend):
         return log, history.audio_keeper(name) if server.history_audio == "all" else no_audio
 
 
-class LocalSession(Session):
-    """A client's session on the engine of this process."""
+class LocalStream(ClientStream):
+    """A client's stream into a session on the engine of this process."""
 
-    def __init__(
-        self, live: LiveSession, feed: EventLog, options: StreamStart, settings: Settings, model: WhisperModel
-    ) -> None:
+    def __init__(self, live: LiveSession, options: StreamStart, settings: Settings, model: WhisperModel) -> None:
         """`settings` are the daemon's, which the client's options replace."""
-        super().__init__(feed, options)
+        super().__init__(live.log, options)
         self._live = live
         self._settings = settings
         self._model = model
-        live.ring.on_room = self._note_room
+        live.ring.on_room = self.on_room
 
     @property
-    def free(self) -> int:
+    def _free(self) -> int:
         return self._live.ring.free
 
-    def write(self, samples: Float32Array) -> None:
+    def _write(self, samples: Float32Array) -> None:
         self._live.write(samples)
 
-    def command(self, command: Command) -> None:
-        getattr(self._live, command)()
+    def _command(self, command: Command) -> None:
+        self._live.do(command)
 
-    def check(self, options: StreamStart) -> None:
+    def _check(self, options: StreamStart) -> None:
         session_settings(self._settings, self._model, options)
 
-    def change(self, options: StreamStart) -> None:
+    def _change(self, options: StreamStart) -> None:
         self._live.change(session_settings(self._settings, self._model, options))
 
-    def end(self) -> None:
+    def _end(self) -> None:
         self._live.end()
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         self._live.close()
         self._live.ring.on_room = None
-
-    def _note_room(self) -> None:
-        self.on_room()
 
 
 def _check_room(engine: Engine[EncodedWindow]) -> None:

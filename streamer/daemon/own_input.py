@@ -179,10 +179,10 @@ class OwnInput:
         if self.session is None:
             logger.warning("there is no input to pause (it may not have begun yet)")
         elif self.session.paused:
-            self.session.resume()
+            self.session.do("resume")
             logger.info("the input goes on")
         else:
-            self.session.pause()
+            self.session.do("pause")
             logger.info("the input is paused; SIGUSR1 once more to go on")
 
     async def flush(self) -> None:
@@ -230,12 +230,12 @@ async def save_battery(live: LiveSession, least: int) -> None:
         low = charge is not None and charge < least
         if low and not saving and not live.paused:
             saving = True
-            live.pause()
+            live.do("pause")
             logger.warning("the input pauses: the battery is at %d %%, below input.min_battery (%d)", charge, least)
         elif saving and not low:
             saving = False
             if live.paused:
-                live.resume()
+                live.do("resume")
                 logger.info("the input goes on: the battery is charged enough, or the machine is plugged in")
         await asyncio.sleep(BATTERY_CHECK_S)
 

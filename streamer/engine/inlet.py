@@ -184,19 +184,11 @@ class Inlet:
         """The audio is complete: the log ends when everything is final. Harmless the second time."""
         self._put(Command(what="end", position=self.ring.head, number=number))
 
-    def flush(self, number: int | None = None) -> None:
-        self._put(Command(what="flush", position=self.ring.head, number=number))
-
-    def pause(self, number: int | None = None) -> None:
-        self.paused = True
-        self._put(Command(what="pause", position=self.ring.head, number=number))
-
-    def resume(self, number: int | None = None) -> None:
-        self.paused = False
-        self._put(Command(what="resume", position=self.ring.head, number=number))
-
-    def clear(self, number: int | None = None) -> None:
-        self._put(Command(what="clear", position=self.ring.head, number=number))
+    def do(self, what: Literal["flush", "pause", "resume", "clear"], number: int | None = None) -> None:
+        """Execute a command at the end of the audio so far."""
+        if what in ("pause", "resume"):
+            self.paused = what == "pause"
+        self._put(Command(what=what, position=self.ring.head, number=number))
 
     def change(self, settings: SessionSettings, number: int | None = None) -> None:
         self._put(Command(what="change", position=self.ring.head, number=number, settings=settings))

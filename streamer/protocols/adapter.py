@@ -92,6 +92,10 @@ class Hangup:
     after_s: float = 0.0
 
 
+# When the daemon stops.
+STOPPED = Hangup(1001, "the daemon stops: reconnect in a moment")
+
+
 def read_json(text: str | bytes, type: type[T], what: str, *, strict: bool = True) -> T:
     """Decode a client's message. Raises ProtocolError, whose message begins with `what`."""
     try:
@@ -228,12 +232,20 @@ class Adapter(Protocol):
         """Handle an event of the session; the last one is `End`. Partials may be skipped for a newer one."""
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
-        """Handle the failure to open a session, the timeout of a silent client, or a stop of the daemon."""
+        """Handle the failure to open a session, the timeout of a silent client, or a stop without a session."""
         return [Hangup(error.close_code, one_line(str(error)))]
 
     def unchanged(self, error: StreamerError) -> Sequence[Action]:
         """Handle the refusal of a `Change`: the session keeps its options."""
         return []
+
+    def stop(self, session: str, n_heard: int) -> Sequence[Action]:
+        """Handle a stop of the daemon in mid-session: what was said becomes final, and `hangup` says why it ends.
+
+        n_heard : of a client that may continue elsewhere, how many samples of each channel are in the session
+        """
+        self.hangup = STOPPED
+        return [Finish()]
 
     def fail(self, error: Error) -> None:
         """Set `hangup` for a session that ends with a fatal error."""

@@ -26,6 +26,9 @@ class Root(Adapter):
     def on_event(self, event: Event) -> Sequence[Action]:
         return self._chosen.on_event(event) if self._chosen is not None else []
 
+    def stop(self, session: str, n_heard: int) -> Sequence[Action]:
+        return (self._chosen or Vosk()).stop(session, n_heard)
+
     def refused(self, error: StreamerError) -> Sequence[Action]:
         return (self._chosen or Vosk()).refused(error)
 

@@ -88,6 +88,12 @@ class Stream(_Events):
         event = Error(seq=1, code=error.code, message=str(error), fatal=True)
         return [Say(event.to_json()), Hangup(error.close_code, f"{error.code}: {error}" if again else error.code)]
 
+    def stop(self, session: str, n_heard: int) -> Sequence[Action]:
+        text = f"the daemon stops: the first {n_heard} samples are made final; send the rest as a new stream"
+        error = Error(code=StoppingError.code, message=text, fatal=False, heard_samples=n_heard)
+        self.hangup = Hangup(1001, f"the daemon stops: {n_heard} samples of session {session} were heard")
+        return [Report(error), Finish()]
+
     def unchanged(self, error: StreamerError) -> Sequence[Action]:
         self._n_bad += 1
         if self._n_bad < MAX_BAD_MESSAGES:

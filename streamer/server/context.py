@@ -1,7 +1,7 @@
 """What the server's connections share: the parts of the program that it serves, and its own state."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,8 +17,9 @@ from streamer.server.tokens import AccessToken
 from streamer.server.ws import Connection
 from streamer.settings.table import ServerSettings
 
-if TYPE_CHECKING:  # it loads the model's code, which a gateway does not need
-    from streamer.daemon.own_input import OwnInput
+if TYPE_CHECKING:
+    from streamer.daemon.own_input import OwnInput  # it loads the model's code, which a gateway does not need
+    from streamer.server.runtime import Conversation
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +63,8 @@ class Context:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    # Of each session that has a connection, by name: has the newest leave it to another, and returns when it is free.
-    connections: dict[str, Callable[[], Awaitable[None]]] = field(default_factory=dict)
+    # By the name of the session, the newest connection of a client that sends audio.
+    streaming: dict[str, "Conversation"] = field(default_factory=dict)
 
     # Open WebSockets.
     sockets: dict["asyncio.Task[None]", OpenSocket] = field(default_factory=dict)

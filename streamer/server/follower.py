@@ -2,87 +2,90 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
+
+from websockets.frames import CloseCode
 
 from streamer.engine.eventlog import EventLog, Subscription
 from streamer.events import End, Event
 from streamer.server.context import Context
 from streamer.server.outbox import Outbox
+from streamer.server.ws import Close
 
 
 class Follower:
-    """Passes the events of a session to one client, from one task."""
+    """A session's events for one client."""
 
     def __init__(
         self,
-        feed: EventLog,
+        log: EventLog,
         context: Context,
-        on_overflow: Callable[[str], None],
+        closing: asyncio.Future[Close],
         *,
         after: int | None = None,
         session: str | None = None,
         earlier: AsyncGenerator[Event, None] | None = None,
     ) -> None:
-        """Follow `feed` after event `after` of `session` (see `EventLog.subscribe`).
+        """Follow `log` after event `after` of `session` (see `EventLog.subscribe`).
 
-        earlier : yields events to pass on first; then the feed is followed after the last of them
-        on_overflow : called with a close reason if the client is too far behind
+        earlier : yields events to pass on first; then the log is followed after the last of them
+        closing : how the client's connection is closed; set if the client is too far behind
         """
-        self._feed = feed
+        self._log = log
         self._context = context
-        self._on_overflow = on_overflow
+        self._closing = closing
         # Session and number of the last event that was passed on; at first, of the client's last event.
-        self.session, self.last_sent = session or feed.session, after or 0
+        self.session, self.last_sent = session or log.session, after or 0
         self._loop = asyncio.get_running_loop()
-        # Set if there may be an event to send; set while all events have been passed on.
+        # Set if there may be an event to pass on; set while all have been passed on.
         self._wakeup, self.idle = asyncio.Event(), asyncio.Event()
         self.ended = False  # whether `end` was passed on
         self._earlier = earlier
-        self._subscription: Subscription | None = None  # None before the feed is followed
+        self._subscription: Subscription | None = None  # None before the log is followed
         self._outbox = Outbox(context.settings.queue_events)
         # The newest notice that waits, which is no event of the session; see `EventLog.notify`.
         self._notice: Event | None = None
         # Dropped partials that the metrics have counted.
         self._n_superseded = 0
         if earlier is None:
-            self._follow(after, session)
+            self._subscribe(after, session)
         else:
             self.idle.set()  # the client can request them again: a stop does not wait
 
-    async def run(self, send: Callable[[Event], Awaitable[None]]) -> None:
-        """Pass events to `send` until `end` was passed."""
+    async def events(self) -> AsyncGenerator[Event, None]:
+        """Yield the events, in order, until `end`; once."""
         if self._earlier is not None:
             async with contextlib.aclosing(self._earlier) as earlier:
-                async for old in earlier:
-                    self.session, self.last_sent = old.session, old.seq
-                    await send(old)
+                async for event in earlier:
+                    self.session, self.last_sent = event.session, event.seq
+                    yield event
                     await asyncio.sleep(0)
             self.idle.clear()
-            self._follow(self.last_sent, self.session)
+            self._subscribe(self.last_sent, self.session)
         while not self.ended:
             notice, self._notice = self._notice, None
             if notice is not None:
-                await send(notice.stamped(self.last_sent, self.session))
+                yield notice.stamped(self.last_sent, self.session)
                 continue
-            event = self._outbox.take()
+            next_event = self._outbox.take()
             self._count_superseded()
-            if event is None:
+            if next_event is None:
                 self.idle.set()
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 continue
-            self.session, self.last_sent = event.session, event.seq
-            self.ended = isinstance(event, End)
-            await send(event)
+            self.session, self.last_sent = next_event.session, next_event.seq
+            self.ended = isinstance(next_event, End)
+            yield next_event
             await asyncio.sleep(0)  # a long replay must not delay other clients
 
     def close(self) -> None:
         if self._subscription is not None:
             self._subscription.cancel()
 
-    def _follow(self, after: int | None, session: str | None) -> None:
+    def _subscribe(self, after: int | None, session: str | None) -> None:
         # Events come in by way of the loop's queue: none before this method has returned.
-        self._subscription = self._feed.subscribe(self._on_event, after=after, session=session)
+        self._subscription = self._log.subscribe(self._on_event, after=after, session=session)
         self._outbox = Outbox(self._context.settings.queue_events, self._subscription.backlog)
         self._context.metrics.watch(self._outbox)
 
@@ -96,8 +99,9 @@ class Follower:
         else:
             self._notice = event
         self._count_superseded()
-        if self._outbox.overflowed:
-            self._on_overflow(self._outbox.overflow_reason)
+        if self._outbox.overflowed and not self._closing.done():
+            self._context.metrics.too_slow.inc()
+            self._closing.set_result(Close(CloseCode.TRY_AGAIN_LATER, self._outbox.overflow_reason))
         self.idle.clear()
         self._wakeup.set()
 

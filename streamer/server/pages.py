@@ -4,7 +4,7 @@ import importlib.resources
 import logging
 import re
 from http import HTTPStatus
-from typing import get_args
+from typing import cast, get_args
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from starlette.requests import Request
@@ -97,7 +97,7 @@ class Pages:
             if own is None:
                 text = "the model is still being loaded: try again in a moment"
                 return respond_error(HTTPStatus.SERVICE_UNAVAILABLE, text)
-            getattr(own, command)()
+            own.do(cast(Command, command))
         history = self._services.history
         kept = {"kept": history is not None, "audio": history is not None and history.audio is not None}
         state = {"paused": own is not None and own.paused, **kept}

@@ -17,7 +17,6 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 import httpx
@@ -28,18 +27,17 @@ from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
 from streamer.audio.sources.base import Source
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.backend import Backend, RecordingQueue, Session, Transcription
+from streamer.daemon.backend import Backend, RecordingQueue, Transcription
 from streamer.daemon.clients import ClientStreams
 from streamer.daemon.own_input import OwnInput
 from streamer.daemon.streams import ClientStream
 from streamer.engine.eventlog import EventLog
 from streamer.engine.live_session import LiveSession
 from streamer.errors import UnknownModelError, UnknownSessionError
-from streamer.events import Event, Final, Partial, from_json
+from streamer.events import Error, Event, Final, Partial, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.server.context import Services
@@ -96,7 +94,9 @@ class RecordingStream:
     def __init__(self, start: StreamStart) -> None:
         self.start = start
         self.log = opened_log(SESSION)
-        self.session = SimpleNamespace(outlives=False, report=self.log.append)
+        self.outlives = False
+        self.complete = False
+        self.in_use = asyncio.Lock()
         self.options: SessionOptions = start
         self.audio = bytearray()
         # Commands, each with how many bytes of audio had come before.
@@ -107,16 +107,15 @@ class RecordingStream:
         self.kept = asyncio.Event()
         self.abandoned = asyncio.Event()
         self.finished = asyncio.Event()
-        # Cleared to hold `write` and `finish` back, as a full buffer and a slow model do.
+        # Cleared to hold `write` and the end back, as a full buffer and a slow model do.
         self.room = asyncio.Event()
         self.room.set()
         # Raised by the next `write`, and by the next `change`.
         self.failure: Exception | None = None
         self.refusal: Exception | None = None
 
-    @property
-    def feed(self) -> EventLog:
-        return self.log
+    def report(self, error: Error) -> None:
+        self.log.append(error)
 
     async def write(self, data: bytes) -> None:
         self.writing.set()
@@ -135,7 +134,11 @@ class RecordingStream:
         self.options = options
         self._note("set")
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
+        self.complete = True
+        self._finishing = asyncio.create_task(self._finish())
+
+    async def _finish(self) -> None:
         await self.room.wait()
         self.log.append(final(f"{len(self.audio)} bytes", segment=1))
         self.log.close()
@@ -206,12 +209,9 @@ class RecordingInput:
         self.commands: list[str] = []
         self.paused = False
 
-    def __getattr__(self, command: str) -> Callable[[], None]:
-        def note() -> None:
-            self.commands.append(command)
-            self.paused = {"pause": True, "resume": False}.get(command, self.paused)
-
-        return note
+    def do(self, command: str) -> None:
+        self.commands.append(command)
+        self.paused = {"pause": True, "resume": False}.get(command, self.paused)
 
 
 class NotedRecording(Transcription):
@@ -270,7 +270,7 @@ class NotedRecordings(RecordingQueue):
         """They end by themselves."""
 
 
-class ListeningSession(Session):
+class ListeningStream(ClientStream):
     """Takes audio from the buffer in a thread of its own, and publishes a final for each `SAMPLES_A_FINAL` of it."""
 
     def __init__(
@@ -283,7 +283,7 @@ class ListeningSession(Session):
     ) -> None:
         super().__init__(opened_log(name), options)
         self.ring = RingBuffer(capacity_samples)
-        self.ring.on_room = lambda: self.on_room()
+        self.ring.on_room = self.on_room
         self._news = threading.Event()
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
@@ -294,7 +294,9 @@ class ListeningSession(Session):
         self._pieces: list[NDArray[np.float32]] = []
         self._rng = random.Random(seed)
         # Length of the audio, once it is known.
-        self._end: int | None = None
+        self._n_samples: int | None = None
+        # Whether the session still runs for this process.
+        self.here = True
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -306,40 +308,43 @@ class ListeningSession(Session):
         return np.round(np.concatenate(self._pieces) * 32768).astype(np.int64)
 
     @property
-    def free(self) -> int:
+    def _free(self) -> int:
         return self.ring.free
 
-    def write(self, samples: NDArray[np.float32]) -> None:
+    def _write(self, samples: NDArray[np.float32]) -> None:
         assert len(samples) <= self.ring.free, "audio was written that there is no room for"
         self.ring.write(samples)
         self._news.set()
         self.first_write.set()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         self._note("end")
-        self._end = self.ring.head
+        self._n_samples = self.ring.head
         self._news.set()
 
-    def command(self, command: Command) -> None:
+    def _command(self, command: Command) -> None:
         self._note(command)
 
-    def check(self, options: StreamStart) -> None:
+    def _check(self, options: StreamStart) -> None:
         if self.refusal is not None:
             raise self.refusal
 
-    def change(self, options: StreamStart) -> None:
+    def _change(self, options: StreamStart) -> None:
         self._note("set")
         self.settings.append(options)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         """It goes on until its log is closed."""
+
+    async def is_here(self) -> bool:
+        return self.here
 
     def _note(self, command: str) -> None:
         self.commands.append((command, self.ring.head))
 
     def _run(self) -> None:
         position = n_finals = 0
-        while position != self._end and not self.feed.closed:
+        while position != self._n_samples and not self.log.closed:
             self._news.wait(0.5)
             self._news.clear()
             end = min(self.ring.head, position + self._rng.randrange(1, 2000))
@@ -350,35 +355,35 @@ class ListeningSession(Session):
             self.ring.release(position)
             while (n_finals + 1) * SAMPLES_A_FINAL <= position:
                 n_finals += 1
-                self.feed.append(final(f"{n_finals}", segment=n_finals))
-        self.feed.close()
+                self.log.append(final(f"{n_finals}", segment=n_finals))
+        self.log.close()
 
 
-class OneSession(Backend):
-    """Opens one session, and keeps it."""
+class OneStream(Backend):
+    """Opens one stream, and keeps it."""
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, stream: ClientStream) -> None:
+        self._stream = stream
 
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Session:
-        return self._session
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ClientStream:
+        return self._stream
 
     async def knows(self, name: str, *, tenant: str) -> bool:
-        return name == self._session.feed.session
+        return name == self._stream.log.session
 
-    async def resume(self, name: str, *, after: int) -> Session:
-        return self._session
-
-
-def streams_to(session: Session) -> ClientStreams:
-    """Return streams of which the first is to a session."""
-    return ClientStreams(ServerSettings(), OneSession(session))
+    async def resume(self, name: str, *, after: int) -> ClientStream:
+        return self._stream
 
 
-def stream_to(session: Session) -> ClientStream:
-    """Return a stream to a session."""
-    options = session.options
-    return ClientStream(session, PcmDecoder(options.format, options.sample_rate, options.channels), "")
+def streams_to(stream: ClientStream) -> ClientStreams:
+    """Return streams of which the first is this one."""
+    return ClientStreams(ServerSettings(), OneStream(stream))
+
+
+async def finished(stream: ClientStream) -> None:
+    """End a stream's audio; return when its session has ended."""
+    stream.finish()
+    await until(lambda: stream.log.closed)
 
 
 # The server and its clients.

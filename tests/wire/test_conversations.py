@@ -4,7 +4,6 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError, UnknownSessionError
-from streamer.events import Event
+from streamer.events import Error, Event
 from streamer.protocols.adapter import Action, Adapter, Query
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.wyoming import Wyoming
@@ -27,13 +26,13 @@ from tests.wire.harness import serving, within
 class Engine(Notes):
     """Opens sessions, one after another, and is the stream of each; it only takes notes."""
 
-    complete = False
+    complete = outlives = False
 
     def __init__(self, talk: Conversation) -> None:
         super().__init__()
         # The newest session; and whether it can be resumed, and its client's connection was lost.
-        self.feed = EventLog("", 1)
-        self.session = SimpleNamespace(outlives=False, report=lambda error: self.feed.append(error))
+        self.log = EventLog("", 1)
+        self.in_use = asyncio.Lock()
         self.is_known = False
         self.kept = asyncio.Event()
         # The refusal of what is asked for next.
@@ -49,12 +48,13 @@ class Engine(Notes):
     async def open(self, start: StreamStart, *, tenant: str = "") -> "Engine":
         self.note_open(start)
         self.check()
-        self.feed, self.is_known, self._n_bytes = EventLog(next(self._names), 1000), True, 0
+        self.log, self.is_known, self._n_bytes = EventLog(next(self._names), 1000), True, 0
+        self.in_use = asyncio.Lock()
         return self
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> "Engine":
         self.check()
-        if not self.is_known or self.feed.session != session:
+        if not self.is_known or self.log.session != session:
             raise UnknownSessionError("the session is not known: start another")
         return self
 
@@ -78,8 +78,11 @@ class Engine(Notes):
         self.check()
         self.note_set(options)
 
-    async def finish(self) -> None:
+    def finish(self) -> None:
         self.done.append("finish")
+
+    def report(self, error: Error) -> None:
+        self.log.append(error)
 
     def go_on(self) -> int:
         return self._n_bytes // self._frame_bytes
@@ -167,7 +170,7 @@ class Client:
                 self._engine.kept.clear()
                 self._socket.transport.abort()
                 self._connected = False
-                if self._engine.feed.session:
+                if self._engine.log.session:
                     await within(self._engine.kept.wait())
             case "leave":
                 self._connected = False
@@ -189,8 +192,8 @@ class Client:
     async def _publish(self, event: Event) -> None:
         log = self._log
         if not self._is_own:
-            await until(lambda: bool(self._engine.feed.session))
-            log = self._engine.feed
+            await until(lambda: bool(self._engine.log.session))
+            log = self._engine.log
         event = log.append(event)
         if self._connected:
             adapter = self._adapters[-1]
@@ -231,5 +234,5 @@ async def test_the_server_keeps_its_part_of_a_conversation(talk: Conversation, m
         for step in talk.steps:
             await client.play(step, connect)
         assert not engine.done
-        engine.feed.close()
+        engine.log.close()
         await client.close()

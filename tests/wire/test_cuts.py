@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.waiting import WAIT_S
-from tests.wire.harness import SAMPLES_A_FINAL, ListeningSession, Running, next_event, serving, streams_to, within
+from tests.wire.harness import SAMPLES_A_FINAL, ListeningStream, Running, next_event, serving, streams_to, within
 
 pytestmark = pytest.mark.slow
 
@@ -129,15 +129,15 @@ class Client:
 async def test_cuts_at_any_moment_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
     monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.5)  # of those that were left open
-    session = ListeningSession(capacity_samples=2000, seed=SEED)
-    session.start()
-    async with serving(streams=streams_to(session), max_subscribers=N_CUTS) as running:
+    listening = ListeningStream(capacity_samples=2000, seed=SEED)
+    listening.start()
+    async with serving(streams=streams_to(listening), max_subscribers=N_CUTS) as running:
         client = Client(running, SEED)
         await client.run()
     assert client.n_samples is not None
     assert client.n_samples > 80 * N_CUTS
-    assert np.array_equal(session.received(), audio(0, client.n_samples))
-    assert session.commands == [("end", client.n_samples)]
+    assert np.array_equal(listening.received(), audio(0, client.n_samples))
+    assert listening.commands == [("end", client.n_samples)]
 
     assert [event.seq for event in client.events] == list(range(1, len(client.events) + 1))
     first, *rest, last = [event for event in client.events if not isinstance(event, Error)]

@@ -52,7 +52,7 @@ class Parrot(Adapter):
             case Error():
                 return [Say(f"error {event.code}")]
             case End():
-                return [Say("bye"), Hangup()]
+                return [Say("bye"), self.hangup]
         return []
 
     def refused(self, error: StreamerError) -> Sequence[Action]:
@@ -211,7 +211,7 @@ async def test_many_sessions_of_one_connection_leave_no_tasks_behind(
 async def test_a_session_that_cannot_be_finished_closes_its_connection_as_internal(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async def fail() -> None:
+    def fail() -> None:
         raise RuntimeError("cannot finish")
 
     def prepare(stream: RecordingStream) -> None:

@@ -15,7 +15,7 @@ from streamer.events import Error, Resumed
 from tests.builders import final
 from tests.wire.harness import (
     SESSION,
-    ListeningSession,
+    ListeningStream,
     RecordingStream,
     Running,
     closing,
@@ -73,7 +73,7 @@ async def test_a_failure_of_the_daemon_closes_1011(failure: Exception, code: str
 @pytest.mark.parametrize(("code", "n_idle"), [("device", None), ("idle", 1)])
 async def test_sessions_that_end_for_want_of_audio_are_counted(code: str, n_idle: int | None) -> None:
     async with serving() as running, running.streaming() as (client, stream):
-        stream.session.report(Error(code=code, message="it ends", fatal=True))
+        stream.report(Error(code=code, message="it ends", fatal=True))
         stream.log.close()
         await closing(client)
         assert running.registry.get_sample_value("streamer_refusals_total", {"reason": "idle"}) == n_idle
@@ -155,7 +155,7 @@ async def test_a_silent_client_that_answers_pings_stays(monkeypatch: pytest.Monk
 
 
 def outliving(stream: RecordingStream) -> None:
-    stream.session.outlives = True
+    stream.outlives = True
     stream.room.clear()
 
 
@@ -237,20 +237,20 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
 async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    session = ListeningSession(capacity_samples=1000)
-    async with serving(streams=streams_to(session)) as running, running.socket("/v1/stream") as old:
+    listening = ListeningStream(capacity_samples=1000)
+    async with serving(streams=streams_to(listening)) as running, running.socket("/v1/stream") as old:
         await old.send(np.arange(3000, dtype="<i2").tobytes()[:-1])
-        await within(session.first_write.wait())
-        async with running.resuming(None, session.feed.session) as new:
+        await within(listening.first_write.wait())
+        async with running.resuming(None, listening.log.session) as new:
             resumed = await next_event(new)
             assert isinstance(resumed, Resumed)
             # What there was room for: otherwise a client that is cut again and again would fill the memory.
             assert 400 <= resumed.heard_samples <= 1000
             await new.send(np.arange(resumed.heard_samples, 3100, dtype="<i2").tobytes())
             await new.send(FINISH)
-            session.start()
+            listening.start()
             await events_until(new, "end")
-    assert np.array_equal(session.received(), np.arange(3100))
+    assert np.array_equal(listening.received(), np.arange(3100))
 
 
 async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:

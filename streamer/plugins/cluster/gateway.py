@@ -187,7 +187,8 @@ class ClusterBackend(Backend):
         keep_s = self._settings.server.resume_s
         await self._begin(session, self._fetch(session, last.record.worker, after, begin_s), keep_s)
         outbox = session.outbox
-        outbox.n_frames, position = first_frame(outbox.ring.first, session.checkpoint.start)
+        n_frames, position = first_frame(outbox.ring.first, session.checkpoint.start)
+        outbox.go_on_from(n_frames)
         outbox.warm_up(outbox.ring.first - position)
         return outbox
 

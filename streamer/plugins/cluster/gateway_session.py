@@ -128,7 +128,6 @@ class GatewaySession:
                 text = "the session continues at another gateway, where a client has resumed it: start a new one"
                 self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
                 self.feed.close()
-                self.outbox.on_lost()
         return not self.closed
 
     def abandon(self) -> None:

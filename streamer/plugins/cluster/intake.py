@@ -119,8 +119,10 @@ class Intake:
         """Have a command take effect at the end of the audio so far."""
         live, number = self._live, do.command
         match do.what:
-            case "flush" | "pause" | "resume" | "clear" | "end":
-                getattr(live, do.what)(number)
+            case "flush" | "pause" | "resume" | "clear" as what:
+                live.do(what, number)
+            case "end":
+                live.end(number)
             case "set":
                 self._change(do.options or SessionOptions(), number)
             case "report":

@@ -7,7 +7,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
-from streamer.daemon.backend import Session
+from streamer.daemon.streams import ClientStream
 from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.plugins.cluster.bus import Bus
@@ -16,25 +16,25 @@ from streamer.plugins.cluster.replay import ReplayBuffer
 from streamer.protocols.native import Command, StreamStart
 
 
-class Outbox(Session):
-    """Keeps and sends a client's audio and commands: the client's side of a session at a worker. Only `run` waits."""
+class Outbox(ClientStream):
+    """A client's stream into a session at a worker: keeps its audio and commands, and sends them. Only `run` waits."""
 
     outlives = True
 
     def __init__(
         self,
         bus: Bus,
-        feed: EventLog,
+        log: EventLog,
         checkpoint: SessionCheckpoint,
         leave: Callable[[], None],
         is_here: Callable[[], Awaitable[bool]],
     ) -> None:
         """
-        feed : the session's events
+        log : the session's events
         leave : called when the client has left
-        is_here : see `Session.is_here`
+        is_here : see `ClientStream.is_here`
         """
-        super().__init__(feed, checkpoint.start)
+        super().__init__(log, checkpoint.start)
         self._bus = bus
         self._leave, self._is_here = leave, is_here
         # The worker that it is sent to, empty while no worker owns the session, and that owner's epoch.
@@ -52,13 +52,13 @@ class Outbox(Session):
         start = checkpoint.start
         exact = (start.format, start.sample_rate, start.channels) == ("s16le", SAMPLE_RATE, 1)
         position = checkpoint.state.needed_from
-        self.ring = ReplayBuffer(self.feed.session, wide=not exact, position=position, command=checkpoint.command)
-        self.ring.on_room = lambda: self.on_room()
+        self.ring = ReplayBuffer(self.log.session, wide=not exact, position=position, command=checkpoint.command)
+        self.ring.on_room = self.on_room
         self.options = start
         # Audio before this was processed before: the client's commands there have taken effect.
         self._processed_before = checkpoint.state.received
 
-    def write(self, samples: Float32Array) -> None:
+    def _write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono, shape (n,)."""
         n_warming = min(self._n_warming, len(samples))
         self._n_warming -= n_warming
@@ -66,28 +66,28 @@ class Outbox(Session):
         self._wake.set()
 
     @property
-    def free(self) -> int:
+    def _free(self) -> int:
         return self.ring.free
 
-    def command(self, command: Command) -> None:
-        self._put(command)
+    def _command(self, command: Command) -> None:
+        self._send(command)
 
-    def end(self) -> None:
+    def _end(self) -> None:
         # A worker waits for all audio that was processed before: what the client does not send again is silence.
         self.ring.write(np.zeros(max(0, self._processed_before - self.ring.head), np.float32))
-        self._put("end")
+        self._send("end")
 
-    def check(self, options: StreamStart) -> None:
+    def _check(self, options: StreamStart) -> None:
         """Nothing is raised: the worker reports what its model cannot follow."""
 
-    def change(self, options: StreamStart) -> None:
-        self._put("set", options=options)
+    def _change(self, options: StreamStart) -> None:
+        self._send("set", options=options)
         self.newest_set = self.ring.command
 
     def report(self, error: Error) -> None:
-        self._put("report", code=error.code, message=error.message, fatal=error.fatal)
+        self._send("report", code=error.code, message=error.message, fatal=error.fatal)
 
-    def abandon(self) -> None:
+    def _abandon(self) -> None:
         self._leave()
 
     async def is_here(self) -> bool:
@@ -114,9 +114,9 @@ class Outbox(Session):
             while self.worker and self._bus.connected and (item := self.ring.take(self._epoch)) is not None:
                 await self._bus.publish(f"{WORKERS}.{self.worker}", item)
 
-    def _put(self, what: str, **more: object) -> None:
+    def _send(self, what: str, **more: object) -> None:
         if what != "report" and self.ring.head < self._processed_before:
             return  # it took effect before the session came here
-        command = SessionCommand(session=self.feed.session, epoch=0, position=0, command=0, what=what, **more)  # type: ignore[arg-type]
+        command = SessionCommand(session=self.log.session, epoch=0, position=0, command=0, what=what, **more)  # type: ignore[arg-type]
         self.ring.put(command)
         self._wake.set()

@@ -45,6 +45,7 @@ from tests.fakes import FakeDecoder, FakeDetector, FakeEncoded, FakeEncoder, Fak
 from tests.plugins.cluster.support import checkpoint
 from tests.promises import check_promises
 from tests.waiting import WAIT_S, until
+from tests.wire.harness import finished
 
 # What a session asks of its model.
 MODEL = cast(
@@ -280,10 +281,10 @@ class Client:
     """A client that says the stage's speech: its stream, and the events that it has received."""
 
     def __init__(self, stage: "Stage", stream: ClientStream, before: "Client | None" = None) -> None:
-        self._stage, self.stream, self.name = stage, stream, stream.feed.session
+        self._stage, self.stream, self.name = stage, stream, stream.log.session
         self.events: list[Event] = [*before.events] if before is not None else []
         seen = max((event.seq for event in self.events), default=0)
-        self.events.extend(stream.feed.subscribe(self.events.append, after=seen).backlog)
+        self.events.extend(stream.log.subscribe(self.events.append, after=seen).backlog)
         # Position up to which it has spoken.
         self.said = stream.go_on() if before is not None else 0
 
@@ -315,8 +316,7 @@ class Client:
     async def finish(self, *, wordless: bool = False, partials: bool = True) -> None:
         """End; hold that all was said, once, with every promise kept, and that all but partials is in the log."""
         await self.speak()
-        async with asyncio.timeout(WAIT_S):
-            await self.stream.finish()
+        await finished(self.stream)
         texts = " ".join(event.text for event in self.events if isinstance(event, Final)).split()
         assert texts == self._stage.speech.texts
         numbered = [event for event in self.events if not (isinstance(event, Error) and event.code == "waiting")]

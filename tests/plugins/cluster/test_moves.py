@@ -17,6 +17,7 @@ from streamer.plugins.cluster.messages import AudioBlock, Message, SessionComman
 from streamer.plugins.cluster.replay import WAITING_SAMPLES
 from tests.plugins.cluster.stage import SPEECH, Client, Speech, Stage, Worker
 from tests.waiting import until
+from tests.wire.harness import finished
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +163,7 @@ async def test_a_slow_worker_is_left_and_a_client_is_held_back_while_too_much_wa
     client = await stage.client(gateway)
     await client.speak()
     writing = asyncio.create_task(client.stream.write(bytes(2 * WAITING_SAMPLES)))
-    await until(lambda: client.stream.session.free < SAMPLE_RATE // 2)
+    await until(lambda: client.stream._free < SAMPLE_RATE // 2)
     assert not writing.done()
     await stage.worker("w2")
     await stage.moved(client, off=slow)
@@ -180,7 +181,7 @@ async def test_another_model_continues_behind_a_gap_also_if_it_is_full(stage: St
     first.port.end()
     assert await stage.moved(client, off=first) is second
     await client.speak()
-    await client.stream.finish()
+    await finished(client.stream)
     ((gap,), finals) = client.of_type("gap"), client.of_type("final")
     assert gap.end == pytest.approx(6.0, abs=0.2)
     assert finals[-1].text.split()[-1] == SPEECH.texts[-1]
@@ -259,9 +260,9 @@ async def test_a_client_that_comes_back_without_audio_comes_to_an_end(stage: Sta
     await g1.backend.close()
     again = await stage.back(client, g2)
     assert again.said < client.said
-    await again.stream.finish()
+    await finished(again.stream)
     last = stage.wire.sent(SessionCommand, client.name)[-1]
-    assert (last.what, last.position) == ("end", again.stream.session.ring.head)  # type: ignore[attr-defined]
+    assert (last.what, last.position) == ("end", again.stream.ring.head)  # type: ignore[attr-defined]
 
 
 async def test_a_session_that_went_elsewhere_is_lost_here_and_its_last_words_can_be_fetched(
@@ -335,7 +336,7 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     await again.stream.write(data[again.said * len(data) // (6 * rate) :])
     await again.processed(5.5)
     blocks = [each for each in stage.wire.published[n_before:] if isinstance(each, AudioBlock)]
-    assert SAMPLE_RATE < blocks[0].position == again.stream.session.ring.first  # type: ignore[attr-defined]
+    assert SAMPLE_RATE < blocks[0].position == again.stream.ring.first  # type: ignore[attr-defined]
     for block in blocks:
         found = unpack_samples(block.data, wide=block.wide)
         assert np.allclose(found, expected[block.position :][: len(found)], atol=1e-4)

@@ -1,6 +1,7 @@
 """Files of `transcribe --nats`, with a real worker: the texts that one machine would write."""
 
 import asyncio
+import contextlib
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -13,10 +14,9 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import ClusterError
 from streamer.plugins.cluster import batch
 from streamer.plugins.cluster.bus import Reply
-from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, JobReport, RecordingJob
-from streamer.plugins.cluster.messages import decoded
+from streamer.plugins.cluster.job import JOBS, SUBMITTERS, FreeSlot, RecordingJob
 from tests.daemon import SAMPLE, Daemon, Outcome, pause_after, recording, started
-from tests.plugins.cluster.support import bus_on
+from tests.plugins.cluster.support import NatsServer, bus_on, running
 from tests.waiting import WAIT_S
 
 Run = Callable[..., Outcome]
@@ -34,10 +34,17 @@ def sentences(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return paths
 
 
-@pytest.fixture(scope="module")
-def worker(nats: str) -> Iterator[Daemon]:
+@contextlib.contextmanager
+def working(nats: str) -> Iterator[Daemon]:
+    """Run a worker that transcribes two recordings at a time."""
     with started("worker", "--nats", nats, environ={"STREAMER_CLUSTER_MAX_RECORDINGS": "2"}) as worker:
         worker.wait_said("transcribes with")
+        yield worker
+
+
+@pytest.fixture(scope="module")
+def worker(nats: str) -> Iterator[Daemon]:
+    with working(nats) as worker:
         yield worker
 
 
@@ -76,23 +83,26 @@ def test_what_no_worker_can_do_ends_the_command(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="its console has no such signal for one process")
-async def test_ctrl_c_leaves_nothing_behind(nats: str, worker: Daemon, sentences: list[Path], tmp_path: Path) -> None:
+async def test_ctrl_c_leaves_nothing_behind(sentences: list[Path], tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def stop_worker(data: bytes, reply: Reply) -> None:
-        if decoded(data, JobReport).begins:  # the end of an earlier test's job may be reported still
-            worker.process.send_signal(signal.SIGSTOP)
-            begun.set()
+    async def note(data: bytes, reply: Reply) -> None:
+        begun.set()
 
-    async with bus_on(nats) as bus:
-        await bus.subscribe(f"{SUBMITTERS}.*", stop_worker)
-        with started("transcribe", "--nats", nats, SAMPLE, *sentences, "-o", f"{tmp_path / 'texts'}/") as command:
-            await asyncio.wait_for(begun.wait(), WAIT_S)
-            command.process.send_signal(signal.SIGINT)  # one: a second would end the command in the middle of its end
-            outcome = await asyncio.to_thread(command.wait)
-        worker.process.send_signal(signal.SIGCONT)
-        assert (outcome.exit_code, outcome.stdout) == (1, "")
-        assert outcome.error() == "streamer: error: interrupted"
-        assert list((tmp_path / "texts").iterdir()) == []
-        with pytest.raises(ClusterError):  # nobody submits any more
-            await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=1.0)
+    # Servers of its own: a report of an earlier test's job would be taken for one of this command's.
+    with running(NatsServer(tmp_path)) as server, working(server.url) as worker:
+        async with bus_on(server.url) as bus:
+            await bus.subscribe(f"{SUBMITTERS}.*", note)
+            arguments = ("transcribe", "--nats", server.url, SAMPLE, *sentences, "-o", f"{tmp_path / 'texts'}/")
+            with started(*arguments) as command:
+                await asyncio.wait_for(begun.wait(), WAIT_S)
+                worker.process.send_signal(signal.SIGSTOP)
+                # Once: a second signal would end the command in the middle of its end.
+                command.process.send_signal(signal.SIGINT)
+                outcome = await asyncio.to_thread(command.wait)
+            worker.process.send_signal(signal.SIGCONT)
+            assert (outcome.exit_code, outcome.stdout) == (1, "")
+            assert outcome.error() == "streamer: error: interrupted"
+            assert list((tmp_path / "texts").iterdir()) == []
+            with pytest.raises(ClusterError):  # nobody submits any more
+                await bus.request(JOBS, FreeSlot(worker="w", model="nano.en 1"), RecordingJob, timeout_s=1.0)

@@ -44,6 +44,7 @@ from tests.promises import check_promises, transcript
 from tests.refusals import Refusal, refusals
 from tests.waiting import WAIT_S, until
 from tests.wer import wer
+from tests.wire.harness import finished
 
 
 async def test_only_as_many_are_taken_as_are_kept_in_real_time(stage: Stage) -> None:
@@ -271,13 +272,13 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
         await until(lambda: len(backend.neighbours.workers()) == 2)
         stream = await ClientStreams(ServerSettings(), backend).open(StreamStart())
         said: list[Event] = []
-        events = [*stream.feed.subscribe(said.append, after=0).backlog]
+        events = [*stream.log.subscribe(said.append, after=0).backlog]
         await stream.write(pcm16(audio[: len(audio) // 2]))
-        stored = await log.last(stream.feed.session)
+        stored = await log.last(stream.log.session)
         assert stored is not None
         tasks[stored.record.worker].cancel()
         await stream.write(pcm16(audio[len(audio) // 2 :]))
-        await asyncio.wait_for(stream.finish(), WAIT_S)
+        await finished(stream)
         await backend.close()
         for task in tasks.values():
             task.cancel()

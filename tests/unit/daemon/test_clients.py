@@ -7,7 +7,6 @@ import threading
 import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
@@ -34,7 +33,7 @@ from streamer.setup.session import session_settings
 from streamer.whisper.model import WhisperModel
 from tests.unit.engine.simulation import Machine
 from tests.waiting import WAIT_S, until
-from tests.wire.harness import ListeningSession, stream_to, wait_published, within
+from tests.wire.harness import ListeningStream, finished, wait_published, within
 
 # What a session asks of its model.
 MODEL = cast(
@@ -77,9 +76,9 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         kept = await streams.open(StreamStart(keep=True))
         await until(lambda: bool(history.sessions(9)))  # where the disk is slow, `ready` is published first
         (session,) = history.sessions(9)
-        assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
+        assert (session.id, session.own, session.ended) == (kept.log.session, False, None)
         streams.abandon(kept)
-        await asyncio.to_thread(wait_published, kept.feed)
+        await asyncio.to_thread(wait_published, kept.log)
         (session,) = history.sessions(9)
         assert session.ended is not None
 
@@ -97,7 +96,7 @@ async def test_a_clients_audio_is_kept_if_the_operator_and_the_client_want_that(
         await stream.write(bytes(2 * 16_000))
         streams.abandon(stream)
     assert history is not None
-    assert find_spans(history, stream.feed.session) == ([(0, 16_000)] if kept else [])
+    assert find_spans(history, stream.log.session) == ([(0, 16_000)] if kept else [])
 
 
 async def test_a_client_that_wants_its_text_kept_is_told_that_it_is_not(machine: Machine) -> None:
@@ -132,35 +131,33 @@ def test_what_a_client_chooses_wins_over_the_settings() -> None:
 
 async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
-    session = ListeningSession(capacity_samples=1000)
-    stream = stream_to(session)
+    stream = ListeningStream(capacity_samples=1000)
     writing = asyncio.create_task(stream.write(np.zeros(3000, dtype="<i2").tobytes()))
     await asyncio.sleep(0)
     writing.cancel()  # its connection broke; the audio is there all the same
     flushing = asyncio.create_task(stream.command("flush"))
     await asyncio.sleep(0)
-    assert session.commands == []
-    session.start()
+    assert stream.commands == []
+    stream.start()
     await within(flushing)
     await within(stream.command("pause"))
     await within(stream.write(bytes(20)))
     await within(stream.command("resume"))
     await within(stream.command("clear"))
-    await within(stream.finish())
-    assert session.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
-    assert len(session.received()) == 3010
+    await finished(stream)
+    assert stream.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
+    assert len(stream.received()) == 3010
 
 
 async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None:
-    session = ListeningSession(options=StreamStart(channels=2))
-    stream = stream_to(session)
+    stream = ListeningStream(options=StreamStart(channels=2))
     await stream.write(np.array([16, 16, 32, 32, 48], dtype="<i2").tobytes())
     assert stream.go_on() == 2
     await stream.write(np.array([48, 48, 64, 64], dtype="<i2").tobytes())
     assert stream.go_on() == 4
-    session.start()
-    await within(stream.finish())
-    assert session.received().tolist() == [16, 32, 48, 64]
+    stream.start()
+    await finished(stream)
+    assert stream.received().tolist() == [16, 32, 48, 64]
 
 
 class SlowBackend(Backend):
@@ -174,24 +171,24 @@ class SlowBackend(Backend):
         self.elsewhere: dict[str, str] = {}
         self.resumed: list[int] = []
 
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ListeningSession:
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> ListeningStream:
         self.asked.append((name, tenant))
         await self.go_on.wait()
         if start.language == "de":
             raise ConfigError("the model does not know the language")
-        return ListeningSession(options=start, name=name)
+        return ListeningStream(options=start, name=name)
 
     async def knows(self, name: str, *, tenant: str) -> bool:
         return self.elsewhere.get(name) == tenant
 
-    async def resume(self, name: str, *, after: int) -> ListeningSession:
+    async def resume(self, name: str, *, after: int) -> ListeningStream:
         self.resumed.append(after)
         await self.go_on.wait()
-        session = ListeningSession(name=name)
-        session.n_frames = 1000
+        stream = ListeningStream(name=name)
+        stream.go_on_from(1000)
         if name == "over":
-            session.feed.close()
-        return session
+            stream.log.close()
+        return stream
 
 
 async def asked(backend: SlowBackend, n_sessions: int) -> None:
@@ -211,7 +208,7 @@ async def test_a_slot_is_taken_while_a_session_is_being_opened() -> None:
     await asked(backend, 3)
     backend.go_on.set()
     stream = await opening[0]
-    assert (stream.feed.session, stream.tenant) == backend.asked[0] == (stream.feed.session, "anna")
+    assert (stream.log.session, stream.tenant) == backend.asked[0] == (stream.log.session, "anna")
     with pytest.raises(ConfigError):
         await opening[1]
     await streams.open(StreamStart())
@@ -267,8 +264,7 @@ async def test_a_model_that_left_memory_is_loaded_when_a_session_is_opened(machi
     ],
 )
 async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamStart) -> None:
-    session = ListeningSession(20_000, start)
-    stream = stream_to(session)
+    stream = ListeningStream(20_000, start)
     await stream.write(bytes(stream._pcm.frame_bytes * 1000))  # the resampler is there
     data = bytes(2**20)
     tracemalloc.start()
@@ -279,12 +275,12 @@ async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamSt
     finally:
         tracemalloc.stop()
     assert peak_bytes < 2**19
-    session.start()
+    stream.start()
     await within(writing)
-    await within(stream.finish())
+    await finished(stream)
     n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
     assert stream.go_on() == n_frames
-    assert len(session.received()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
+    assert len(stream.received()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
 
 
 class Timers(selectors.SelectSelector):
@@ -366,7 +362,7 @@ class Places(RuleBasedStateMachine):
                 self.runner.run(self.streams.open(StreamStart(), tenant=tenant))
             return
         stream = self.runner.run(self.streams.open(StreamStart(), tenant=tenant))
-        assert len(stream.feed.session) == 32, "192 bits, which nobody guesses"
+        assert len(stream.log.session) == 32, "192 bits, which nobody guesses"
         for place in spare:
             place.gone, place.expired = place.kept_s is not None, place.kept_s is None
         self.places.append(Place(stream, tenant, self.now_s()))
@@ -392,7 +388,7 @@ class Places(RuleBasedStateMachine):
     @rule(who=WHO, tenant=TENANTS)
     def come_back(self, who: int, tenant: str) -> None:
         for place in self.drawn(who, gone=True):
-            back = self.streams.resume(place.stream.feed.session, tenant=tenant)
+            back = self.streams.resume(place.stream.log.session, tenant=tenant)
             if place.gone or place.tenant != tenant:
                 with pytest.raises(UnknownSessionError):
                     self.runner.run(back)
@@ -403,7 +399,11 @@ class Places(RuleBasedStateMachine):
     @rule(who=WHO, elsewhere=st.booleans())
     def leave(self, who: int, elsewhere: bool) -> None:
         for place in self.drawn(who):
-            self.call(place.stream.session.on_lost if elsewhere else partial(self.streams.abandon, place.stream))
+            if elsewhere:  # its client is with another daemon
+                cast("ListeningStream", place.stream).here = False
+                self.call(place.stream.log.close)
+            else:
+                self.call(self.streams.abandon, place.stream)
             place.gone = True
             self.call(self.streams.keep, place.stream)  # its connection breaks only now
 
@@ -419,7 +419,7 @@ class Places(RuleBasedStateMachine):
     @invariant()
     def who_has_a_place_is_open_and_who_has_none_is_closed(self) -> None:
         for place in self.places:
-            assert place.stream.feed.closed == place.gone
+            assert place.stream.log.closed == place.gone
             assert place.gone or place.stream.expired == place.stream.complete == place.expired
 
 
@@ -431,11 +431,11 @@ async def test_who_is_ended_for_sending_nothing_is_told_so_and_has_what_was_said
     streams = streams_of(machine, idle_s=0.05)
     stream = await streams.open(StreamStart())
     events: list[Event] = []
-    stream.feed.subscribe(events.append)
+    stream.log.subscribe(events.append)
     await stream.write(bytes(320))
     await until(lambda: stream.complete)
     machine.run_until(machine.clock.now_s + 1.0)
-    await within(stream.finish())
+    await finished(stream)
     assert [(event.type, getattr(event, "code", "")) for event in events] == [("error", "idle"), ("end", "")]
     assert machine.engine.n_sessions == 0
 
@@ -444,8 +444,7 @@ def test_who_waits_for_us_is_not_idle_and_commands_are_signs_of_life(monkeypatch
     monkeypatch.setattr("streamer.daemon.streams.MAX_WRITE_SAMPLES", 400)
 
     async def idle() -> list[float]:
-        session = ListeningSession(capacity_samples=1000)
-        stream = stream_to(session)
+        stream = ListeningStream(capacity_samples=1000)
         found = []
         for command in (stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
             await asyncio.sleep(100.0)
@@ -456,9 +455,9 @@ def test_who_waits_for_us_is_not_idle_and_commands_are_signs_of_life(monkeypatch
         writing = asyncio.create_task(stream.write(bytes(6000)))  # there is no room
         await asyncio.sleep(100.0)
         found.append(stream.idle_s)
-        stream.feed.close()  # a session that ends by itself lets go of its client
+        stream.log.close()  # a session that ends by itself lets go of its client
         await writing
-        await stream.finish()
+        stream.finish()
         return found
 
     with asyncio.Runner(loop_factory=HandLoop) as runner:

@@ -12,7 +12,7 @@ from websockets.asyncio.client import ClientConnection
 
 from streamer.after.postprocessing import PostProcessing
 from streamer.daemon.clients import ClientStreams
-from streamer.daemon.local import LocalBackend, LocalSession
+from streamer.daemon.local import LocalBackend, LocalStream
 from streamer.engine.engine import Engine
 from streamer.settings.table import CorrectionSettings, ServerSettings, Settings
 from tests.unit.daemon.test_clients import MODEL
@@ -67,10 +67,9 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
         async with serving(streams=streams) as running:
             client = await talk(running)
             (stream,) = streams._streams.values()
-            session = cast(LocalSession, stream.session)
-            live = session._live
-            left = [weakref.ref(part) for part in (stream, session, live, live.ring, live.mel, stream.feed)]
-            del stream, session, live
+            live = cast(LocalStream, stream)._live
+            left = [weakref.ref(part) for part in (stream, live, live.ring, live.mel, stream.log)]
+            del stream, live
             match leave:
                 case "cut":
                     client.transport.abort()

@@ -79,11 +79,8 @@ class Live:
 
     paused = False
 
-    def pause(self) -> None:
-        self.paused = True
-
-    def resume(self) -> None:
-        self.paused = False
+    def do(self, command: str) -> None:
+        self.paused = command == "pause"
 
 
 def battery(percent: float, plugged: bool | None = False) -> SimpleNamespace:
@@ -133,10 +130,10 @@ async def test_it_does_not_pause_otherwise(present: SimpleNamespace | None) -> N
 
 async def test_what_a_user_does_counts() -> None:
     async with saved(battery(5)) as live:
-        live.resume()
+        live.do("resume")
     assert not live.paused, "paused again though the user went on"
     async with saved(battery(100)) as live:
-        live.pause()
+        live.do("pause")
     assert live.paused, "went on though the user paused"
 
 

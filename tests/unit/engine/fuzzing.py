@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from typing import Literal
 from unittest.mock import patch
 
 import msgspec
@@ -65,6 +66,12 @@ CUT_MARGIN_S = 0.65
 
 # Tokens that no decoder has room for beside a text.
 MOST_PREFIX_TOKENS = 446
+
+
+# What a client may do at a time.
+What = Literal["flush", "pause", "resume", "clear", "change"]
+COMMANDS: tuple[What, ...] = ("flush", "pause", "resume", "resume", "clear", "change")
+COMMANDS_WITHOUT_LOSS: tuple[What, ...] = ("flush", "change")
 
 
 class Injected(Exception):  # noqa: N818 - it stands for any
@@ -396,10 +403,11 @@ class Client(Talker):
         self.n_commands += 1
         live, rng = self.live, self.rng
         self.cuts.append(live.ring.head)
-        if self.world.faithful:
-            rng.choice((live.flush, self._change))()
-            return
-        rng.choice((live.flush, live.pause, live.resume, live.resume, live.clear, self._change))()
+        what = rng.choice(COMMANDS_WITHOUT_LOSS if self.world.faithful else COMMANDS)
+        if what == "change":
+            self._change()
+        else:
+            live.do(what)
 
     def _change(self) -> None:
         settings = random_settings(self.rng)
@@ -537,12 +545,12 @@ def run_threads(seed: int, totals: Totals) -> None:
 
     def command(client: Client) -> None:
         rng = random.Random(seed - client.voice)
-        commands = (client.live.flush,) if world.faithful else (client.live.flush, client.live.resume)
+        commands: tuple[Literal["flush", "resume"], ...] = ("flush",) if world.faithful else ("flush", "resume")
         while not client.live.over:
             time.sleep(rng.uniform(0.0, 0.02))
             client.n_commands += 1
             client.cuts.append(client.live.ring.head)
-            rng.choice(commands)()
+            client.live.do(rng.choice(commands))
 
     threads = [threading.Thread(target=live, args=(client,), daemon=True) for client in world.clients]
     if world.chances.command:

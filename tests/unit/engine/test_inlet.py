@@ -56,7 +56,7 @@ def test_there_is_news_when_audio_or_a_command_has_come_or_it_is_time_to_look() 
     machine, live = talker.machine, talker.live
     machine.work()
     assert not live.has_news(machine.clock())
-    live.flush()
+    live.do("flush")
     assert live.has_news(machine.clock())
     machine.work()
     assert not live.has_news(machine.clock())

@@ -4,7 +4,7 @@ import dataclasses
 import logging
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -17,6 +17,7 @@ from streamer.engine.inlet import MAX_WAITING, AudioKind
 from streamer.engine.recovery import MAX_FAILURES
 from streamer.engine.waiting import RECORDED_PATIENCE_S
 from streamer.events import Error, Event, Final, Flushed, Partial
+from streamer.protocols.native import Command
 from streamer.session.session import Session
 from streamer.session.task import Request
 from streamer.whisper.result import Hypothesis
@@ -44,7 +45,7 @@ def test_a_final_is_due_at_once_a_partial_within_the_pace_and_a_recording_when_t
         patience_s = RECORDED_PATIENCE_S if talker.live.recorded else SETTINGS.pace_s
         assert talker.live.due.deadline_s == pytest.approx(due_s + patience_s)
     live = talkers[0].live
-    live.flush()
+    live.do("flush")
     live.listen(talkers[0].machine.clock())
     assert live.due.deadline_s == due_s
 
@@ -56,9 +57,9 @@ def test_audio_is_kept_where_it_is_in_the_session_and_none_of_what_comes_in_a_pa
     kept: list[tuple[int, int]] = []
     talker = talking(words_at(0.5), keep=lambda position, samples: kept.append((position, len(samples))))
     talker.write(1600)
-    talker.live.pause()
+    talker.live.do("pause")
     talker.write(800)
-    talker.live.resume()
+    talker.live.do("resume")
     talker.write(400)
     talker.live.write_gap(320, "device")
     talker.write(160)
@@ -145,8 +146,8 @@ def test_no_audio_is_copied_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:
     talker = talking(words_at(5.0))
-    talker.live.flush(1)
-    talker.live.pause(2)
+    talker.live.do("flush", 1)
+    talker.live.do("pause", 2)
     seen = []
     while talker.live._step(0.0):  # a command at a time
         seen.append(talker.live.snapshot(lambda: len(talker.of(Flushed))))
@@ -209,17 +210,17 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
         pass
     assert live.position < 4 * SAMPLE_RATE
     for _ in range(1000):
-        for command in (live.flush, live.pause, live.resume, live.clear):
-            command()
+        for command in get_args(Command):
+            live.do(command)
         live.change(SETTINGS)
     assert len(live.commands) == MAX_WAITING + 5
     # The last of each, in their order.
-    live.pause()
+    live.do("pause")
     live.end()
     talker.machine.work()
     assert live.over
     talker.check()
-    live.flush()
+    live.do("flush")
     assert len(live.commands) == 0
 
 
@@ -231,7 +232,7 @@ def test_commands_from_many_threads_lose_nothing() -> None:
     def command(thread: int) -> None:
         begun.wait(WAIT_S)
         while not over.wait(0.001):
-            talker.live.resume()
+            talker.live.do("resume")
             talker.live.change(SETTINGS)
             talker.live.mark(thread, [Error(code=f"{thread}", message=f"{n_given[thread]}", fatal=False)])
             n_given[thread] += 1

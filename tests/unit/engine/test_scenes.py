@@ -24,6 +24,7 @@ import ast
 import shlex
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 import msgspec
 import pytest
@@ -32,6 +33,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind
 from streamer.events import Error, Event, Partial, Speech
+from streamer.protocols.native import Command
 from streamer.session.session import Session
 from tests.fakes import FakeDetector, words_at
 from tests.unit.engine.simulation import GATE, Machine, Talker, broken, fails, settings_of
@@ -126,6 +128,7 @@ class Scene:
                     "wait": partial(machine.wait, step_s=0.1 if numbers and numbers[0] < 10 else 0.5),
                     "finish": talker.finish,
                     "pass": machine.clock.advance,
+                    **{command: partial(live.do, command) for command in get_args(Command)},
                     "work": machine.work,
                 }
                 (steps[verb] if verb in steps else getattr(live, verb))(*(numbers or words))
