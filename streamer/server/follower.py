@@ -31,7 +31,7 @@ class Follower:
         earlier : yields events to pass on first; then the log is followed after the last of them
         closing : how the client's connection is closed; set if the client is too far behind
         """
-        self._log = log
+        self.log = log
         self._context = context
         self._closing = closing
         # Session and number of the last event that was passed on; at first, of the client's last event.
@@ -85,7 +85,7 @@ class Follower:
 
     def _subscribe(self, after: int | None, session: str | None) -> None:
         # Events come in by way of the loop's queue: none before this method has returned.
-        self._subscription = self._log.subscribe(self._on_event, after=after, session=session)
+        self._subscription = self.log.subscribe(self._on_event, after=after, session=session)
         self._outbox = Outbox(self._context.settings.queue_events, self._subscription.backlog)
         self._context.metrics.watch(self._outbox)
 

@@ -7,15 +7,13 @@ the session's events on, and one ends it all when the daemon stops.
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Sequence
 
 import msgspec
 from prometheus_client import Gauge
 from websockets.frames import CloseCode
 
 from streamer.daemon.streams import ClientStream
-from streamer.engine.eventlog import EventLog
 from streamer.errors import IdleError, StoppingError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Resumed
 from streamer.protocols.adapter import (
@@ -36,7 +34,7 @@ from streamer.protocols.adapter import (
 from streamer.server.context import Context
 from streamer.server.follower import Follower
 from streamer.server.replay import earlier_events
-from streamer.server.ws import GONE, ClientGoneError, Close
+from streamer.server.ws import GONE, ClientGoneError, Close, Line
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +45,8 @@ RESUMED_ELSEWHERE = Close(4000, "resumed elsewhere")
 _LEFT = (CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD)
 
 
-class Line(Protocol):
-    """The transport of a connection: `streamer.server.ws.Connection`, or TCP in `streamer.server.wyoming`."""
-
-    gone: asyncio.Event
-    close_code: int | None
-
-    def note_session(self, name: str) -> None: ...
-
-    async def receive(self) -> str | bytes: ...
-
-    async def send_text(self, text: str) -> None: ...
-
-    async def close(self, close: Close) -> None: ...
+class _EndError(Exception):
+    """The conversation is over: its other tasks are to end."""
 
 
 async def serve(line: Line, adapter: Adapter, context: Context, *, tenant: str = "") -> None:
@@ -82,7 +69,7 @@ class Conversation:
         self._adapter = adapter
         self._context = context
         self._tenant = tenant
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = asyncio.TaskGroup()
         # Actions for the session, in order; and what is held by who sends, as the messages of a call stay together.
         self._actions: asyncio.Queue[Action] = asyncio.Queue()
         self._sending = asyncio.Lock()
@@ -97,24 +84,28 @@ class Conversation:
         # Ends the connection of a silent client; and whether anybody has said anything yet.
         self._patience: asyncio.TimerHandle | None = None
         self._has_begun = False
-        # Counts the connection.
-        self._gauge: Gauge | None = None
 
     async def run(self) -> Close:
         """Exchange messages until one side ends; return how to close."""
         try:
-            actions = self._adapter.begin()
-            self._has_begun = any(isinstance(action, Say) for action in actions)
-            self._start(self._take(actions))
-            self._start(self._read())
-            working = self._start(self._work())
-            self._start(self._stop(working))
-            self._start(self._watch())
-            return await self._closing
+            async with self._tasks as tasks:
+                actions = self._adapter.begin()
+                self._has_begun = any(isinstance(action, Say) for action in actions)
+                tasks.create_task(self._take(actions))
+                tasks.create_task(self._read())
+                working = tasks.create_task(self._work())
+                tasks.create_task(self._stop(working))
+                tasks.create_task(self._watch())
+                await asyncio.shield(self._closing)
+                raise _EndError
+        except* _EndError:
+            pass
+        except* ClientGoneError:
+            self.close(GONE)
+        except* Exception as errors:
+            logger.error("serving a client failed", exc_info=errors)
+            self.close(FAILED)
         finally:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
             if not self._adapter.resumable:
                 self._drop()
             if self._follower is not None:
@@ -122,6 +113,7 @@ class Conversation:
             self._expect_nothing()
             if self._in_use is not None:
                 self._in_use.release()
+        return self._closing.result()
 
     def close(self, close: Close) -> None:
         """End it, unless it ends already."""
@@ -129,12 +121,7 @@ class Conversation:
             self._closing.set_result(close)
 
     def leave(self, close: Close) -> None:
-        """Keep the session of a connection that was closed for its client, or abandon it if none will come back.
-
-        Nothing happens to it if another connection has it.
-        """
-        if self._gauge is not None:
-            self._gauge.dec()
+        """Keep the session for its client, or abandon it if none will come back; nothing if another connection has it."""
         stream, streams, streaming = self._stream, self._context.services.streams, self._context.streaming
         if stream is not None and streaming.get(stream.log.session) is self:
             del streaming[stream.log.session]
@@ -170,18 +157,14 @@ class Conversation:
     def _expect_message(self) -> None:
         """End the connection if no message comes in time, and it has no session or its protocol requires messages."""
         self._expect_nothing()
-        settings = self._context.settings
-        timeout_s, setting = settings.first_message_s, "first_message_s"
-        if self._has_begun:
-            timeout_s, setting = settings.idle_s, "idle_s"
-        if self._adapter.timeout_s is not None:
-            timeout_s = self._adapter.timeout_s
-        elif self._follower is not None:
-            return
-        if not self._context.draining.is_set():
+        settings, timeout_s = self._context.settings, self._adapter.timeout_s
+        setting = "idle_s" if self._has_begun else "first_message_s"
+        if timeout_s is None and self._follower is None:
+            timeout_s = settings.idle_s if self._has_begun else settings.first_message_s
+        if timeout_s is not None and not self._context.draining.is_set():
             error = IdleError(f"nothing came for {timeout_s:g} s (server.{setting})")
             loop = asyncio.get_running_loop()
-            self._patience = loop.call_later(timeout_s, lambda: self._start(self._turn_away(error)))
+            self._patience = loop.call_later(timeout_s, lambda: self._tasks.create_task(self._turn_away(error)))
 
     def _expect_nothing(self) -> None:
         if self._patience is not None:
@@ -276,37 +259,29 @@ class Conversation:
             resumed = Resumed(heard_samples=stream.go_on())
             # A client with a later number than the last one gets all events: see `EventLog.subscribe`.
             await self._pass(resumed.stamped(after if after <= log.last_seq else 0, log.session))
-        self._follow(log, self._context.metrics.streams, after)
+        self._follow(Follower(log, self._context, self._closing, after=after), self._context.metrics.streams)
 
     def _follow_input(self, after: int | None, session: str | None) -> None:
         own, history, earlier = self._context.services.input, self._context.services.history, None
         assert own is not None
         if history is not None and after is not None and session is not None:
             earlier = earlier_events(history, own.log, session, after)
-        self._follow(own.log, self._context.metrics.subscribers, after, session, earlier)
+        follower = Follower(own.log, self._context, self._closing, after=after, session=session, earlier=earlier)
+        self._follow(follower, self._context.metrics.subscribers)
 
-    def _follow(
-        self,
-        log: EventLog,
-        gauge: Gauge,
-        after: int | None = None,
-        session: str | None = None,
-        earlier: AsyncGenerator[Event, None] | None = None,
-    ) -> None:
-        """Pass a session's events to the adapter until it ends, or the client falls too far behind."""
-        if self._gauge is None:
-            self._gauge = gauge
-            gauge.inc()
-        self._line.note_session(log.session)
+    def _follow(self, follower: Follower, gauge: Gauge) -> None:
+        """Pass a session's events to the adapter from now on."""
+        self._line.note_session(follower.log.session)
         if self._adapter.timeout_s is None:
             self._expect_nothing()
-        self._follower = Follower(log, self._context, self._closing, after=after, session=session, earlier=earlier)
-        self._following = self._start(self._pass_all(self._follower))
+        self._follower = follower
+        self._following = self._tasks.create_task(self._pass_all(follower, gauge))
 
-    async def _pass_all(self, follower: Follower) -> None:
-        async with contextlib.aclosing(follower.events()) as events:
-            async for event in events:
-                await self._pass(event)
+    async def _pass_all(self, follower: Follower, gauge: Gauge) -> None:
+        with gauge.track_inprogress():
+            async with contextlib.aclosing(follower.events()) as events:
+                async for event in events:
+                    await self._pass(event)
 
     async def _pass(self, event: Event) -> None:
         metrics = self._context.metrics
@@ -372,19 +347,3 @@ class Conversation:
     async def _watch(self) -> None:
         await self._line.gone.wait()
         self.close(GONE)
-
-    def _start(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Start a task of the connection; if it fails, the connection ends."""
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._note_end)
-        return task
-
-    def _note_end(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, ClientGoneError):
-            self.close(GONE)
-        elif error is not None:
-            logger.error("serving a client failed", exc_info=error)
-            self.close(FAILED)

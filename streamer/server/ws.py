@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from dataclasses import dataclass
+from typing import Protocol
 
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
@@ -27,6 +28,21 @@ GONE = Close(CloseCode.ABNORMAL_CLOSURE)  # the client closed it already
 
 class ClientGoneError(Exception):
     """The client is gone; its close code is the connection's `close_code`."""
+
+
+class Line(Protocol):
+    """The transport of a connection: `Connection`, or TCP in `streamer.server.wyoming`."""
+
+    gone: asyncio.Event
+    close_code: int | None
+
+    def note_session(self, name: str) -> None: ...
+
+    async def receive(self) -> str | bytes: ...
+
+    async def send_text(self, text: str) -> None: ...
+
+    async def close(self, close: Close) -> None: ...
 
 
 class Connection:

@@ -99,7 +99,7 @@ class WyomingServer:
 
 
 class _Connection:
-    """A TCP connection as a `streamer.server.runtime.Line`."""
+    """A TCP connection as a `streamer.server.ws.Line`."""
 
     close_code: int | None = None
 
