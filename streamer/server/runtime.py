@@ -121,7 +121,7 @@ class Conversation:
             self._closing.set_result(close)
 
     def leave(self, close: Close) -> None:
-        """Keep the session for its client, or abandon it if none will come back; nothing if another connection has it."""
+        """Keep the session for its client, or abandon it if none will come back, unless another connection has it."""
         stream, streams, streaming = self._stream, self._context.services.streams, self._context.streaming
         if stream is not None and streaming.get(stream.log.session) is self:
             del streaming[stream.log.session]
