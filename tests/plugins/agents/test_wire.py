@@ -130,7 +130,7 @@ async def test_a_session_in_which_nothing_is_said_is_replaced() -> None:
         first = await running.streams.first()
         stream.audio(TONE.tobytes(), 16_000, 1)
         await heard(first, len(TONE) * 2)
-        first.session.report(Error(code="idle", message="nothing was sent", fatal=True))
+        first.report(Error(code="idle", message="nothing was sent", fatal=True))
         first.log.close()
         await until(lambda: len(running.streams.opened) == 2)
         stream.audio(TONE.tobytes(), 16_000, 1)

@@ -93,8 +93,8 @@ async def test_ctrl_c_leaves_nothing_behind(sentences: list[Path], tmp_path: Pat
     with running(NatsServer(tmp_path)) as server, working(server.url) as worker:
         async with bus_on(server.url) as bus:
             await bus.subscribe(f"{SUBMITTERS}.*", note)
-            arguments = ("transcribe", "--nats", server.url, SAMPLE, *sentences, "-o", f"{tmp_path / 'texts'}/")
-            with started(*arguments) as command:
+            texts = f"{tmp_path / 'texts'}/"
+            with started("transcribe", "--nats", server.url, SAMPLE, *sentences, "-o", texts) as command:
                 await asyncio.wait_for(begun.wait(), WAIT_S)
                 worker.process.send_signal(signal.SIGSTOP)
                 # Once: a second signal would end the command in the middle of its end.
