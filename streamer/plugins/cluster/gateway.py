@@ -18,6 +18,7 @@ from streamer.languages import LANGUAGE_NAMES
 from streamer.plugins.cluster.asking import GatewayContext
 from streamer.plugins.cluster.bus import Bus, Reply, machine_name
 from streamer.plugins.cluster.gateway_session import GatewaySession
+from streamer.plugins.cluster.gateway_stream import GatewayStream
 from streamer.plugins.cluster.jobs import Jobs
 from streamer.plugins.cluster.local import local_nats, usual_port
 from streamer.plugins.cluster.log import SessionLog, Stored
@@ -34,7 +35,6 @@ from streamer.plugins.cluster.messages import (
 )
 from streamer.plugins.cluster.metrics import register_cluster
 from streamer.plugins.cluster.neighbours import WATCH_S, Neighbours
-from streamer.plugins.cluster.outbox import Outbox
 from streamer.plugins.cluster.recordings import ClusterRecordings
 from streamer.plugins.cluster.replay import first_frame
 from streamer.plugins.cluster.settings import ClusterSettings
@@ -157,7 +157,7 @@ class ClusterBackend(Backend):
         for session in tuple(self._sessions.values()):
             session.close()
 
-    async def open(self, name: str, start: StreamStart, *, tenant: str) -> Outbox:
+    async def open(self, name: str, start: StreamStart, *, tenant: str) -> GatewayStream:
         """Open a session at a worker.
 
         Raises BusyError if there is no worker, or none has room; ConfigError for a history, and what a worker answers
@@ -169,14 +169,14 @@ class ClusterBackend(Backend):
         checkpoint = SessionCheckpoint(model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState())
         session = self._session(name, checkpoint)
         await self._begin(session, session.open())
-        return session.outbox
+        return session.stream
 
     async def knows(self, name: str, *, tenant: str) -> bool:
         await self.neighbours.settle()
         last = await self._last(name)
         return last is not None and last.record.checkpoint.tenant == tenant
 
-    async def resume(self, name: str, *, after: int) -> Outbox:
+    async def resume(self, name: str, *, after: int) -> GatewayStream:
         """Continue a session of another gateway, from its log and its worker's state."""
         begin_s = self._context.now_s()
         last = await self._last(name)
@@ -186,11 +186,11 @@ class ClusterBackend(Backend):
         # A client that is refused tries again: for that long a worker keeps the session that it has taken too late.
         keep_s = self._settings.server.resume_s
         await self._begin(session, self._fetch(session, last.record.worker, after, begin_s), keep_s)
-        outbox = session.outbox
-        n_frames, position = first_frame(outbox.ring.first, session.checkpoint.start)
-        outbox.go_on_from(n_frames)
-        outbox.warm_up(outbox.ring.first - position)
-        return outbox
+        stream = session.stream
+        n_frames, position = first_frame(stream.ring.first, session.checkpoint.start)
+        stream.go_on_from(n_frames)
+        stream.warm_up(stream.ring.first - position)
+        return stream
 
     async def _last(self, name: str) -> Stored | None:
         """Return the newest record of a session, or None. Raises BusyError."""
@@ -230,7 +230,7 @@ class ClusterBackend(Backend):
             session.close()
             self._forget(session, keep_s)
             raise
-        session.outbox.options = session.checkpoint.start
+        session.stream.options = session.checkpoint.start
 
     def _forget(self, session: GatewaySession, keep_s: float = 0.0) -> None:
         name = session.feed.session

@@ -17,9 +17,9 @@ from streamer.errors import BusyError, ClusterError, StreamerError, UnknownSessi
 from streamer.events import Error, from_json
 from streamer.outside import one_line
 from streamer.plugins.cluster.asking import FINAL, GatewayContext, ask, offer
+from streamer.plugins.cluster.gateway_stream import GatewayStream
 from streamer.plugins.cluster.messages import WORKERS, Leave, Opened, OpenSession, SessionCheckpoint, SessionUpdate
 from streamer.plugins.cluster.metrics import REASONS
-from streamer.plugins.cluster.outbox import Outbox
 from streamer.plugins.cluster.progress import WAIT_S, WorkerProgress
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class GatewaySession:
         self.epoch = epoch
         self._sequence = 0
         # What the client sends.
-        self.outbox = Outbox(context.bus, feed, checkpoint, self.abandon, self.is_here)
+        self.stream = GatewayStream(self, context.bus, checkpoint)
         self._on_gone = on_gone
         self._updates: deque[SessionUpdate] = deque(maxlen=MAX_UPDATES)
         self._progress = WorkerProgress(context.now_s())
@@ -138,7 +138,7 @@ class GatewaySession:
     def close(self) -> None:
         """Stop serving it. Its worker keeps it."""
         self.state = GatewayState.CLOSED
-        self.outbox.send_to("", 0)
+        self.stream.send_to("", 0)
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
@@ -151,7 +151,7 @@ class GatewaySession:
     def resend(self) -> None:
         """Send again what has not arrived at the worker, as far as is known."""
         self._progress.resent_s = self._context.now_s()
-        self.outbox.rewind(*self._progress.arrived)
+        self.stream.rewind(*self._progress.arrived)
 
     def watch(self, now_s: float, *, whole: bool, stalled: bool) -> None:
         """Move it if its worker is lost, silent or slow, and warn the client, once, if none has served it for long.
@@ -162,8 +162,8 @@ class GatewaySession:
         if not whole:
             self._progress.excuse(now_s)
         elif self.state is GatewayState.SERVED:
-            lost = self._context.workers.is_lost(self.outbox.worker, now_s)
-            if why := "lost" if lost else self._progress.fault(self.outbox.ring.head, now_s):
+            lost = self._context.workers.is_lost(self.stream.worker, now_s)
+            if why := "lost" if lost else self._progress.fault(self.stream.ring.head, now_s):
                 self._must_move(why)
         if self._why or self._updates:
             self._changed.set()
@@ -200,7 +200,7 @@ class GatewaySession:
                 self._process(update)
 
     def _process(self, update: SessionUpdate) -> None:
-        now_s, ring, progress = self._context.now_s(), self.outbox.ring, self._progress
+        now_s, ring, progress = self._context.now_s(), self.stream.ring, self._progress
         progress.note(update, ring.head, now_s)
         self._sequence = max(self._sequence, update.sequence)
         _publish(self.feed, update.events)
@@ -217,9 +217,9 @@ class GatewaySession:
         if _age(checkpoint) < _age(self.checkpoint):
             return
         self.checkpoint = checkpoint
-        self.outbox.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
-        if checkpoint.command >= self.outbox.newest_set:
-            self.outbox.options = checkpoint.start  # as its worker applies them, and no newer ones are on their way
+        self.stream.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
+        if checkpoint.command >= self.stream.newest_set:
+            self.stream.options = checkpoint.start  # as its worker applies them, and no newer ones are on their way
 
     def _must_move(self, why: str) -> None:
         """Have another worker take it over, unless one is being asked already."""
@@ -229,7 +229,7 @@ class GatewaySession:
 
     async def _move(self) -> None:
         """Have another worker take it over. A drain waits until there is one; `watch` has it tried again."""
-        context, old, why = self._context, self.outbox.worker, self._why
+        context, old, why = self._context, self.stream.worker, self._why
         now_s = context.now_s()
         another = partial(context.workers.another, now_s, model=self.checkpoint.model, than=old)
         if why == "drain" and not another(room=False) and not context.workers.is_lost(old, now_s):
@@ -241,17 +241,17 @@ class GatewaySession:
         try:
             if not await self.is_here():
                 return
-            if why == "silent" and self._progress.fault(self.outbox.ring.head, context.now_s()) != why:
+            if why == "silent" and self._progress.fault(self.stream.ring.head, context.now_s()) != why:
                 return  # NATS was silent, not the worker
             reason = why if why in REASONS else "failing"  # a worker of another version may give another
             self._progress.stall = reason, self._progress.reported_s
             context.on_move(reason)
             leave = Leave(session=self.feed.session, epoch=self.epoch, moves=True)
             await context.bus.publish(f"{WORKERS}.{old}", leave)
-            self.outbox.send_to("", 0)
+            self.stream.send_to("", 0)
             await self._find_worker(old=old)
-            if self.outbox.worker:
-                self.logger.info("the session moved from %s to %s (%s)", old, self.outbox.worker, reason)
+            if self.stream.worker:
+                self.logger.info("the session moved from %s to %s (%s)", old, self.stream.worker, reason)
         finally:
             if not self.closed:
                 self.state = GatewayState.SERVED
@@ -288,7 +288,7 @@ class GatewaySession:
                 checkpoint=offer(self.checkpoint, context.workers.model(worker), is_new=not self.epoch),
                 epoch=self.epoch,
                 seen=self.feed.last_seq,
-                head=max(self.outbox.ring.head, self.checkpoint.state.received),
+                head=max(self.stream.ring.head, self.checkpoint.state.received),
                 must=must,
             )
             try:
@@ -307,19 +307,19 @@ class GatewaySession:
 
     def _begin_at(self, worker: str, opened: Opened) -> None:
         """Note that a worker owns it from now on, and send what that does not have."""
-        checkpoint, outbox = opened.checkpoint, self.outbox
+        checkpoint, stream = opened.checkpoint, self.stream
         self.epoch, self.checkpoint = opened.epoch, checkpoint
         self.logger.info("worker %s has the session (epoch %d)", worker, opened.epoch)
         self._progress.begin(checkpoint, self._context.now_s())
         if self.state is GatewayState.OPENING:
             self.state = GatewayState.SERVED
-            outbox.begin(checkpoint)
-            self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(outbox.run())]
-        if checkpoint.state.needed_from < outbox.ring.first:
+            stream.begin(checkpoint)
+            self._tasks = [asyncio.create_task(self._run()), asyncio.create_task(stream.run())]
+        if checkpoint.state.needed_from < stream.ring.first:
             self.logger.error("a worker needs audio again that is no longer kept")
-        outbox.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
-        outbox.send_to(worker, opened.epoch)
-        outbox.rewind(*self._progress.arrived)
+        stream.ring.release(checkpoint.state.needed_from, checkpoint.state.received, checkpoint.command)
+        stream.send_to(worker, opened.epoch)
+        stream.rewind(*self._progress.arrived)
         if self._sequence >= opened.previous:  # else the first update has the missing records read
             self._sequence = max(self._sequence, opened.sequence)
         self._changed.set()

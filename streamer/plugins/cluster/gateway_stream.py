@@ -1,42 +1,33 @@
-"""A client's audio and commands on their way to the worker that owns its session."""
+"""A client's stream at its gateway: its audio and commands on their way to the worker that owns the session."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.streams import ClientStream
-from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.messages import WORKERS, SessionCheckpoint, SessionCommand
 from streamer.plugins.cluster.replay import ReplayBuffer
 from streamer.protocols.native import Command, StreamStart
 
+if TYPE_CHECKING:
+    from streamer.plugins.cluster.gateway_session import GatewaySession
 
-class Outbox(ClientStream):
+
+class GatewayStream(ClientStream):
     """A client's stream into a session at a worker: keeps its audio and commands, and sends them. Only `run` waits."""
 
     outlives = True
 
-    def __init__(
-        self,
-        bus: Bus,
-        log: EventLog,
-        checkpoint: SessionCheckpoint,
-        leave: Callable[[], None],
-        is_here: Callable[[], Awaitable[bool]],
-    ) -> None:
-        """
-        log : the session's events
-        leave : called when the client has left
-        is_here : see `ClientStream.is_here`
-        """
-        super().__init__(log, checkpoint.start)
+    def __init__(self, session: "GatewaySession", bus: Bus, checkpoint: SessionCheckpoint) -> None:
+        """Prepare the stream of a session that goes on from a checkpoint."""
+        super().__init__(session.feed, checkpoint.start)
+        self._session = session
         self._bus = bus
-        self._leave, self._is_here = leave, is_here
         # The worker that it is sent to, empty while no worker owns the session, and that owner's epoch.
         self.worker, self._epoch = "", 0
         # Number of the newest `set`.
@@ -88,10 +79,10 @@ class Outbox(ClientStream):
         self._send("report", code=error.code, message=error.message, fatal=error.fatal)
 
     def _abandon(self) -> None:
-        self._leave()
+        self._session.abandon()
 
     async def is_here(self) -> bool:
-        return await self._is_here()
+        return await self._session.is_here()
 
     def warm_up(self, n_samples: int) -> None:
         """Drop the first samples to come: they only warm the resampler."""
