@@ -213,7 +213,7 @@ class Daemon:
         # Before the input begins: a short file may have ended at once, and would say so first.
         logger.info("listening on %s", url)
         if self.input is not None:
-            end = self.stop.set if settings.input.exit_at_end else lambda: None
+            end = self.stop if settings.input.exit_at_end else asyncio.Event()
             self.input.start(engine, model, self._enrichment, end)
         self._status = "ok"
         systemd.notify("READY=1", f"STATUS=listening on {url}")

@@ -74,17 +74,6 @@ class SpokenInto(Follower):
         return self._source.labelled(event)
 
 
-class Finished(Follower):
-    """Calls a function when all listeners have had the last event."""
-
-    def __init__(self, log: EventLog, finished: Callable[[], object]) -> None:
-        self._log, self._finished = log, finished
-
-    def finish(self, then: Callable[[], object]) -> None:
-        then()
-        self._log.call_behind(self._finished)
-
-
 class OwnInput:
     """A source of audio, its session, and the log of its events."""
 
@@ -105,8 +94,10 @@ class OwnInput:
         # Set when the source is to stop: it must no longer wait for room in the buffer.
         self._stopped = threading.Event()
 
-        # Set when everything that was said is final.
+        # Set when everything that was said is final, with what else is set then.
         self._over = asyncio.Event()
+        self._ends: tuple[asyncio.Event, ...] = (self._over,)
+        self._loop = asyncio.get_running_loop()
 
         # Pauses the session while the battery is low; None if it may always compute.
         self._saving: asyncio.Task[None] | None = None
@@ -126,37 +117,20 @@ class OwnInput:
             await asyncio.to_thread(self._source.check)
 
     def start(
-        self,
-        engine: Engine[EncodedWindow],
-        model: WhisperModel,
-        enrichment: PostProcessing,
-        on_end: Callable[[], None],
+        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: PostProcessing, end: asyncio.Event
     ) -> None:
-        """Start the source, or the fallback that is played instead, and its session; call `on_end` when all is final.
+        """Start the source, or the fallback that is played instead, and its session; `end` is set when all is final.
 
         Raises StreamerError.
         """
-        loop, source, settings = asyncio.get_running_loop(), self._source, self._settings.input
-
-        def end() -> None:
-            self._over.set()
-            on_end()
-
-        def finished() -> None:
-            if live.failing:
-                self.failure = StreamerError(live.failing)
-            loop.call_soon_threadsafe(end)
-
+        self._ends = (self._over, end)
+        source, settings = self._source, self._settings.input
+        mixed = [SpokenInto(source)] if isinstance(source, Mixed) else []
         live = self.session = open_session(
             self._settings,
             model,
             self.log,
-            SessionSource(
-                kind=_kind(source),
-                reserved=True,
-                keep=self._keep,
-                followers=[*([SpokenInto(source)] if isinstance(source, Mixed) else ()), Finished(self.log, finished)],
-            ),
+            SessionSource(kind=_kind(source), reserved=True, keep=self._keep, followers=[*mixed, _Last(self)]),
             enrichment=enrichment,
         )
         engine.add(live)
@@ -184,6 +158,13 @@ class OwnInput:
         else:
             self.session.do("pause")
             logger.info("the input is paused; SIGUSR1 once more to go on")
+
+    def finished(self) -> None:
+        """Note that everything is final, and published. Called by any thread."""
+        if self.session is not None and self.session.failing:
+            self.failure = StreamerError(self.session.failing)
+        for event in self._ends:
+            self._loop.call_soon_threadsafe(event.set)
 
     async def flush(self) -> None:
         """Stop the source, and wait until what was said is final, no longer than `FLUSH_TIMEOUT_S`."""
@@ -220,6 +201,17 @@ class OwnInput:
             on_error=lambda error: tell_error(self.log, error),
             on_end=ended,
         )
+
+
+class _Last(Follower):
+    """Follows an input's session behind all others: when these have finished, and all is published, it is over."""
+
+    def __init__(self, own: OwnInput) -> None:
+        self._own = own
+
+    def finish(self, then: Callable[[], object]) -> None:
+        then()
+        self._own.log.call_behind(self._own.finished)
 
 
 async def save_battery(live: LiveSession, least: int) -> None:
