@@ -130,7 +130,7 @@ class OwnInput:
             self._settings,
             model,
             self.log,
-            SessionSource(kind=_kind(source), reserved=True, keep=self._keep, followers=[*mixed, _Last(self)]),
+            SessionSource(kind=_kind(source), reserved=True, keep=self._keep, followers=[*mixed, Last(self)]),
             enrichment=enrichment,
         )
         engine.add(live)
@@ -203,7 +203,7 @@ class OwnInput:
         )
 
 
-class _Last(Follower):
+class Last(Follower):
     """Follows an input's session behind all others: when these have finished, and all is published, it is over."""
 
     def __init__(self, own: OwnInput) -> None:

@@ -271,8 +271,7 @@ async def test_the_speaker_interrupts_an_answer_and_the_model_knows_what_it_has_
         await asyncio.sleep(0)
         assert not hung_up.is_set()  # a noise is no word
         transcript.bot.handle(partial(" Wait", 5, segment=5))
-        await until(hung_up.is_set)
-        assert transcript.lines[-1] == "..."
+        await until(lambda: hung_up.is_set() and transcript.lines[-1] == "...")
         await transcript.say(" Wait.")
     assert transcript.lines == ["you: Tell me a story.", "Once upon", "...", "you: Wait.", "Sorry.", "."]
     assert said_in(transcript.endpoint.bodies[1])[1] == "Once upon"

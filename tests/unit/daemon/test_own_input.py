@@ -16,7 +16,7 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.system import SystemSound
 from streamer.daemon import own_input
-from streamer.daemon.own_input import Finished, OwnInput, make_source
+from streamer.daemon.own_input import Last, OwnInput, make_source
 from streamer.daemon.sessions import SessionSource, open_session
 from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
@@ -64,7 +64,8 @@ async def test_an_application_that_cannot_be_captured_is_refused_before_the_mode
 
 def test_an_input_has_ended_when_all_listeners_have_had_the_last_event(model: WhisperModel) -> None:
     log, told = EventLog("abc", 100), list[str]()
-    followers = [Finished(log, lambda: told.append("finished"))]
+    own = SimpleNamespace(log=log, finished=lambda: told.append("finished"))
+    followers = [Last(cast(OwnInput, own))]
     settings = Settings(correction=CorrectionSettings(model=""))
     live = open_session(settings, model, log, SessionSource(kind=AudioKind.RECORDED, followers=followers))
     for _ in range(2):
