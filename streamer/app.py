@@ -19,10 +19,9 @@ from streamer.daemon.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.daemon.local import LocalBackend
 from streamer.daemon.own_input import OwnInput, make_source
 from streamer.daemon.recordings import Recordings
+from streamer.daemon.sessions import open_log
 from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
-from streamer.engine.journal import Journal, KeepAudio, no_audio
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, StreamerError
 from streamer.history.history import History, open_history
@@ -147,12 +146,8 @@ class Daemon:
             )
         outputs = Outputs(settings)
         if source is not None:
-            name, history = secrets.token_urlsafe(SESSION_NAME_BYTES), self._history
-            log = EventLog(name, settings.server.history_events)
-            keep_audio: KeepAudio = no_audio
-            if history is not None:
-                log = Journal(name, settings.server.history_events, history.keeper(source=source.name))
-                keep_audio = history.audio_keeper(name)
+            name = secrets.token_urlsafe(SESSION_NAME_BYTES)
+            log, keep_audio = open_log(name, settings.server, self._history, source=source.name)
             if self._captions:
                 terminal = DaemonTerminal(Console(), corrections=self._corrections, own_stderr=standard_error)
                 outputs.draw(terminal, limit=settings.server.history_events)

@@ -5,12 +5,10 @@ import asyncio
 from streamer.after.postprocessing import PostProcessing
 from streamer.arrays import Float32Array
 from streamer.daemon.backend import Backend
-from streamer.daemon.sessions import SessionSource, open_session
+from streamer.daemon.sessions import SessionSource, open_log, open_session
 from streamer.daemon.streams import ClientStream
 from streamer.engine.engine import Engine
-from streamer.engine.eventlog import EventLog
 from streamer.engine.inlet import AudioKind
-from streamer.engine.journal import Journal, KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
 from streamer.errors import BusyError, ConfigError
 from streamer.history.history import History
@@ -57,25 +55,18 @@ class LocalBackend(Backend):
         if engine is None or model is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         _check_room(engine)
-        log, keep_audio = self._log(name, keep=start.keep)
+        if start.keep and self._history is None:
+            raise ConfigError(
+                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
+            )
+        history = self._history if start.keep else None
+        log, keep_audio = open_log(name, settings.server, history, source="a client's stream", own=False)
         source = SessionSource(kind=AudioKind.EITHER, options=start, keep=keep_audio)
         live = open_session(settings, model, log, source, enrichment=self._post_processing)
         engine.add(live)
         if not model.loaded:  # not only when a window is due, which reports what fails
             in_thread("load", model.wake)
         return LocalStream(live, start, settings, model)
-
-    def _log(self, name: str, *, keep: bool) -> tuple[EventLog, KeepAudio]:
-        """Return a session's log, and what takes its audio."""
-        server, history = self._settings.server, self._history
-        if not keep:
-            return EventLog(name, server.history_events), no_audio
-        if history is None:
-            raise ConfigError(
-                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
-            )
-        log = Journal(name, server.history_events, history.keeper(source="a client's stream", own=False))
-        return log, history.audio_keeper(name) if server.history_audio == "all" else no_audio
 
 
 class LocalStream(ClientStream):

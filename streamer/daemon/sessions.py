@@ -13,13 +13,14 @@ from streamer.daemon.streams import MAX_WRITE_SAMPLES
 from streamer.engine.eventlog import EventLog
 from streamer.engine.follower import Follower
 from streamer.engine.inlet import AudioKind, Input
-from streamer.engine.journal import KeepAudio, no_audio
+from streamer.engine.journal import Journal, KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
 from streamer.errors import StreamerError
 from streamer.events import Error, Ready
+from streamer.history.history import History
 from streamer.protocols.native import SessionOptions
 from streamer.session.state import SessionState
-from streamer.settings.table import Settings
+from streamer.settings.table import ServerSettings, Settings
 from streamer.setup.session import NO_OPTIONS, session_settings
 from streamer.whisper.model import WhisperModel
 
@@ -42,6 +43,21 @@ class SessionSource:
 
     # Of a session that goes on from where another was, which has been ready before.
     state: SessionState | None = None
+
+
+def open_log(
+    name: str, settings: ServerSettings, history: History | None = None, *, source: str = "", own: bool = True
+) -> tuple[EventLog, KeepAudio]:
+    """Return the log of a session's events, and what keeps its audio: nothing is kept without a history.
+
+    source : what the history says it was
+    own : whether it is the daemon's own input
+    """
+    if history is None:
+        return EventLog(name, settings.history_events), no_audio
+    log = Journal(name, settings.history_events, history.keeper(source=source, own=own))
+    keep_audio = own or settings.history_audio == "all"
+    return log, history.audio_keeper(name) if keep_audio else no_audio
 
 
 def open_session(
