@@ -38,7 +38,7 @@ from streamer.server.metrics import (
     register_process,
 )
 from streamer.settings.load import default_token_path
-from streamer.settings.registry import SETTINGS
+from streamer.settings.registry import SETTINGS, value_of
 from streamer.settings.table import Settings
 from streamer.setup.loading import device_settings, load_chosen
 from streamer.setup.models import Models, unless_stopped
@@ -259,12 +259,15 @@ class Daemon:
         systemd.notify_reloading()
         try:
             settings = self._read_settings()
-            changed = [name for name in RELOADABLE if settings[name] != self._reloaded[name]]
-            late = [name for name in SETTINGS if name not in RELOADABLE and settings[name] != self._settings[name]]
+            changed = [name for name in RELOADABLE if value_of(settings, name) != value_of(self._reloaded, name)]
+            fixed = [name for name in SETTINGS if name not in RELOADABLE]
+            late = [name for name in fixed if value_of(settings, name) != value_of(self._settings, name)]
             # All is read, and may be refused, before anything of it is in use.
             take_glossary = self._enrichment.reread() if self._enrichment is not None else lambda: None
             # The address, for one, stays: rules must not be made for another.
-            new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
+            new = {
+                name.partition(".")[2]: value_of(settings, name) for name in RELOADABLE if name.startswith("server.")
+            }
             front = msgspec.structs.replace(self._settings.server, **new)
             if self._server is not None:
                 self._server.reload(front)

@@ -24,8 +24,9 @@ from streamer.engine.live_session import LiveSession
 from streamer.errors import AudioFileError, ConfigError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Partial
 from streamer.library import as_frames, option
-from streamer.protocols.native import SessionOptions
-from streamer.settings.table import AUTO, CLIENT_OPTIONS, ModelSettings, Settings
+from streamer.settings.options import SessionOptions, with_options
+from streamer.settings.registry import SETTINGS
+from streamer.settings.table import AUTO, ModelSettings, Settings
 from streamer.setup.loading import load_chosen
 from streamer.setup.models import in_thread
 from streamer.whisper.model import WhisperModel
@@ -93,6 +94,19 @@ def _follow(log: EventLog, wake: Callable[[], object]) -> Generator[Event | None
         subscription.cancel()
 
 
+# The options, which are those of a client that need no daemon, by name, and the setting that says what each may be.
+_OPTIONS = {
+    "language": "decoding.language",
+    "task": "decoding.task",
+    "beam_size": "decoding.beam_size",
+    "initial_prompt": "decoding.initial_prompt",
+    "hotwords": "decoding.hotwords",
+    "vad_threshold": "speech.threshold",
+    "min_silence_s": "speech.min_silence_s",
+    "pace_s": "stream.pace_s",
+}
+
+
 class LiveText:
     """Text of live audio, in this process: audio is written, and events are read, while people speak.
 
@@ -127,15 +141,16 @@ class LiveText:
 
         Raises ConfigError for an invalid option, ProtocolError for an invalid sample rate.
         """
-        known = {name: each for name, each in CLIENT_OPTIONS.items() if not name.startswith("turn")}
-        chosen = {name: option(known.get(name), name, value) for name, value in options.items() if value is not None}
+        known = {name: SETTINGS[setting] for name, setting in _OPTIONS.items()}
+        given = {name: value for name, value in options.items() if value is not None}
+        chosen: dict[str, Any] = {name: option(known.get(name), name, value) for name, value in given.items()}
         if chosen.get("task") == "both":
             raise ConfigError("task is both, which needs a daemon: expected transcribe or translate")
         name = model if isinstance(model, str) else model.name
         settings = Settings(model=ModelSettings(name=name, device=device))
-        self._settings = settings.having({known[name].name: value for name, value in chosen.items()})
-        check_options(self._settings, streaming=True)
         self._options = SessionOptions(**chosen)
+        self._settings = with_options(settings, self._options)
+        check_options(self._settings, streaming=True)
         self._model = model
         self._log = EventLog(secrets.token_urlsafe(12), settings.server.history_events)
         # What is final, and the newest partial of the open segment.

@@ -30,7 +30,8 @@ import pytest
 
 from streamer import errors
 from streamer.events import Error, Event, Flushed, Gap, Speech, from_json
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.protocols.native import StreamStart
+from streamer.settings.options import SessionOptions
 from tests import builders
 
 SCRIPTS = Path(__file__).parent / "golden" / "protocols"

@@ -1,6 +1,6 @@
 """Generates what is made from the table of settings, the commands, the events and conversations of tests.
 
-These are config.yaml, its JSON Schema, the options of docs/options.md, the events of docs/protocol.md, the types of a
+These are config.yaml, the options of docs/options.md, the events of docs/protocol.md, the types of a
 session's options in the clients, and the manual page. Run `make documents` after a change in
 streamer/settings/table.py, streamer/events.py or of a command.
 """
@@ -12,16 +12,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import msgspec
+
 from streamer import events
 from streamer.cli import make_parser
 from streamer.commands.table import summaries
 from streamer.events import EVENT_TYPES, Event
-from streamer.protocols.native import OPTIONS
-from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
+from streamer.settings.documents import SCHEMA_NAME, config_yaml, json_schema
 from streamer.settings.flags import option_groups
+from streamer.settings.options import SessionOptions
 
 REPOSITORY = Path(__file__).parent.parent
 DOCS = REPOSITORY / "docs"
+
+# The types of a session's options, other than None.
+OPTIONS = {field.name: typing.get_args(field.type)[0] for field in msgspec.structs.fields(SessionOptions)}
 
 # An example of each event.
 EXAMPLES = """
@@ -72,8 +77,7 @@ def documents() -> dict[Path, str]:
     options, protocol = DOCS / "options.md", DOCS / "protocol.md"
     javascript = REPOSITORY / "clients" / "js" / "index.d.ts"
     return {
-        REPOSITORY / "config.yaml": config_yaml(SCHEMA_PATH.relative_to(REPOSITORY).as_posix()),
-        SCHEMA_PATH: json_schema(),
+        REPOSITORY / "config.yaml": config_yaml(),
         options: with_part(options.read_text(encoding="utf-8"), "options", options_markdown()),
         protocol: with_conversations(with_part(protocol.read_text(encoding="utf-8"), "events", events_markdown())),
         REPOSITORY / "streamer" / "client" / "options.py": python_options(),
@@ -249,3 +253,5 @@ def with_typescript(document: str) -> str:
 if __name__ == "__main__":
     for path, text in documents().items():
         path.write_text(text, encoding="utf-8", newline="\n")
+    # For editors that open config.yaml; not committed.
+    (REPOSITORY / SCHEMA_NAME).write_text(json_schema(), encoding="utf-8", newline="\n")

@@ -7,7 +7,7 @@ from pathlib import Path
 from streamer.audio.sources.address import is_address, shown
 from streamer.commands.invocation import Invocation
 from streamer.errors import UsageError
-from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema, settings_yaml
+from streamer.settings.documents import SCHEMA_NAME, config_yaml, json_schema, settings_yaml
 from streamer.settings.load import config_path, default_config_path, given_values
 from streamer.settings.registry import SETTINGS
 
@@ -29,7 +29,7 @@ def show(invocation: Invocation) -> int:
 
 
 def init(output: Path | None, *, force: bool) -> int:
-    """Write a configuration file with all defaults, each explained. Returns the exit code.
+    """Write a configuration file with all defaults, each explained, and its schema beside it. Returns the exit code.
 
     output : the file; None: the user's own
 
@@ -40,7 +40,8 @@ def init(output: Path | None, *, force: bool) -> int:
         raise UsageError(f"{path} exists already: name another file with -o, or replace this one with --force")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(config_yaml(SCHEMA_PATH.as_uri()), encoding="utf-8", newline="\n")
+        path.write_text(config_yaml(), encoding="utf-8", newline="\n")
+        path.with_name(SCHEMA_NAME).write_text(json_schema(), encoding="utf-8", newline="\n")
     except OSError as error:
         raise UsageError(f"cannot write {path} ({error.strerror}): name another file with -o") from None
     sys.stdout.write(f"{path}\n")

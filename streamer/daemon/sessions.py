@@ -18,10 +18,10 @@ from streamer.engine.live_session import LiveSession
 from streamer.errors import StreamerError
 from streamer.events import Error, Ready
 from streamer.history.history import History
-from streamer.protocols.native import SessionOptions
 from streamer.session.state import SessionState
+from streamer.settings.options import NO_OPTIONS, SessionOptions
 from streamer.settings.table import ServerSettings, Settings
-from streamer.setup.session import NO_OPTIONS, session_settings
+from streamer.setup.session import session_settings
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)

@@ -1,89 +1,19 @@
 """Text frames of clients of `/v1/stream` (docs/protocol.md): reading and checking."""
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from types import NoneType
+from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
 from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
-from streamer.languages import code_of, codes_of
-from streamer.protocols.text import prompt
-from streamer.settings.setting import Setting
-from streamer.settings.table import CLIENT_OPTIONS
+from streamer.settings.options import SessionOptions, text
+from streamer.settings.setting import values_of, within
 from streamer.settings.values import expected
 
-StreamTask = Literal["transcribe", "translate", "both"]
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
-
-
-def _whole_number(low: int, high: int) -> msgspec.Meta:
-    return msgspec.Meta(ge=low, le=high, description=f"a whole number from {low} to {high}")
-
-
-def _text(description: str, most: int | None = None, least: int = 0) -> msgspec.Meta:
-    """Text without control characters, and without half a surrogate pair, which nothing could write as UTF-8."""
-    pattern = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
-    return msgspec.Meta(min_length=least, max_length=most, pattern=pattern, description=description)
-
-
-def _list_of(item: msgspec.Meta) -> Any:  # noqa: ANN401 - a type
-    """A list of text, at most 100 items, as many as Whisper knows languages."""
-    limit = msgspec.Meta(max_length=100, description=f"a list of at most 100, each {item.description}")
-    return Annotated[tuple[Annotated[str, item], ...], limit]
-
-
-_TRUE_OR_FALSE = msgspec.Meta(description="true or false")
-_LANGUAGE = _text("a language's name or code such as 'en'", 32)
-
-
-def _type_of(setting: Setting) -> Any:  # noqa: ANN401 - a type
-    """Return what a client may send for a setting: what the setting may be, but only one line of bounded length."""
-    if setting.name == "decoding.language":
-        return Annotated[str, _LANGUAGE]
-    if setting.kind is str and not setting.choices:
-        return Annotated[str, _text("one line")]
-    if setting.kind == tuple[str, ...]:
-        return _list_of(_text("one line of 1 to 100 characters", 100, 1))
-    return Annotated[setting.type, msgspec.Meta(description=expected(setting))]
-
-
-# What a client may choose for its session, by the names of the options: settings, and two that are only a session's.
-OPTIONS: dict[str, Any] = {
-    **{name: _type_of(setting) for name, setting in CLIENT_OPTIONS.items()},
-    # Languages that `auto` may find; empty: all.
-    "languages": _list_of(_LANGUAGE),
-    # Whether partials and finals carry their words one by one.
-    "words": Annotated[bool, _TRUE_OR_FALSE],
-}
-
-
-def _normalise(options: "SessionOptions") -> None:
-    """Replace languages by their codes, and a prompt by its end. Raises ConfigError for an unknown language."""
-    msgspec.structs.force_setattr(options, "language", code_of(options.language) if options.language else None)
-    msgspec.structs.force_setattr(options, "languages", options.languages and codes_of(options.languages))
-    msgspec.structs.force_setattr(options, "initial_prompt", prompt(options.initial_prompt))
-
-
-if TYPE_CHECKING:
-
-    class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):
-        """What a client chooses for its session, and changes in mid-stream. None: what the daemon is set to."""
-
-        def __init__(self, **options: object) -> None: ...
-
-        def __getattr__(self, name: str) -> Any: ...  # noqa: ANN401 - of any type
-
-else:
-    SessionOptions = msgspec.defstruct(
-        "SessionOptions",
-        [(name, type | None, None) for name, type in OPTIONS.items()],
-        module=__name__,
-        namespace={"__post_init__": _normalise},
-        frozen=True,
-        kw_only=True,
-    )
 
 
 class StreamStart(SessionOptions, frozen=True, kw_only=True):
@@ -93,27 +23,23 @@ class StreamStart(SessionOptions, frozen=True, kw_only=True):
     format: Annotated[PcmFormat, msgspec.Meta(description=" or ".join(get_args(PcmFormat)))] = "s16le"
 
     # Samples a second and channel.
-    sample_rate: Annotated[int, _whole_number(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000
+    sample_rate: Annotated[int, within(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000
 
     # They are mixed to one.
-    channels: Annotated[int, _whole_number(1, MAX_CHANNELS)] = 1
+    channels: Annotated[int, within(1, MAX_CHANNELS)] = 1
 
     # Whether what is final goes into the daemon's history.
-    keep: Annotated[bool, _TRUE_OR_FALSE] = False
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **options: object) -> None: ...
+    keep: bool = False
 
 
 class StreamResume(msgspec.Struct, frozen=True, kw_only=True):
     """The stream that a client resumes: its first text frame, instead of `start`."""
 
     # Name of the session; only the client that opened it knows it.
-    session: Annotated[str, _text("the session of the events, up to 200 characters", 200, 1)]
+    session: Annotated[str, text("the session of the events, up to 200 characters", 200, 1)]
 
     # Number of the last event that the client has received; 0: none.
-    after: Annotated[int, _whole_number(0, 10**15 - 1)] = 0
+    after: Annotated[int, within(0, 10**15 - 1)] = 0
 
 
 def _keys(message: type[msgspec.Struct]) -> dict[str, Any]:
@@ -169,6 +95,9 @@ def _parse_object(text: str) -> dict[str, Any]:
 
 
 def _expected(annotation: Any) -> str:  # noqa: ANN401 - any type
-    """Return the description of a field's type."""
-    first, *others = get_args(annotation)
-    return f"{_expected(first)}, or null" if others == [type(None)] else str(others[-1].description)
+    """Return what a key's value may be, in a few words."""
+    parts = get_args(annotation)
+    if NoneType in parts:
+        return f"{_expected(parts[0])}, or null"
+    limits = parts[-1] if get_origin(annotation) is Annotated else msgspec.Meta()
+    return limits.description or expected(*values_of(annotation))

@@ -13,7 +13,7 @@ from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
 from streamer.errors import ConfigError, ProtocolError
 from streamer.outside import one_line
 from streamer.protocols.adapter import parted, plain
-from streamer.protocols.native import SessionOptions
+from streamer.settings.options import SessionOptions
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
 MAX_MESSAGE_CHARS = 100_000  # without audio: to decode millions of keys would delay all clients

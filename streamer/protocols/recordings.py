@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from streamer.events import Final
 from streamer.languages import code_of, codes_of
-from streamer.protocols.native import StreamTask
-from streamer.protocols.text import prompt
+from streamer.settings.options import prompt
+from streamer.settings.table import Task
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,7 +15,7 @@ class RecordingOptions:
     # By code, name or tag, or `auto`: kept as Whisper's code; and languages that `auto` may find, empty: all.
     language: str | None = None
     languages: tuple[str, ...] = ()
-    task: StreamTask | None = None
+    task: Task | None = None
     prompt: str | None = None
     hotwords: tuple[str, ...] | None = None
     temperature: float | None = None

@@ -6,15 +6,9 @@ import unicodedata
 from collections.abc import Iterable
 
 from streamer.outside import one_line
+from streamer.settings.options import MAX_HOTWORD_CHARS, MAX_ITEMS
 
 logger = logging.getLogger(__name__)
-
-# Of a prompt's end: many more than a model sees of it.
-MAX_PROMPT_CHARS = 10_000
-
-# Limits of `SessionOptions`.
-MAX_HOTWORDS = 100
-MAX_HOTWORD_CHARS = 100
 
 # OpenAI's names of its own speech models. Programs send them by default, so the daemon's model serves them.
 OPENAI_MODELS = frozenset(
@@ -41,15 +35,10 @@ def bare(word: str) -> str:
     return word[kept[0] : kept[-1] + 1].lower() if kept else ""
 
 
-def prompt(text: str | None) -> str | None:
-    """Return the end of a prompt, in one line: what a model sees of it, and more."""
-    return text and one_line(text[-MAX_PROMPT_CHARS:])
-
-
 def hotwords(phrases: Iterable[str] | None) -> tuple[str, ...] | None:
     """Return as many phrases as `SessionOptions` accepts, without those that are too long."""
     found = (one_line(phrase) for phrase in phrases or ())
-    return tuple(phrase for phrase in found if 0 < len(phrase) <= MAX_HOTWORD_CHARS)[:MAX_HOTWORDS] or None
+    return tuple(phrase for phrase in found if 0 < len(phrase) <= MAX_HOTWORD_CHARS)[:MAX_ITEMS] or None
 
 
 @functools.lru_cache(MAX_MODEL_NAMES)

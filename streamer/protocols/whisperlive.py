@@ -15,8 +15,9 @@ from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, read_json, say_json
-from streamer.protocols.native import StreamStart, StreamTask
+from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
+from streamer.settings.table import Task
 
 END_OF_AUDIO = b"END_OF_AUDIO"
 ENCODINGS = {"float32": FLOAT32, "int16": LINEAR16, "uint8": PCM[1]}
@@ -46,7 +47,7 @@ class _FirstMessage(_ClientId):
     """The fields that have an effect here; others are for WhisperLive's own decoder."""
 
     language: Annotated[str, msgspec.Meta(max_length=32)] | None = None
-    task: StreamTask | None = None
+    task: Task | None = None
     model: str | None = None
     audio_format: Literal["float32", "int16", "uint8"] = "float32"
     send_last_n_segments: int | None = None

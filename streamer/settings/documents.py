@@ -3,7 +3,6 @@
 import contextlib
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,8 +12,8 @@ from streamer.settings.registry import SECTIONS, SETTINGS
 from streamer.settings.setting import Setting
 from streamer.settings.values import NONE
 
-# JSON Schema of the configuration file; editors read it. `make documents` writes it.
-SCHEMA_PATH = Path(__file__).with_name("config.schema.json")
+# Name of the file with the JSON Schema, beside the configuration file, whose first line tells editors of it.
+SCHEMA_NAME = "config.schema.json"
 
 # Column at which comments begin, unless a value is too long for that.
 _COMMENT_COLUMN = 28
@@ -28,14 +27,11 @@ _HEAD = """\
 """
 
 
-def config_yaml(schema: str) -> str:
-    """Return a configuration file with all defaults, each explained.
-
-    schema : path or URI of the JSON Schema, for editors
-    """
+def config_yaml() -> str:
+    """Return a configuration file with all defaults, each explained."""
     comments = {setting.name: _noted(setting.help, setting.limits) for setting in SETTINGS.values()}
     defaults = {setting.name: setting.default for setting in SETTINGS.values()}
-    return f"# yaml-language-server: $schema={schema}\n{_HEAD}\n{settings_yaml(defaults, comments)}"
+    return f"# yaml-language-server: $schema={SCHEMA_NAME}\n{_HEAD}\n{settings_yaml(defaults, comments)}"
 
 
 def settings_yaml(values: Mapping[str, object], comments: Mapping[str, str]) -> str:

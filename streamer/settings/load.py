@@ -5,13 +5,15 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import platformdirs
 import yaml
 
 from streamer.errors import ConfigError
 from streamer.outside import one_line, printable
-from streamer.settings.registry import BROKEN, SECTIONS, SETTINGS
+from streamer.settings.registry import BROKEN, CORE, SECTIONS, SETTINGS
 from streamer.settings.setting import ENVIRONMENT_PREFIX
 from streamer.settings.table import ServerSettings, Settings
 from streamer.settings.values import checked, described, from_text
@@ -40,7 +42,13 @@ def load_settings(path: Path | None, environ: Mapping[str, str], overrides: Mapp
 
     See `given_values` for the arguments and what is raised.
     """
-    return Settings().having({name: given.value for name, given in given_values(path, environ, overrides).items()})
+    sections: dict[type[msgspec.Struct], dict[str, object]] = {}
+    for name, given in given_values(path, environ, overrides).items():
+        setting = SETTINGS[name]
+        sections.setdefault(setting.section, {})[setting.key] = given.value
+    core: dict[str, Any] = {name: section(**sections.pop(section, {})) for name, section in CORE.items()}
+    plugins = [section(**values) for section, values in sections.items()]
+    return Settings(**core, plugins=tuple(part for part in plugins if part != type(part)()))
 
 
 def given_values(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, Given]:

@@ -3,43 +3,46 @@
 An entry point is named like the section that its struct is, or `SECTION.PLUGIN` if it adds to a section of the table.
 """
 
+import typing
 from typing import Any
 
 import msgspec
 
 from streamer import entry_points
-from streamer.settings import table
-from streamer.settings.setting import Setting
+from streamer.settings.setting import Help, Setting, settings_of
+from streamer.settings.table import Settings
 
 
 def _is_section(found: Any) -> bool:  # noqa: ANN401 - what a plug-in's author has written
-    return isinstance(found, type) and issubclass(found, msgspec.Struct) and hasattr(found, "settings")
+    if not (isinstance(found, type) and issubclass(found, msgspec.Struct)):
+        return False
+    return all(any(isinstance(n, Help) for n in typing.get_args(f.type)) for f in msgspec.structs.fields(found))
+
+
+def value_of(settings: Settings, name: str) -> object:
+    """Return the value of a setting by its dotted name."""
+    setting = SETTINGS[name]
+    return getattr(settings.of(setting.section), setting.key)
 
 
 # By the names of their entry points.
-_PLUGINS: dict[str, Any] = entry_points.load_all("streamer.settings", _is_section)
+_PLUGINS: dict[str, type[msgspec.Struct]] = entry_points.load_all("streamer.settings", _is_section)
 
 # Sections of which some settings are not known, as their plug-ins cannot be imported.
 BROKEN = {name.partition(".")[0] for name in entry_points.names("streamer.settings") if name not in _PLUGINS}
 
-# The struct of each section, and every setting by its dotted name, in the order of the configuration file.
-SECTIONS: dict[str, Any] = {**table.SECTIONS}
-SETTINGS: dict[str, Setting] = {}
-
-
-def _add(section: str, struct: Any) -> None:  # noqa: ANN401 - a struct
-    """Take over the settings of a plug-in's struct, except those that another one has."""
-    for key, known in struct.settings.items():
-        name = f"{section}.{key}"
-        if name not in table.SETTINGS and name not in SETTINGS:
-            SETTINGS[name] = msgspec.structs.replace(known, name=name)
-            table.OWNERS[name] = struct
-
-
+# The struct of each section of the table by the section's name, and then of each section that is a plug-in's.
+CORE: dict[str, type[msgspec.Struct]] = {
+    field.name: field.type for field in msgspec.structs.fields(Settings) if field.name != "plugins"
+}
+SECTIONS = dict(CORE)
 for _name, _struct in _PLUGINS.items():
     SECTIONS.setdefault(_name.partition(".")[0], _struct)
-for _section in SECTIONS:
-    SETTINGS.update({name: known for name, known in table.SETTINGS.items() if name.startswith(f"{_section}.")})
-    for _name, _struct in _PLUGINS.items():
-        if _name.partition(".")[0] == _section:
-            _add(_section, _struct)
+
+# Every setting by its dotted name, in the order of the configuration file. A plug-in takes the place of none.
+SETTINGS: dict[str, Setting] = {}
+for _section, _first in SECTIONS.items():
+    _others = [struct for name, struct in _PLUGINS.items() if name.partition(".")[0] == _section]
+    for _struct in (_first, *_others):
+        for _setting in settings_of(_section, _struct):
+            SETTINGS.setdefault(_setting.name, _setting)

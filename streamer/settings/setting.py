@@ -1,8 +1,9 @@
-"""What a setting is: how one is declared in a section of `table`, and all that is known of it."""
+"""What a setting is: a field of a section's struct, with what is known of it in its annotation."""
 
 import types
 import typing
-from typing import Annotated, Any, Literal, TypeVar
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -10,52 +11,65 @@ ENVIRONMENT_PREFIX = "STREAMER_"
 
 OURS = "streamer"
 
-T = TypeVar("T", bound=msgspec.Struct)
+_ANY = msgspec.Meta()
 
 
-class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """A setting: the last four fields are known from its section, the others are declared.
-
-    It has as many as there are uses of a setting: messages, flags, config.yaml, the schema, documents, clients.
-    """
-
-    default: Any
+class Help(msgspec.Struct, frozen=True):
+    """What a setting is for, and how its flag looks: in the annotation of each setting."""
 
     # One phrase: the comment in config.yaml, the help of the flag, and the description in the documents and the schema.
     help: str
-    unit: str = ""  # such as `s`, `tokens`, `logits`
-    within: tuple[float, float] | None = None  # range of numbers, both ends included
-
-    # What text, or each item of a list, has to match, and an example of that; `choices` match, too.
-    pattern: str = ""
-    example: str = ""
-    choices: tuple[str, ...] = ()  # of a `Literal` known from the type
 
     flag: str = ""  # if it is not made from the name
     metavar: str = ""  # what the help calls the value; empty: a letter for its type
     secret: bool = False  # whether messages leave out the value
     repeated: bool = False  # whether the flag is given once for each item of the list, not once with commas
 
-    # Name of the option with which a client of `/v1/stream` chooses it for its session; empty: it cannot.
-    client: str = ""
-
     # Of plug-ins' settings: commands of the core that have its flag, too.
     commands: tuple[str, ...] = ()
 
     # Of options of decoding and output: title of the group that begins with this option; program that has the option
-    # with this name, meaning and default; whether live captions use it, too; for the schema: more on
-    # what it does.
+    # with this name, meaning and default; whether live captions use it, too.
     group: str = ""
     source: str = OURS
     live: bool = False
-    more: str = ""
 
-    # Dotted, such as `server.port`; the type of its values other than None, as msgspec checks it, and its plain type;
-    # whether None, `none` in the file, in the environment and in a flag, is a value.
-    name: str = ""
-    type: Any = None
-    kind: Any = None
-    may_be_none: bool = False
+
+class More(msgspec.Struct, frozen=True):
+    """What else a setting does, for the schema."""
+
+    text: str
+
+
+def within(low: float, high: float, unit: str = "") -> msgspec.Meta:
+    """Limit a number; both ends are included. Unit: such as `s`, `tokens`, `logits`."""
+    return msgspec.Meta(ge=low, le=high, extra={"unit": unit})
+
+
+def like(pattern: str, example: str, *choices: str) -> msgspec.Meta:
+    """Limit text to what a pattern matches; `choices` and `example` match it, and are named in messages."""
+    # Python's `$` matches before a newline at the end, too; that of JSON Schema does not.
+    return msgspec.Meta(pattern=f"^(?:{pattern})$(?!\\n)", examples=[*choices, example])
+
+
+class Setting(Help, frozen=True, kw_only=True):
+    """All that is known of a setting."""
+
+    name: str  # dotted, such as `server.port`
+    section: type[msgspec.Struct]  # whose field it is
+    default: Any
+    more: str
+
+    # The type of its values other than None, as msgspec checks it; whether None, `none` in the file, in the environment
+    # and in a flag, is a value.
+    type: Any
+    may_be_none: bool
+
+    # Its plain type: bool, int, float, str or a tuple of int or str; the words that it may be; the limits of a value or
+    # of each item, see `within` and `like`.
+    kind: Any
+    choices: tuple[str, ...]
+    meta: msgspec.Meta
 
     @property
     def key(self) -> str:
@@ -73,6 +87,16 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
         return self.flag or "--" + self.key.replace("_", "-")
 
     @property
+    def within(self) -> tuple[float, float] | None:
+        """The range of a number, both ends included."""
+        return None if self.meta.ge is None or self.meta.le is None else (self.meta.ge, self.meta.le)
+
+    @property
+    def example(self) -> str:
+        """Text that matches its pattern, if it has one, and is no choice."""
+        return self.meta.examples[-1] if self.meta.examples else ""
+
+    @property
     def default_text(self) -> str:
         """The default in words, as documents and help show it; `empty` if it is."""
         if isinstance(self.default, bool):
@@ -84,16 +108,11 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def limits(self) -> str:
         """What it may be, in a few words; empty if anything of its type may, or the help names all choices."""
+        unit = (self.meta.extra or {}).get("unit", "")
         if self.choices:
             named = all(choice in self.help for choice in self.choices)
-            found = "" if named else ", ".join(filter(None, (*self.choices, self.example)))
-        elif self.within is not None:
-            found = f"{' to '.join(map(short, self.within))}{self.unit and f' {self.unit}'}"
-        else:
-            return self.unit
-        return (
-            f"{found}, or none" if self.may_be_none and self.default is not None and "none" not in self.help else found
-        )
+            return "" if named else ", ".join(filter(None, (*self.choices, self.example)))
+        return f"{' to '.join(map(short, self.within))} {unit}".rstrip() if self.within is not None else unit
 
 
 def short(number: float) -> str:
@@ -101,45 +120,34 @@ def short(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
-def setting(default: Any, help: str, **known: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Declare a setting: a field of a section. See `Setting` for what may be known of it."""
-    return Setting(default=default, help=help, **known)
+def settings_of(name: str, section: type[msgspec.Struct]) -> Iterator[Setting]:
+    """Yield the settings of a section: the fields of its struct, in their order."""
+    for field in msgspec.structs.fields(section):
+        type, *notes = typing.get_args(field.type)
+        may_be_none = types.NoneType in typing.get_args(type)
+        of_values = typing.get_args(type)[0] if may_be_none else field.type
+        kind, choices, meta = values_of(of_values)
+        yield Setting(
+            *msgspec.structs.astuple(next(note for note in notes if isinstance(note, Help))),
+            name=f"{name}.{field.name}",
+            section=section,
+            default=field.default,
+            more="".join(note.text for note in notes if isinstance(note, More)),
+            type=of_values,
+            may_be_none=may_be_none,
+            kind=kind,
+            choices=choices,
+            meta=meta,
+        )
 
 
-def section(cls: type[T]) -> type[T]:
-    """Return a struct whose fields are declared with `setting` as one with their defaults, and ranges in its types."""
-    settings = {field.name: _with_type(field.default, field.type) for field in msgspec.structs.fields(cls)}
-    fields = [
-        (key, known.type | None if known.may_be_none else known.type, known.default) for key, known in settings.items()
-    ]
-    methods = {name: value for name, value in vars(cls).items() if isinstance(value, types.FunctionType)}
-    namespace = {**methods, "__doc__": cls.__doc__, "settings": settings}
-    made = msgspec.defstruct(
-        cls.__name__, fields, module=cls.__module__, namespace=namespace, frozen=True, kw_only=True
-    )
-    return typing.cast(type[T], made)
-
-
-def _with_type(declared: Setting, hint: Any) -> Setting:  # noqa: ANN401 - any type
-    """Return a setting with what the type of its field says."""
-    parts = typing.get_args(hint)
-    may_be_none = types.NoneType in parts
-    type = kind = next(part for part in parts if part is not types.NoneType) if may_be_none else hint
-    choices = declared.choices
-    if typing.get_origin(kind) is Literal:
-        choices, kind = parts, str
-    elif declared.pattern or declared.within is not None:
-        limits = _limits(declared)
-        is_list = typing.get_origin(kind) is tuple
-        type = tuple[Annotated[parts[0], limits], ...] if is_list else Annotated[kind, limits]  # type: ignore[valid-type]
-    return msgspec.structs.replace(declared, choices=choices, type=type, kind=kind, may_be_none=may_be_none)
-
-
-def _limits(declared: Setting) -> msgspec.Meta:
-    """Return the limits of a value, or of each item of a list."""
-    if declared.pattern:
-        # Python's `$` matches before a newline at the end, too; that of JSON Schema does not.
-        return msgspec.Meta(pattern=f"^(?:{declared.pattern})$(?!\\n)", examples=[*declared.choices, declared.example])
-    assert declared.within is not None
-    low, high = declared.within
-    return msgspec.Meta(ge=low, le=high)
+def values_of(type: Any) -> tuple[Any, tuple[str, ...], msgspec.Meta]:  # noqa: ANN401 - any type
+    """Return what values of a type may be: its plain type, choices, and the limits of each value or item."""
+    plain, *notes = typing.get_args(type) if typing.get_origin(type) is Annotated else (type,)
+    if typing.get_origin(plain) is Literal:
+        return str, typing.get_args(plain), _ANY
+    if typing.get_origin(plain) is tuple:
+        item, choices, meta = values_of(typing.get_args(plain)[0])
+        return tuple[item, ...], choices, meta  # type: ignore[valid-type]
+    meta = next((note for note in notes if isinstance(note, msgspec.Meta)), _ANY)
+    return plain, tuple(meta.examples or ())[:-1], meta

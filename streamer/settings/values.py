@@ -2,6 +2,7 @@
 
 import difflib
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -60,8 +61,9 @@ def checked(setting: Setting, value: object, where: str) -> object:
     if item is not None and isinstance(value, list | tuple):
         verb, value = "has", value[int(item[1])]
     found = _TYPE_NAMES.get(type(value), "something else") if setting.secret else described(value)
+    what = expected(setting.kind, setting.choices, setting.meta)
     or_none = f", or {NONE}" if setting.may_be_none else ""
-    raise ConfigError(f"{where} {verb} {found}: expected {expected(setting)}{or_none}{_nearest(setting, value)}")
+    raise ConfigError(f"{where} {verb} {found}: expected {what}{or_none}{_nearest(setting, value)}")
 
 
 def described(value: object) -> str:
@@ -82,16 +84,13 @@ def described(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
-def expected(setting: Setting) -> str:
-    """Return what a setting may be set to other than None, in a few words."""
-    example = setting.example
-    if setting.choices:
-        what = f"one of {', '.join(filter(None, setting.choices))}"
-        what += f", or a full name such as {example}" if example else ""
-    else:
-        what = _TYPE_NAMES[setting.kind] + (f" such as {example}" if example else "")
-        what += f" from {' to '.join(map(short, setting.within))}" if setting.within is not None else ""
-    return what
+def expected(kind: Any, choices: Sequence[str], meta: msgspec.Meta) -> str:  # noqa: ANN401 - any type
+    """Return what a value other than None may be, in a few words. See `values_of` for the arguments."""
+    example = meta.examples[-1] if meta.examples else ""
+    if choices:
+        return f"one of {', '.join(filter(None, choices))}" + (f", or a full name such as {example}" if example else "")
+    within = f" from {short(meta.ge)} to {short(meta.le)}" if meta.ge is not None and meta.le is not None else ""
+    return _TYPE_NAMES[kind] + (f" such as {example}" if example else "") + within
 
 
 def _nearest(setting: Setting, value: object) -> str:

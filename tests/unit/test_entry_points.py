@@ -90,18 +90,18 @@ def test_a_broken_plugin_costs_a_warning_and_itself(tmp_path: Path) -> None:
 
 
 OTHER = """
+from typing import Annotated
 import msgspec
 from streamer.commands.table import Subcommand, argument
 from streamer.protocols.root import Root
 from streamer.server.routes import SOCKETS, Socket, all_sockets
-from streamer.settings.setting import section, setting
+from streamer.settings.setting import Help
 
-@section
 class Theirs(msgspec.Struct, frozen=True, kw_only=True):
     '''Theirs.'''
-    port: int = setting(1, "theirs")
-    level: int = setting(1, "theirs", flag="--port", commands=("run",))
-    theirs: str = setting("", "theirs")
+    port: Annotated[int, Help("theirs")] = 1
+    level: Annotated[int, Help("theirs", flag="--port", commands=("run",))] = 1
+    theirs: Annotated[str, Help("theirs")] = ""
 
 def show() -> int:
     ours = all(all_sockets()[path] is socket for path, socket in SOCKETS.items())

@@ -38,11 +38,12 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.live_session import LiveSession
 from streamer.errors import UnknownModelError, UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, from_json
-from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.protocols.native import Command, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.tokens import TokenFile, new_token
+from streamer.settings.options import SessionOptions
 from streamer.settings.registry import SECTIONS
 from streamer.settings.table import ServerSettings, Settings
 from tests import builders
@@ -495,7 +496,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     input.session = cast("LiveSession", own)
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
-    names = set(SECTIONS["server"].settings)
+    names = set(SECTIONS["server"].__struct_fields__)
     arguments: dict[str, Any] = {
         "input": input,
         "streams": streams,

@@ -13,10 +13,11 @@ from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError, UnknownSessionError
 from streamer.events import Error, Event
 from streamer.protocols.adapter import Action, Adapter, Query
-from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.protocols.native import Command, StreamStart
 from streamer.protocols.wyoming import Wyoming
 from streamer.server import wyoming
 from streamer.server.routes import SOCKETS
+from streamer.settings.options import SessionOptions
 from tests.conversations import PROTOCOLS, SESSIONS, Conversation, Notes, Script, Step, conversations, refusal
 from tests.daemon import free_port
 from tests.waiting import until

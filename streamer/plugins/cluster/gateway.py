@@ -7,6 +7,7 @@ import math
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from streamer import descriptors, signals
@@ -73,7 +74,8 @@ async def run_gateway(settings: Settings) -> int:
         async with contextlib.AsyncExitStack() as stack:
             if not settings.of(ClusterSettings).nats:
                 url = await stack.enter_async_context(local_nats(port=usual_port()))
-                settings = settings.having({"cluster.nats": (url,)})
+                cluster = msgspec.structs.replace(settings.of(ClusterSettings), nats=(url,))
+                settings = msgspec.structs.replace(settings, plugins=(cluster, *settings.plugins))
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
             name = machine_name(settings.of(ClusterSettings))
             bus = await Bus.connect(settings.of(ClusterSettings), name)

@@ -15,8 +15,9 @@ from streamer.errors import UsageError
 from streamer.events import Error
 from streamer.outside import one_line
 from streamer.plugins.cluster.messages import AudioBlock, SessionCheckpoint, SessionCommand, unpack_samples
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.protocols.native import StreamStart
 from streamer.session.settings import SessionSettings
+from streamer.settings.options import SessionOptions
 
 logger = logging.getLogger(__name__)
 

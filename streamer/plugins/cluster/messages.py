@@ -21,8 +21,9 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.errors import ClusterMessageError
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
+from streamer.settings.options import SessionOptions
 
 # Of all messages and of what is stored. Machines with another leave each other alone.
 VERSION = 3

@@ -22,9 +22,9 @@ from streamer.engine.inlet import AudioKind
 from streamer.events import End, Event, Final, Partial, Revision, Speech, Translation, Turn
 from streamer.packed_models import PackedModel
 from streamer.plugins.proofread.language_model import LanguageModel
-from streamer.protocols.native import SessionOptions
+from streamer.settings.load import load_settings
+from streamer.settings.options import NO_OPTIONS, SessionOptions
 from streamer.settings.table import DecodingSettings, Settings
-from streamer.setup.session import NO_OPTIONS
 from streamer.whisper.model import WhisperModel
 from tests.builders import final, partial
 from tests.daemon import SAMPLE, Outcome, events_of, pause_after, recording
@@ -38,7 +38,8 @@ from tests.waiting import WAIT_S
 def post_processing_of(glossary: Path, **settings: object) -> PostProcessing:
     model = MagicMock()
     model.tokenizer.encode.return_value = [99_999]  # no usual word
-    return PostProcessing(Settings().having({"correction.glossary": str(glossary), **settings}), model, MagicMock())
+    chosen = load_settings(None, {}, {"correction.glossary": str(glossary), **settings})
+    return PostProcessing(chosen, model, MagicMock())
 
 
 def test_a_glossary_spells_texts_and_revises_finals_if_that_was_too_late(tmp_path: Path) -> None:
@@ -90,7 +91,7 @@ def transcribed(
     captions: DecodingSettings | None = None,
 ) -> list[Event]:
     """Return what a session of a recording publishes; its promises are kept."""
-    chosen = Settings().having({"model.name": "nano.en", **settings})
+    chosen = load_settings(None, {}, {"model.name": "nano.en", **settings})
     engine = make_engine(model, captions or chosen.decoding)
     processing = PostProcessing(chosen, model, engine)
     log, over, events = EventLog("abc", 10_000), Future[None](), list[Event]()

@@ -16,8 +16,8 @@ from streamer.after.speakers.encoder import SpeakerEncoder
 from streamer.after.speakers.enrolled import enrol, forget, path_of, read_enrolled
 from streamer.after.turn_model import N_MELS, TurnModel
 from streamer.check import check_options
-from streamer.protocols.native import SessionOptions
 from streamer.settings.load import load_settings
+from streamer.settings.options import SessionOptions
 from streamer.settings.table import Settings
 from streamer.setup.session import session_settings
 from streamer.whisper.device.devices import the_core

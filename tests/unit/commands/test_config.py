@@ -8,9 +8,9 @@ import jsonschema
 import pytest
 import yaml
 
-from streamer.settings.documents import SCHEMA_PATH
+from streamer.settings.documents import SCHEMA_NAME
 from streamer.settings.load import load_settings
-from streamer.settings.registry import SETTINGS
+from streamer.settings.registry import SETTINGS, value_of
 from streamer.settings.table import Settings
 from tests.daemon import Outcome
 
@@ -56,8 +56,9 @@ def test_show_says_where_each_value_comes_from_and_is_a_configuration_file(
     again = tmp_path / "b.yaml"
     again.write_text(shown, encoding="utf-8")
     found = load_settings(again, {}, {})
-    changed = {name: found[name] for name in SETTINGS if found[name] != Settings()[name]}
-    assert changed.pop("input.source").startswith("https://")
+    values = {name: value_of(found, name) for name in SETTINGS}
+    changed = {name: value for name, value in values.items() if value != SETTINGS[name].default}
+    assert str(changed.pop("input.source")).startswith("https://")
     assert changed == {
         "server.port": 2,
         "server.max_streams": 3,
@@ -72,12 +73,12 @@ def test_init_writes_where_the_program_looks_what_the_schema_accepts(run_here: R
     assert run_here("config", "show").stdout.startswith(f"# {user_file} (not there)\n")
     assert run_here("config", "init").stdout == f"{user_file}\n"
     text = user_file.read_bytes().decode("utf-8")
-    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_PATH.as_uri()}\n")
+    assert text.startswith(f"# yaml-language-server: $schema={SCHEMA_NAME}\n")
     assert "\r" not in text
     assert load_settings(None, {}, {}) == Settings()
     schema = json.loads(run_here("config", "schema").stdout)
     jsonschema.validate(yaml.safe_load(text), schema)
-    assert schema == json.loads(SCHEMA_PATH.read_text(encoding="utf-8"))
+    assert schema == json.loads(user_file.with_name(SCHEMA_NAME).read_text(encoding="utf-8"))
 
 
 def test_init_replaces_a_file_if_it_is_told_to(run_here: Run, tmp_path: Path) -> None:

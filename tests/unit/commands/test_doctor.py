@@ -11,7 +11,7 @@ from streamer.commands import doctor
 from streamer.commands.doctor import CHECKS, REPORT, TABLE_WIDTH, check_apart, diagnose, show
 from streamer.commands.invocation import Invocation
 from streamer.findings import Finding
-from streamer.settings.table import Settings
+from streamer.settings.table import ModelSettings, Settings
 from streamer.setup.fit import Speed
 from tests.findings import OK, PROBLEM, WARNING, expect
 from tests.unit.commands.support import Paper
@@ -43,7 +43,7 @@ def test_each_check_answers(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names_that_are_not_text_are_checked_in_another_process() -> None:
-    settings = Settings().having({"model.name": "no\udcffmodel", "model.cache_dir": "/dev/null/\udcff"})
+    settings = Settings(model=ModelSettings(name="no\udcffmodel", cache_dir="/dev/null/\udcff"))
     found = check_apart("Files", settings, WAIT_S)
     expect(found["Model"], PROBLEM, r"no\udcffmodel")
     expect(found["Compiled graphs"], PROBLEM, "/dev/null/\udcff")

@@ -15,9 +15,9 @@ from streamer.audio.mel import log_mel
 from streamer.engine import decoder as live
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
 from streamer.errors import ConfigError, LostDeviceError
-from streamer.protocols.native import SessionOptions
 from streamer.session.task import Request
 from streamer.settings.load import load_settings
+from streamer.settings.options import SessionOptions
 from streamer.settings.table import DecodingSettings
 from streamer.setup.session import session_settings
 from streamer.whisper.decode import fallback

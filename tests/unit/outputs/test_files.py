@@ -16,7 +16,7 @@ from streamer.outputs import files
 from streamer.outputs.files import FORMATS, N_WAITING, GrowingFile
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.subtitles import SubtitleOptions
-from streamer.settings.table import Settings
+from streamer.settings.table import OutputSettings, OutputsSettings, Settings
 from tests.unit.outputs.finals import labelled, revised, spaced, worded, written
 
 FINALS = [worded(*spaced(f"This is sentence {i}.", start=10 * i), segment=i) for i in range(8)]
@@ -84,7 +84,8 @@ def test_the_file_is_always_what_transcribe_would_have_written(ending: str, happ
 
 def test_the_files_options_are_those_of_the_settings(tmp_path: Path) -> None:
     path = tmp_path / "a.srt"
-    outputs = Outputs(Settings().having({"outputs.to": (str(path),), "output.subtitle_style": "whisper"}))
+    to, style = OutputsSettings(to=(str(path),)), OutputSettings(subtitle_style="whisper")
+    outputs = Outputs(Settings(outputs=to, output=style))
     event = worded((" Yes.", 1.0, 1.06))
     outputs.handle(event)
     outputs.close()

@@ -16,7 +16,7 @@ from streamer.outputs.outputs import MAX_REFUSALS, MAX_WAITING, MAX_WAITING_LIVE
 from streamer.plugins.obs.sink import Obs
 from streamer.plugins.web.sinks import Webhook, YouTube, Zoom
 from streamer.settings.load import load_settings
-from streamer.settings.table import Settings
+from streamer.settings.table import OutputsSettings, Settings
 from tests.builders import final, partial, ready
 from tests.unit.outputs.stand_ins import numbered, warnings
 from tests.waiting import WAIT_S, wait_until
@@ -184,7 +184,7 @@ def test_outputs_get_all_events_except_partials_and_know_the_time_of_speech(monk
     now_s = [1000.0]
     monkeypatch.setattr(module.Outputs, "_make_sink", make)
     monkeypatch.setattr("streamer.outputs.outputs.time.time", lambda: now_s[0])
-    made = Outputs(Settings().having({"outputs.to": ("webhook:http://a", "webhook:http://b", "talk/a.srt")}))
+    made = Outputs(Settings(outputs=OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt"))))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
     made.handle(ready())
     now_s[0] = 1004.0  # the audio began at 1000.2, and a partial of its second 3 came first

@@ -13,7 +13,7 @@ from streamer.outputs.files import GrowingFile
 from streamer.outputs.outputs import Outputs, parse_target
 from streamer.outputs.subtitles import FORMATS, SubtitleOptions, open_writer
 from streamer.outputs.target import read_secret
-from streamer.settings.table import Settings
+from streamer.settings.table import OutputsSettings, Settings
 from tests.builders import partial, ready
 from tests.refusals import Refusal, refusals
 from tests.unit.outputs.finals import labelled, read_events, revised, worded, written
@@ -37,7 +37,7 @@ def test_refusals(refusal: Refusal, tmp_path: Path) -> None:
             case "target":
                 parse_target(given)
             case _:
-                Outputs(Settings().having({"outputs.to": (given,)}))
+                Outputs(Settings(outputs=OutputsSettings(to=(given,))))
 
 
 def test_jsonl_is_the_events_themselves() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from streamer.settings.flags import add_decoding_flags, add_flags, option_groups
 from streamer.settings.load import load_settings
-from streamer.settings.registry import SETTINGS
+from streamer.settings.registry import SETTINGS, value_of
 from streamer.settings.table import OPENAI
 
 OPTIONS = [option for options in option_groups().values() for option in options]
@@ -70,7 +70,7 @@ def test_what_is_given_becomes_the_setting() -> None:
     line += ["--logprob-threshold", "none", "--hotwords", "NPU, OpenVINO", "--max-line-width", "20"]
     given = {name: value for name, value in vars(parser().parse_args(line)).items() if value is not None}
     settings = load_settings(None, {}, given)
-    assert {name: settings[name] for name in given} == {
+    assert {name: value_of(settings, name) for name in given} == {
         "decoding.beam_size": 5,
         "decoding.word_timestamps": True,
         "decoding.suppress_blank": False,

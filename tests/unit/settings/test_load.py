@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from streamer.errors import ConfigError
 from streamer.settings import load
 from streamer.settings.load import load_settings
-from streamer.settings.registry import SETTINGS
+from streamer.settings.registry import SETTINGS, value_of
 from streamer.settings.setting import Setting
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.decode.grammar import GRAMMAR_PENALTY
@@ -112,7 +112,7 @@ def test_an_empty_file_or_section_is_the_defaults(tmp_path: Path, text: str) -> 
 def test_a_value_becomes_its_settings_type(tmp_path: Path, given: dict[str, str], name: str, value: object) -> None:
     path = write(tmp_path / "a.yaml", given["file"]) if "file" in given else None
     environ = {SETTINGS[name].variable: given["environ"]} if "environ" in given else {}
-    found = load_settings(path, environ, {})[name]
+    found = value_of(load_settings(path, environ, {}), name)
     assert found == value
     assert type(found) is type(value)
 
@@ -162,8 +162,8 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     from_file = load_settings(write(tmp_path / "a.yaml", yaml.safe_dump({section: {key: in_file}})), {}, {})
     assert from_file == load_settings(None, {SETTINGS[name].variable: text}, {})
-    assert from_file[name] == value
-    assert [other for other in SETTINGS if from_file[other] != Settings()[other]] == [name]
+    assert value_of(from_file, name) == value
+    assert [other for other in SETTINGS if value_of(from_file, other) != value_of(Settings(), other)] == [name]
 
 
 def test_the_defaults_are_those_of_openai_whisper_and_of_the_decoder() -> None:
@@ -209,7 +209,7 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     settings = taken(None, {name: value})
     if settings is None:
         return
-    found = settings[name]
+    found = value_of(settings, name)
     if found is None:
         assert setting.may_be_none
         assert isinstance(value, str)
@@ -219,7 +219,7 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     kinds = typing.get_args(setting.kind)[:1] or (setting.kind,)
     assert isinstance(found, tuple) == bool(typing.get_args(setting.kind))
     assert all(type(item) in kinds for item in items)
-    if setting.choices and not setting.pattern:
+    if setting.choices and not setting.example:
         assert found in setting.choices
     if setting.within is not None:
         low, high = setting.within

@@ -13,7 +13,7 @@ import pytest
 
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.session.settings import when_stable
-from streamer.settings.table import ModelSettings, Settings, StreamSettings
+from streamer.settings.table import DecodingSettings, ModelSettings, Settings, StreamSettings, Task
 from streamer.setup import auto, fit
 from streamer.setup.fit import SIZES, Speed, decoder_bytes, delay_s, encoder_flops, memory_bytes
 from streamer.whisper import cache as measurements
@@ -69,9 +69,9 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return world
 
 
-def chosen(tmp_path: Path, *, live: bool = True, language: str = "auto", task: str = "transcribe") -> str:
+def chosen(tmp_path: Path, *, live: bool = True, language: str = "auto", task: Task = "transcribe") -> str:
     model = ModelSettings(name="auto", cache_dir=str(tmp_path / "compiled"))
-    settings = Settings(model=model).having({"decoding.language": language, "decoding.task": task})
+    settings = Settings(model=model, decoding=DecodingSettings(language=language, task=task))
     found = auto.choose_model(settings, live=live)
     assert msgspec.structs.replace(found, model=model) == settings
     return found.model.name

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from streamer.errors import BusyError, ConfigError, ModelError, UnknownModelError
-from streamer.settings.table import ModelSettings, Settings
+from streamer.settings.table import DecodingSettings, ModelSettings, Settings
 from streamer.setup.loading import device_settings, load, load_chosen
 from streamer.setup.models import Models, in_thread, unless_stopped
 from streamer.whisper.device.devices import DeviceSettings
@@ -134,8 +134,7 @@ def test_captions_have_short_windows_and_files_have_five_beams(caplog: pytest.Lo
 
 
 def test_a_model_that_does_not_fit_the_settings_is_refused() -> None:
-    settings = Settings(model=NANO)
-    found, model = load_chosen(settings.having({"decoding.beam_size": 3}), live=False)
+    found, model = load_chosen(Settings(model=NANO, decoding=DecodingSettings(beam_size=3)), live=False)
     assert (found.model.name, model.name, model.n_beams) == ("nano.en", "nano.en", 3)
     with pytest.raises(ConfigError):
-        load_chosen(settings.having({"decoding.language": "de"}), live=False)
+        load_chosen(Settings(model=NANO, decoding=DecodingSettings(language="de")), live=False)
