@@ -44,7 +44,6 @@ from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.tokens import TokenFile, new_token
 from streamer.settings.options import SessionOptions
-from streamer.settings.registry import SECTIONS
 from streamer.settings.table import ServerSettings, Settings
 from tests import builders
 from tests.builders import final, ready
@@ -496,7 +495,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     input.session = cast("LiveSession", own)
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
-    names = set(SECTIONS["server"].__struct_fields__)
+    names = set(ServerSettings.__struct_fields__)
     arguments: dict[str, Any] = {
         "input": input,
         "streams": streams,

@@ -84,10 +84,10 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
 
 
 @pytest.mark.parametrize(
-    ("whose", "keep", "kept"), [("none", True, False), ("own", True, False), ("all", True, True), ("all", None, False)]
+    ("whose", "keep", "kept"), [("none", True, False), ("own", True, False), ("all", True, True), ("all", False, False)]
 )
 async def test_a_clients_audio_is_kept_if_the_operator_and_the_client_want_that(
-    machine: Machine, tmp_path: Path, whose: Literal["none", "own", "all"], keep: bool | None, kept: bool
+    machine: Machine, tmp_path: Path, whose: Literal["none", "own", "all"], keep: bool, kept: bool
 ) -> None:
     server: dict[str, Any] = {"history": str(tmp_path / "history.db"), "history_audio": whose}
     with open_history(ServerSettings(**server)) as history:
