@@ -1,6 +1,5 @@
 """One value of a setting: read from text, checked, or refused with what was found and what is expected."""
 
-import difflib
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -63,7 +62,7 @@ def checked(setting: Setting, value: object, where: str) -> object:
     found = _TYPE_NAMES.get(type(value), "something else") if setting.secret else described(value)
     what = expected(setting.kind, setting.choices, setting.meta)
     or_none = f", or {NONE}" if setting.may_be_none else ""
-    raise ConfigError(f"{where} {verb} {found}: expected {what}{or_none}{_nearest(setting, value)}")
+    raise ConfigError(f"{where} {verb} {found}: expected {what}{or_none}")
 
 
 def described(value: object) -> str:
@@ -91,10 +90,3 @@ def expected(kind: Any, choices: Sequence[str], meta: msgspec.Meta) -> str:  # n
         return f"one of {', '.join(filter(None, choices))}" + (f", or a full name such as {example}" if example else "")
     within = f" from {short(meta.ge)} to {short(meta.le)}" if meta.ge is not None and meta.le is not None else ""
     return _TYPE_NAMES[kind] + (f" such as {example}" if example else "") + within
-
-
-def _nearest(setting: Setting, value: object) -> str:
-    """Return which choice text is nearest to, as the end of a message; empty if none is."""
-    folded = {choice.lower(): choice for choice in setting.choices}
-    found = difflib.get_close_matches(value.lower(), folded, 1) if isinstance(value, str) else []
-    return f"; did you mean {folded[found[0]]}?" if found else ""
