@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -23,6 +22,7 @@ from streamer.errors import BusyError, StoppingError, StreamerError
 from streamer.offline import transcribe_segments, with_finals
 from streamer.offline.recording import OnLanguage
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.settings.options import decoding_with
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.setup.models import Known, Models
 from streamer.whisper.model import WhisperModel
@@ -34,17 +34,12 @@ logger = logging.getLogger(__name__)
 
 def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
     """Return the settings with the options of a request. Raises ConfigError if the model cannot do that."""
-    given: dict[str, Any] = {
-        "language": options.language,
-        "task": options.task or ("transcribe" if decoding.task == "both" else None),
-        "initial_prompt": options.prompt,
-        "hotwords": options.hotwords,
-        "temperature": options.temperature,
-        "beam_size": options.beam_size,
-    }
-    chosen = msgspec.structs.replace(decoding, **{name: value for name, value in given.items() if value is not None})
+    chosen = decoding_with(decoding, options)
+    task = "transcribe" if options.task is None and chosen.task == "both" else chosen.task
+    temperature = chosen.temperature if options.temperature is None else options.temperature
+    chosen = msgspec.structs.replace(chosen, task=task, temperature=temperature)
     check_decode_options(chosen, model)
-    language = model.choose_language(chosen.language, chosen.task, options.languages)
+    language = model.choose_language(chosen.language, chosen.task, options.languages or ())
     return msgspec.structs.replace(chosen, language=language)
 
 
@@ -167,7 +162,7 @@ class Recordings(RecordingQueue):
             self._glossary,
             on_progress=job.note_progress,
             on_language=job.note_language,
-            languages=job.options.languages,
+            languages=job.options.languages or (),
         )
         for segment in segments:
             job.put(segment)

@@ -24,7 +24,7 @@ from streamer.protocols import adapter
 from streamer.protocols.adapter import FLUSH_SKEW_S, Action, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
-from streamer.protocols.text import bare, note_model
+from streamer.protocols.text import bare, hotwords, note_model
 
 # Seconds without audio and text after which a connection is closed.
 TIMEOUT_S = 10.0
@@ -93,9 +93,8 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def hotwords(self) -> tuple[str, ...] | None:
-        """Likely words and phrases, None if not given."""
-        weighted = (word.partition(":")[0] for word in self.keywords)
-        return (*self.keyterm, *filter(None, weighted)) or None
+        """Likely words and phrases, as many as a session takes; None if not given."""
+        return hotwords((*self.keyterm, *(word.partition(":")[0] for word in self.keywords)))
 
     @property
     def options(self) -> RecordingOptions:

@@ -53,7 +53,7 @@ class _Asked(msgspec.Struct, frozen=True, kw_only=True):
         return RecordingOptions(
             language=self.language,
             task=self.task,
-            prompt=self.prompt,
+            initial_prompt=self.prompt.strip() or None,
             temperature=self.temperature,
         )
 

@@ -3,30 +3,13 @@
 from dataclasses import dataclass
 
 from streamer.events import Final
-from streamer.languages import code_of, codes_of
-from streamer.settings.options import prompt
-from streamer.settings.table import Task
+from streamer.settings.options import SessionOptions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordingOptions:
-    """How to transcribe a recording. None: the daemon's setting. Raises ConfigError for an unknown language."""
+class RecordingOptions(SessionOptions, frozen=True, kw_only=True):
+    """How to transcribe a recording: what a client chooses of decoding, with at most five or `beam_size` beams."""
 
-    # By code, name or tag, or `auto`: kept as Whisper's code; and languages that `auto` may find, empty: all.
-    language: str | None = None
-    languages: tuple[str, ...] = ()
-    task: Task | None = None
-    prompt: str | None = None
-    hotwords: tuple[str, ...] | None = None
     temperature: float | None = None
-
-    # At most five, or `decoding.beam_size`.
-    beam_size: int | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "language", code_of(self.language) if self.language else None)
-        object.__setattr__(self, "languages", codes_of(self.languages))
-        object.__setattr__(self, "prompt", prompt(self.prompt) or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

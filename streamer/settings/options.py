@@ -6,7 +6,7 @@ import msgspec
 
 from streamer.languages import code_of, codes_of
 from streamer.outside import one_line
-from streamer.settings.table import Beams, Pace, Settings, Silence, Task, Threshold
+from streamer.settings.table import Beams, DecodingSettings, Pace, Settings, Silence, Task, Threshold
 
 T = TypeVar("T")
 
@@ -78,17 +78,10 @@ NO_OPTIONS = SessionOptions()
 
 def with_options(settings: Settings, options: SessionOptions) -> Settings:
     """Return the daemon's settings with what a client chose instead."""
-    decoding, speech, stream = settings.decoding, settings.speech, settings.stream
+    speech, stream = settings.speech, settings.stream
     return msgspec.structs.replace(
         settings,
-        decoding=msgspec.structs.replace(
-            decoding,
-            language=_chosen(options.language, decoding.language),
-            task=_chosen(options.task, decoding.task),
-            beam_size=_chosen(options.beam_size, decoding.beam_size),
-            initial_prompt=_chosen(options.initial_prompt, decoding.initial_prompt),
-            hotwords=_chosen(options.hotwords, decoding.hotwords),
-        ),
+        decoding=decoding_with(settings.decoding, options),
         speech=msgspec.structs.replace(
             speech,
             threshold=_chosen(options.vad_threshold, speech.threshold),
@@ -98,6 +91,18 @@ def with_options(settings: Settings, options: SessionOptions) -> Settings:
             turn_silence_s=_chosen(options.turn_silence_s, speech.turn_silence_s),
         ),
         stream=msgspec.structs.replace(stream, pace_s=_chosen(options.pace_s, stream.pace_s)),
+    )
+
+
+def decoding_with(decoding: DecodingSettings, options: SessionOptions) -> DecodingSettings:
+    """Return the daemon's settings of decoding with what a client chose instead."""
+    return msgspec.structs.replace(
+        decoding,
+        language=_chosen(options.language, decoding.language),
+        task=_chosen(options.task, decoding.task),
+        beam_size=_chosen(options.beam_size, decoding.beam_size),
+        initial_prompt=_chosen(options.initial_prompt, decoding.initial_prompt),
+        hotwords=_chosen(options.hotwords, decoding.hotwords),
     )
 
 

@@ -150,7 +150,7 @@ class _JobRun:
             enrichment.glossary if enrichment is not None and job.settings is None else None,
             on_progress=self._report_progress,
             on_language=self._set_language,
-            languages=job.options.languages,
+            languages=job.options.languages or (),
         ):
             self._found.append(segment)
         self.complete = True

@@ -117,7 +117,7 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
             await collect(await recordings.open(sentence, RecordingOptions(languages=("en", "de"))))
         assert await collect(await recordings.open(sentence, RecordingOptions(languages=("en",))))
         # The model sees as much of it as it can.
-        assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
+        assert await collect(await recordings.open(sentence, RecordingOptions(initial_prompt="word " * 1000)))
 
 
 async def test_a_truncated_recording_is_transcribed_and_one_that_cannot_be_read_on_is_an_error(

@@ -16,7 +16,6 @@ from streamer.outside import one_line
 from streamer.protocols import deepgram, openai_realtime, openai_rest
 from streamer.protocols.adapter import Action, Adapter, Open, Query, Say, read_query
 from streamer.protocols.native import StreamStart, parse_message
-from streamer.protocols.recordings import RecordingOptions
 from streamer.protocols.stream import Stream
 from streamer.protocols.text import hotwords, note_model
 from streamer.protocols.whisperlive import WhisperLive
@@ -93,8 +92,7 @@ def test_every_door_keeps_the_end_of_a_long_prompt(door: str) -> None:
     for n_words in (200, 2000, 10_000):
         prompt = "".join(f" w{n:05}" for n in range(n_words)).strip()
         chosen = DOORS[door](prompt=prompt)
-        kept = chosen.prompt if isinstance(chosen, RecordingOptions) else chosen.initial_prompt
-        assert kept == prompt[-MAX_PROMPT_CHARS:].strip()
+        assert chosen.initial_prompt == prompt[-MAX_PROMPT_CHARS:].strip()
 
 
 @pytest.mark.parametrize("door", ["Deepgram live", "Deepgram"])
@@ -129,6 +127,12 @@ def test_likely_words_are_lines_within_the_limits_of_a_session(phrases: list[str
     lines = [*filter(None, map(one_line, phrases)), "x" * 100, *["more"] * more]
     assert found == tuple(lines[:100])
     parse_message(json.dumps({"type": "set", "hotwords": found}))  # raises nothing
+
+
+def test_deepgrams_likely_words_are_no_more_than_a_session_takes() -> None:
+    asked = {"keyterm": ["a"] * 100, "keywords": ["b:2"] * 100}
+    assert DOORS["Deepgram"](**asked).hotwords == ("a",) * 100
+    assert DOORS["Deepgram live"](keywords=["b:2", ":2"]).hotwords == ("b",)
 
 
 def test_names_of_other_programs_models_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -61,7 +61,7 @@ def test_a_form_is_read_and_what_is_not_known_is_ignored() -> None:
     fields = [("model", "whisper-1"), ("language", "English"), ("prompt", " NPU,\nOpenVINO "), ("temperature", "0.4")]
     fields += [("stream", "True"), ("include[]", "logprobs"), ("response_format", ""), ("model", "base")]
     found = read_query(ImmutableMultiDict(fields), Asked)
-    assert found.options == RecordingOptions(language="en", prompt="NPU, OpenVINO", temperature=0.4)
+    assert found.options == RecordingOptions(language="en", initial_prompt="NPU, OpenVINO", temperature=0.4)
     assert (found.model, found.format, found.stream) == ("base", "json", True)
     assert read_query(ImmutableMultiDict(), Asked) == Asked(model="", format="json", granularities=[], stream=False)
 
