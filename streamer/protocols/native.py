@@ -8,7 +8,7 @@ import msgspec
 
 from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
-from streamer.settings.options import SessionOptions, text
+from streamer.settings.options import SessionOptions, line
 from streamer.settings.setting import values_of, within
 from streamer.settings.values import expected
 
@@ -36,7 +36,7 @@ class StreamResume(msgspec.Struct, frozen=True, kw_only=True):
     """The stream that a client resumes: its first text frame, instead of `start`."""
 
     # Name of the session; only the client that opened it knows it.
-    session: Annotated[str, text("the session of the events, up to 200 characters", 200, 1)]
+    session: Annotated[str, line("the session of the events, up to 200 characters", 200, 1)]
 
     # Number of the last event that the client has received; 0: none.
     after: Annotated[int, within(0, 10**15 - 1)] = 0

@@ -42,12 +42,12 @@ def load_settings(path: Path | None, environ: Mapping[str, str], overrides: Mapp
 
     See `given_values` for the arguments and what is raised.
     """
-    sections: dict[type[msgspec.Struct], dict[str, object]] = {}
+    values: dict[type[msgspec.Struct], dict[str, object]] = {}
     for name, given in given_values(path, environ, overrides).items():
         setting = SETTINGS[name]
-        sections.setdefault(setting.section, {})[setting.key] = given.value
-    core: dict[str, Any] = {name: section(**sections.pop(section, {})) for name, section in CORE.items()}
-    plugins = [section(**values) for section, values in sections.items()]
+        values.setdefault(setting.struct, {})[setting.key] = given.value
+    core: dict[str, Any] = {section: struct(**values.pop(struct, {})) for section, struct in CORE.items()}
+    plugins = [struct(**keys) for struct, keys in values.items()]
     return Settings(**core, plugins=tuple(part for part in plugins if part != type(part)()))
 
 

@@ -16,7 +16,7 @@ MAX_ITEMS = 100  # of a list: as many as Whisper knows languages
 MAX_HOTWORD_CHARS = 100
 
 
-def text(description: str, most: int | None = None, least: int = 0) -> msgspec.Meta:
+def line(description: str, most: int | None = None, least: int = 0) -> msgspec.Meta:
     """Limit text to one line, without half a surrogate pair, which nothing could write as UTF-8."""
     pattern = r"\A[^\x00-\x1f\x7f-\x9f\ud800-\udfff]*\Z"
     return msgspec.Meta(min_length=least, max_length=most, pattern=pattern, description=description)
@@ -28,10 +28,10 @@ def _list_of(item: str) -> msgspec.Meta:
 
 _A_LANGUAGE = "a language's name or code such as 'en'"
 _A_HOTWORD = f"one line of 1 to {MAX_HOTWORD_CHARS} characters"
-Line = Annotated[str, text("one line")]
-Language = Annotated[str, text(_A_LANGUAGE, MAX_LANGUAGE_CHARS)]
+Line = Annotated[str, line("one line")]
+Language = Annotated[str, line(_A_LANGUAGE, MAX_LANGUAGE_CHARS)]
 Languages = Annotated[tuple[Language, ...], _list_of(_A_LANGUAGE)]
-Hotwords = Annotated[tuple[Annotated[str, text(_A_HOTWORD, MAX_HOTWORD_CHARS, 1)], ...], _list_of(_A_HOTWORD)]
+Hotwords = Annotated[tuple[Annotated[str, line(_A_HOTWORD, MAX_HOTWORD_CHARS, 1)], ...], _list_of(_A_HOTWORD)]
 
 
 class SessionOptions(msgspec.Struct, frozen=True, kw_only=True):

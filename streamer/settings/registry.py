@@ -22,7 +22,7 @@ def _is_section(found: Any) -> bool:  # noqa: ANN401 - what a plug-in's author h
 def value_of(settings: Settings, name: str) -> object:
     """Return the value of a setting by its dotted name."""
     setting = SETTINGS[name]
-    return getattr(settings.of(setting.section), setting.key)
+    return getattr(settings.of(setting.struct), setting.key)
 
 
 # By the names of their entry points.
@@ -31,18 +31,21 @@ _PLUGINS: dict[str, type[msgspec.Struct]] = entry_points.load_all("streamer.sett
 # Sections of which some settings are not known, as their plug-ins cannot be imported.
 BROKEN = {name.partition(".")[0] for name in entry_points.names("streamer.settings") if name not in _PLUGINS}
 
-# The struct of each section of the table by the section's name, and then of each section that is a plug-in's.
+# The struct of each section of the table.
 CORE: dict[str, type[msgspec.Struct]] = {
     field.name: field.type for field in msgspec.structs.fields(Settings) if field.name != "plugins"
 }
-SECTIONS = dict(CORE)
+
+# Those of plug-ins behind them, by section.
+_STRUCTS = {section: [struct] for section, struct in CORE.items()}
 for _name, _struct in _PLUGINS.items():
-    SECTIONS.setdefault(_name.partition(".")[0], _struct)
+    _STRUCTS.setdefault(_name.partition(".")[0], []).append(_struct)
+
+# The struct that a section begins with, whose docstring says what the section is.
+SECTIONS = {section: structs[0] for section, structs in _STRUCTS.items()}
 
 # Every setting by its dotted name, in the order of the configuration file. A plug-in takes the place of none.
 SETTINGS: dict[str, Setting] = {}
-for _section, _first in SECTIONS.items():
-    _others = [struct for name, struct in _PLUGINS.items() if name.partition(".")[0] == _section]
-    for _struct in (_first, *_others):
-        for _setting in settings_of(_section, _struct):
-            SETTINGS.setdefault(_setting.name, _setting)
+for _section, _structs in _STRUCTS.items():
+    for _setting in (each for struct in _structs for each in settings_of(_section, struct)):
+        SETTINGS.setdefault(_setting.name, _setting)

@@ -56,7 +56,7 @@ class Setting(Help, frozen=True, kw_only=True):
     """All that is known of a setting."""
 
     name: str  # dotted, such as `server.port`
-    section: type[msgspec.Struct]  # whose field it is
+    struct: type[msgspec.Struct]  # whose field it is
     default: Any
     more: str
 
@@ -120,17 +120,17 @@ def short(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
-def settings_of(name: str, section: type[msgspec.Struct]) -> Iterator[Setting]:
-    """Yield the settings of a section: the fields of its struct, in their order."""
-    for field in msgspec.structs.fields(section):
+def settings_of(section: str, struct: type[msgspec.Struct]) -> Iterator[Setting]:
+    """Yield the settings of a section that a struct declares, in their order."""
+    for field in msgspec.structs.fields(struct):
         type, *notes = typing.get_args(field.type)
         may_be_none = types.NoneType in typing.get_args(type)
         of_values = typing.get_args(type)[0] if may_be_none else field.type
         kind, choices, meta = values_of(of_values)
         yield Setting(
             *msgspec.structs.astuple(next(note for note in notes if isinstance(note, Help))),
-            name=f"{name}.{field.name}",
-            section=section,
+            name=f"{section}.{field.name}",
+            struct=struct,
             default=field.default,
             more="".join(note.text for note in notes if isinstance(note, More)),
             type=of_values,

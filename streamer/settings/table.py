@@ -613,7 +613,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # Those of plug-ins that are not the default.
     plugins: tuple[msgspec.Struct, ...] = ()
 
-    def of(self, section: type[T]) -> T:
+    def of(self, struct: type[T]) -> T:
         """Return the settings of a section or of a plug-in, by their struct."""
         parts = (*msgspec.structs.astuple(self), *self.plugins)
-        return next((part for part in parts if isinstance(part, section)), section())
+        return next((part for part in parts if isinstance(part, struct)), struct())

@@ -62,7 +62,7 @@ def test_plugins_add_settings_and_sections_and_take_the_place_of_none(monkeypatc
     monkeypatch.setattr(entry_points, "load_all", lambda group, fits: {k: v for k, v in plugins.items() if fits(v)})
     found = runpy.run_path(registry.__file__)
     assert found["BROKEN"] == {"loud", "bare"}
-    assert found["SETTINGS"]["server.port"].section is ServerSettings
+    assert found["SETTINGS"]["server.port"].struct is ServerSettings
     names = [name for name in found["SETTINGS"] if name.startswith("server.")]
     assert names[-6:] == [f"server.{key}" for key in declared().__struct_fields__ if key != "port"]
     assert found["SETTINGS"]["shouting.port"].variable == "STREAMER_SHOUTING_PORT"
