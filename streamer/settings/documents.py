@@ -68,7 +68,7 @@ def json_schema() -> str:
         "additionalProperties": False,
         "properties": properties,
     }
-    return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+    return msgspec.json.format(msgspec.json.encode(schema)).decode("utf-8") + "\n"
 
 
 def _property(setting: Setting) -> dict[str, Any]:

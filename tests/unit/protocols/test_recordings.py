@@ -69,7 +69,7 @@ def test_a_form_is_read_and_what_is_not_known_is_ignored() -> None:
 def test_files_have_a_beginning_and_an_end() -> None:
     assert write("txt", [SEGMENTS[0].final], 2.0) == "Ask not what\n"
     events = [json.loads(line) for line in write("jsonl", [SEGMENTS[0].final], 2.00049, "nano.en").splitlines()]
-    assert [event["type"] for event in events] == ["ready", "final", "end"]
+    assert [(event["seq"], event["type"]) for event in events] == [(1, "ready"), (2, "final"), (3, "end")]
     assert (events[0]["model"], events[0]["language"], events[2]["time"]) == ("nano.en", "en", 2.0)
 
 

@@ -74,6 +74,11 @@ def test_the_flag_names_the_file_before_the_variable_before_the_users_own(tmp_pa
     assert load_settings(path, environ, {}).server.port == 3
 
 
+def test_a_file_of_the_user_that_cannot_be_looked_for_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "default_config_path", lambda: tmp_path / ("x" * 5000) / "config.yaml")
+    assert load_settings(None, {}, {}) == Settings()
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "server:\n  # port: 1\nlog:\n", "null", "{}", "\ufeffserver:\r\n"])
 def test_an_empty_file_or_section_is_the_defaults(tmp_path: Path, text: str) -> None:
     assert load_settings(write(tmp_path / "a.yaml", text), {}, {}) == Settings()
