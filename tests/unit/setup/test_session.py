@@ -4,10 +4,11 @@ import copy
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from streamer.settings.load import load_settings
-from streamer.settings.table import Settings
+from streamer.settings.table import Settings, StreamSettings
 from streamer.setup.session import session_settings
 from streamer.whisper.heads import all_heads
 from streamer.whisper.model import WhisperModel
@@ -52,3 +53,24 @@ def test_words_become_stable_by_agreement_if_the_heads_are_guessed(
     for policy in ("agreement", "alignatt"):
         wanted = load_settings(None, {}, {"stream.policy": policy})
         assert {session_settings(wanted, each).policy for each in (model, guessed)} == {policy}
+
+
+def test_every_setting_of_the_stream_reaches_the_session(model: WhisperModel) -> None:
+    stream = StreamSettings(
+        pace_s=0.3,
+        max_pace_s=3.0,
+        max_delay_s=31.0,
+        captions="early",
+        policy="agreement",
+        agreement=3,
+        attention_margin_s=0.2,
+        commit_probability=0.7,
+        second_look_s=2.0,
+        show_probability=0.5,
+        trim_after_s=9.0,
+        final_silence_s=1.1,
+        window_s=10.0,
+    )
+    chosen = session_settings(Settings(stream=stream), model)
+    for name, usual in msgspec.structs.asdict(StreamSettings()).items():
+        assert getattr(chosen, name) == getattr(stream, name) != usual, name
