@@ -2,25 +2,20 @@
 
 import asyncio
 import contextlib
-import itertools
 import logging
 import random
 import sqlite3
 import stat
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import hypothesis
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from prometheus_client import CollectorRegistry
 
 from streamer.engine.eventlog import EventLog
@@ -435,97 +430,6 @@ def test_kill_9_loses_nothing_that_was_published(path: Path) -> None:
     assert len(History(path).sessions(20)) == 10
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-
-
-class Model(RuleBasedStateMachine):
-    """Sessions that begin, speak, are corrected, end and are deleted, and a daemon that starts again, in any order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(module, "PAGE_EVENTS", 3)
-        self.folder = tempfile.TemporaryDirectory()
-        self.history = History(Path(self.folder.name) / "history.db").start()
-        # Sessions in the order in which they began: those that run, and the final texts of all, as corrected since.
-        self.running: dict[str, EventLog] = {}
-        self.texts: dict[str, list[str]] = {}
-        self.n = 0
-
-    def teardown(self) -> None:
-        self.history.close()
-        self.patch.undo()
-        self.folder.cleanup()
-
-    def drawn(self, number: int, among: Iterable[str]) -> str | None:
-        names = list(among)
-        return names[number % len(names)] if names else None
-
-    @rule(own=st.booleans())
-    def begin(self, own: bool) -> None:
-        self.n += 1
-        name = f"s{self.n}" if own else f"c{self.n}"
-        self.running[name] = opened_log(self.history, name, own=own)
-        self.texts[name] = []
-
-    @rule(number=st.integers(0, 9), text=st.sampled_from(("alpha", "beta gamma", "")))
-    def speak(self, number: int, text: str) -> None:
-        if name := self.drawn(number, self.running):
-            self.running[name].append(numbered_final(len(self.texts[name]) + 1, text))
-            wait_published(self.running[name])
-            self.texts[name].append(text)
-
-    @rule(number=st.integers(0, 9), text=st.sampled_from(("delta", "alpha beta")))
-    def correct(self, number: int, text: str) -> None:
-        name = self.drawn(number, self.running)
-        if name and self.texts[name]:
-            finals = [event.seq for event in events(self.history, name) if isinstance(event, Final)]
-            place = number % len(finals)
-            self.running[name].append(Revision(of=finals[place], by="glossary", text=text, words=(), edits=()))
-            wait_published(self.running[name])
-            self.texts[name][place] = text
-
-    @rule(number=st.integers(0, 9))
-    def end(self, number: int) -> None:
-        if name := self.drawn(number, self.running):
-            log = self.running.pop(name)
-            log.close()
-            wait_published(log)
-
-    @rule(number=st.integers(0, 9))
-    def delete(self, number: int) -> None:
-        if name := self.drawn(number, self.texts.keys() - self.running.keys()):
-            assert self.history.delete(kept(self.history, name)) == len(self.texts.pop(name))
-
-    @rule()
-    def restart(self) -> None:
-        self.history.close()
-        self.running.clear()
-        self.history = History(self.history.path).start()
-
-    @invariant()
-    def what_was_said_is_listed_read_and_found(self) -> None:
-        listed = self.history.sessions(2)
-        while more := self.history.sessions(2, before=listed[-1].number) if listed else []:
-            listed += more
-        assert [session.id for session in listed] == [*reversed(self.texts)]
-        for session in listed:
-            newest = self.history.transcript(session, newest=True)
-            assert [event.text for event in newest if isinstance(event, Final)] == self.texts[session.id]
-            assert (session.ended is None) == (session.id in self.running)
-            following = [name for name in self.texts if name[0] == "s" and int(name[1:]) > int(session.id[1:])]
-            found = self.history.next_own(session.number)
-            assert (found and found.id) == (following[0] if following else None)
-        # A client's stream is a secret while it is open.
-        public = [name for name in self.texts if name[0] == "s" or name not in self.running]
-        assert [session.id for session in self.history.sessions(100, public=True)] == public[::-1]
-        assert all((self.history.session(name, public=True) is not None) == (name in public) for name in self.texts)
-        for word, only in itertools.product(("alpha", "gamma", "delta"), (False, True)):
-            said = [text.split() for name in (public if only else self.texts) for text in self.texts[name]]
-            assert len(self.history.search(word, 1000, public=only)) == sum(word in words for words in said)
-
-
-TestModel = Model.TestCase
-TestModel.settings = hypothesis.settings(max_examples=15, stateful_step_count=20)
 
 
 def test_a_session_is_named_by_the_beginning_of_its_name(history: History) -> None:
