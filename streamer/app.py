@@ -24,7 +24,7 @@ from streamer.engine.decoder import make_engine
 from streamer.engine.engine import Engine
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, StreamerError
-from streamer.history.history import History, open_history
+from streamer.history.writer import History, open_history
 from streamer.log import set_levels, standard_error
 from streamer.outputs.outputs import Outputs
 from streamer.outputs.terminal import DaemonTerminal

@@ -11,7 +11,7 @@ from streamer.engine.engine import Engine
 from streamer.engine.inlet import AudioKind
 from streamer.engine.live_session import LiveSession
 from streamer.errors import BusyError, ConfigError
-from streamer.history.history import History
+from streamer.history.writer import History
 from streamer.protocols.native import Command, StreamStart
 from streamer.settings.table import Settings
 from streamer.setup.models import in_thread

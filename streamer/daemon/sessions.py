@@ -17,7 +17,7 @@ from streamer.engine.journal import Journal, KeepAudio, no_audio
 from streamer.engine.live_session import LiveSession
 from streamer.errors import StreamerError
 from streamer.events import Error, Ready
-from streamer.history.history import History
+from streamer.history.writer import History
 from streamer.session.state import SessionState
 from streamer.settings.options import NO_OPTIONS, SessionOptions
 from streamer.settings.table import ServerSettings, Settings

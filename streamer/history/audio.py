@@ -7,6 +7,7 @@ of the program loses the newest piece only, and audio is deleted with its text.
 import contextlib
 import logging
 import shutil
+import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,7 +22,7 @@ from streamer.audio.pcm import to_int16
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import End, Event, Final, Gap
-from streamer.history.file import HistoryFile
+from streamer.history.reader import Reader
 from streamer.outside import one_line
 
 logger = logging.getLogger(__name__)
@@ -30,27 +31,13 @@ PIECE_SAMPLES = 10 * SAMPLE_RATE
 MAX_WAITING_SAMPLES = 600 * SAMPLE_RATE  # of all sessions, until they are encoded: 19 MB
 MIN_FREE_BYTES = 200e6  # that audio leaves on the disk for text and other programs
 
-SCHEMA = """
-CREATE TABLE IF NOT EXISTS audio (
-    id INTEGER PRIMARY KEY,
-    session TEXT NOT NULL,
-    at REAL NOT NULL,
-    start INTEGER NOT NULL,
-    end INTEGER NOT NULL,
-    opus BLOB NOT NULL
-);
-CREATE INDEX IF NOT EXISTS audio_places ON audio (session, start, end);
-CREATE INDEX IF NOT EXISTS audio_ages ON audio (at);
-CREATE TRIGGER IF NOT EXISTS forget_audio AFTER DELETE ON events WHEN old.type = 'ready'
-    BEGIN DELETE FROM audio WHERE session = old.session; END;
-"""
 # Unless its session was deleted meanwhile, or that part of it.
 _INSERT = """
 INSERT INTO audio (session, at, start, end, opus) SELECT :session, :at, :start, :end, :opus
 WHERE EXISTS (SELECT 1 FROM events WHERE type = 'ready' AND session = :session)
     AND NOT EXISTS (SELECT 1 FROM events WHERE type = 'error' AND session = :session AND at >= :at)
 """
-_DROP = "DELETE FROM audio WHERE session = ? AND start < ? AND end > ?"
+_DELETE = "DELETE FROM audio WHERE session = ? AND start < ? AND end > ?"
 
 # What another program wrote into the file may be anything.
 _PIECES = f"""
@@ -58,7 +45,6 @@ SELECT id, start, end FROM audio INDEXED BY audio_places
 WHERE session = :session AND typeof(start) = 'integer' AND typeof(end) = 'integer' AND start < :end AND end > :start
     AND start >= 0 AND end > start AND end - start <= {2 * PIECE_SAMPLES} ORDER BY start
 """  # noqa: S608
-_TABLE = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'audio'"
 
 
 @dataclass(slots=True)
@@ -71,33 +57,27 @@ class _Piece:
     blocks: list[Int16Array] = field(default_factory=list)
 
 
-# Executes a statement with values on a history's file, after the events that wait are written.
-Change = Callable[[str, dict[str, object] | tuple[object, ...]], None]
-
-
 class AudioKeeper:
     """Writes audio into a history, in a thread. Sessions never wait for it; what cannot be written is lost."""
 
-    def __init__(
-        self, history: HistoryFile, change: Callable[[str, dict[str, object] | tuple[object, ...]], None]
-    ) -> None:
+    def __init__(self, history: Reader) -> None:
         self._history = history
-        self._change = change
         self._thread = ThreadPoolExecutor(1, "keep audio")
-        self._closed = False
+        # Samples that wait for the thread, and their lock.
+        self.n_waiting = 0
+        self._counting = threading.Lock()
         # Why audio is not kept at present; empty while it is.
         self._failing = ""
-        # Samples that wait for the thread, and their lock.
-        self._n_waiting = 0
-        self._counting = threading.Lock()
-        # Used by the thread: the newest piece of each session.
+        self.closed = False
+        # Used by the thread: the newest piece of each session; whether writing has failed after `close`.
         self._open: dict[str, _Piece] = {}
+        self._given_up = False
 
     def take(self, session: str, position: int, samples: Float32Array) -> None:
         """Keep audio, 16 kHz mono, shape (n,), which begins at a position of a session."""
         with self._counting:
-            fits = self._n_waiting + len(samples) <= MAX_WAITING_SAMPLES
-            self._n_waiting += len(samples) if fits else 0
+            fits = self.n_waiting + len(samples) <= MAX_WAITING_SAMPLES
+            self.n_waiting += len(samples) if fits else 0
         if fits:
             self._do(self._add, session, position, to_int16(samples), time.time())
         else:
@@ -112,7 +92,7 @@ class AudioKeeper:
 
     def close(self) -> None:
         """Write what there is, until that fails. Harmless the second time."""
-        self._closed = True
+        self.closed = True
         self._do(self._store_all)
         self._thread.shutdown()
 
@@ -122,7 +102,7 @@ class AudioKeeper:
 
     def _add(self, session: str, position: int, samples: Int16Array, at: float) -> None:
         with self._counting:
-            self._n_waiting -= len(samples)
+            self.n_waiting -= len(samples)
         piece = self._open.get(session)
         if piece is not None and (piece.end != position or position - piece.start >= PIECE_SAMPLES):
             self._store(session)
@@ -139,7 +119,7 @@ class AudioKeeper:
     def _store(self, session: str) -> None:
         """Write the newest piece of a session."""
         piece = self._open.pop(session, None)
-        if piece is None:
+        if piece is None or self._given_up:
             return
         try:
             if (free := shutil.disk_usage(self._history.path.parent).free) < MIN_FREE_BYTES:
@@ -148,15 +128,12 @@ class AudioKeeper:
                     f" {MIN_FREE_BYTES / 1e6:.0f} MB are for text"
                 )
             data = opus.encode(np.concatenate(piece.blocks))
-            row = {"session": session, "at": piece.at, "start": piece.start, "end": piece.end, "opus": data}
-            self._change(_INSERT, row)
+            self._history.change(_insert, session, piece, data)
         except Exception as error:  # noqa: BLE001 - audio that comes later may be written
             self._fail(one_line(error))
-            if self._closed:  # the daemon's end does not wait for each of many pieces
-                self._open.clear()
-                self._thread.shutdown(wait=False, cancel_futures=True)
+            self._given_up = self.closed  # the daemon's end does not wait for each of many pieces
         else:
-            if self._failing and self._n_waiting <= MAX_WAITING_SAMPLES // 2:
+            if self._failing and self.n_waiting <= MAX_WAITING_SAMPLES // 2:
                 logger.warning("audio is kept again")
                 self._failing = ""
 
@@ -167,7 +144,7 @@ class AudioKeeper:
             rest = np.concatenate(piece.blocks)[max(0, end - piece.start) :]
             self._open[session] = _Piece(max(end, piece.start), piece.at, piece.end, [rest])
         try:
-            self._change(_DROP, (session, end, start))
+            self._history.change(_delete, session, start, end)
         except Exception as error:  # noqa: BLE001 - as above
             logger.warning("audio that was cleared could not be deleted from the history: %s", one_line(error))
 
@@ -180,7 +157,7 @@ class AudioKeeper:
 
 
 def find_spans(
-    history: HistoryFile, session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
+    history: Reader, session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
 ) -> list[tuple[int, int]]:
     """Return where a session's audio is kept, oldest first, of pieces that have some between two positions.
 
@@ -196,7 +173,7 @@ def find_spans(
     return spans
 
 
-def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[Float32Array]:
+def read(history: Reader, session: str, start: int, end: int) -> Iterator[Float32Array]:
     """Yield the audio of a session between two positions, 16 kHz mono; silence stands for what is missing."""
     for number, first, last in _find_pieces(history, session, start, end):
         with history.opened() as connection:
@@ -212,10 +189,19 @@ def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[F
     yield np.zeros(end - start, dtype=np.float32)
 
 
-def _find_pieces(history: HistoryFile, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
+def _find_pieces(history: Reader, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
     """Return number, start and end of the pieces that have audio between two positions, oldest first."""
     with history.opened() as connection:
-        if connection.execute(_TABLE).fetchone() is None:  # an earlier version wrote the file
-            return []
-        values = {"session": session, "start": start, "end": end}
-        return [(row["id"], row["start"], row["end"]) for row in connection.execute(_PIECES, values)]
+        rows = connection.execute(_PIECES, {"session": session, "start": start, "end": end})
+        return [(row["id"], row["start"], row["end"]) for row in rows]
+
+
+def _insert(connection: sqlite3.Connection, session: str, piece: _Piece, data: bytes) -> None:
+    with connection:
+        row = {"session": session, "at": piece.at, "start": piece.start, "end": piece.end, "opus": data}
+        connection.execute(_INSERT, row)
+
+
+def _delete(connection: sqlite3.Connection, session: str, start: int, end: int) -> None:
+    with connection:
+        connection.execute(_DELETE, (session, end, start))

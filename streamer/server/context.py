@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from streamer.daemon.backend import RecordingQueue
 from streamer.daemon.clients import ClientStreams
-from streamer.history.history import History
+from streamer.history.writer import History
 from streamer.server.access import Access
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics

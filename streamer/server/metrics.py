@@ -22,7 +22,7 @@ from streamer.version import __version__
 
 if TYPE_CHECKING:
     from streamer.engine.engine import Engine
-    from streamer.history.history import History
+    from streamer.history.writer import History
     from streamer.outputs.outputs import Outputs
 
 # Upper bounds of the histograms' buckets, in seconds.

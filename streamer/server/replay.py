@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from streamer.engine.eventlog import EventLog
 from streamer.errors import HistoryError
 from streamer.events import Error, Event
-from streamer.history.history import History
+from streamer.history.writer import History
 
 logger = logging.getLogger(__name__)
 

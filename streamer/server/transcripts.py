@@ -4,6 +4,7 @@ import asyncio
 import io
 import logging
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
@@ -19,7 +20,8 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import Error, Final, Gap
 from streamer.history import audio as history_audio
-from streamer.history.history import History, Hit, KeptSession, utc
+from streamer.history.reader import Hit, KeptSession, shown_time
+from streamer.history.writer import History
 from streamer.outputs.subtitles import open_writer
 from streamer.protocols.adapter import read_query
 from streamer.server.responses import HEADERS, respond, respond_error, respond_json
@@ -161,7 +163,7 @@ def _described(found: KeptSession | Hit) -> dict[str, object]:
             "seq": found.seq,
             "start": found.start_s,
             "end": found.end_s,
-            "time": utc(found.at),
+            "time": _utc(found.at),
             "snippet": found.snippet,
         }
     return {
@@ -170,8 +172,8 @@ def _described(found: KeptSession | Hit) -> dict[str, object]:
         "source": found.source,
         "model": found.ready.model,
         "language": found.ready.language,
-        "started": utc(found.started),
-        "ended": None if found.ended is None else utc(found.ended),
+        "started": _utc(found.started),
+        "ended": None if found.ended is None else _utc(found.ended),
         "events": found.n_events,
         "end": found.end_s,
     }
@@ -200,6 +202,11 @@ def _written(history: History, session: KeptSession, format: str) -> Iterator[st
         else:
             stream.write(f"\n[{_UNREAD}]\n")
     yield stream.getvalue()
+
+
+def _utc(at: float) -> str:
+    """Return a wall-clock time as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(shown_time(at)))
 
 
 def _unknown(name: str) -> Response:

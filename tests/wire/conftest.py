@@ -8,8 +8,8 @@ import pytest
 
 from streamer.engine.journal import Journal
 from streamer.events import Event, Gap
-from streamer.history import history as history_module
-from streamer.history.history import History
+from streamer.history import writer
+from streamer.history.writer import History
 from tests.builders import final, ready
 from tests.waiting import WAIT_S
 from tests.wire.harness import wait_published
@@ -18,8 +18,8 @@ from tests.wire.harness import wait_published
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """Return a history that publishes nothing before it is in the file, however slow the disk is."""
-    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
-    with closing(History(tmp_path / "data" / "history.db").start()) as opened:
+    monkeypatch.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)
+    with closing(History(tmp_path / "data" / "history.db")) as opened:
         yield opened
 
 

@@ -18,9 +18,9 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.journal import Journal
 from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
-from streamer.history import history as history_module
+from streamer.history import writer
 from streamer.history.audio import find_spans
-from streamer.history.history import History
+from streamer.history.writer import History
 from streamer.server import front
 from streamer.server.tokens import TokenFile
 from tests.browser import Page, browse, fake_microphone_flags
@@ -303,13 +303,13 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
 
 
 async def test_a_line_is_played_and_one_without_audio_is_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)
     marks = "[...document.querySelectorAll('#finals p')].map(p => p.querySelector('button.play')?.ariaLabel ?? '')"
     kept = "document.querySelector('#kept').checkVisibility()"
     async with showing() as (_, page):
         await page.wait_for(LIVE)
         assert not await page.evaluate(kept)
-    with contextlib.closing(History(tmp_path / "history.db").start(audio=True)) as history:
+    with contextlib.closing(History(tmp_path / "history.db", audio=True)) as history:
         log = Journal("now", 1000, keep=history.keeper(source="microphone"))
         log.append(ready())
         history.audio_keeper("now")(48_000, np.zeros(32_000, np.float32))

@@ -12,8 +12,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from streamer.history import history as history_module
-from streamer.history.history import History
+from streamer.history import writer
+from streamer.history.writer import History
 from streamer.server.self_signed import renew_self_signed
 from streamer.server.sockets import UnixSocket
 from streamer.server.tokens import new_token, parse_scopes
@@ -72,8 +72,8 @@ async def test_the_server_does_not_start_and_says_why(
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Iterator[History]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
-        with closing(History(tmp_path_factory.mktemp("history") / "history.db").start(audio=True)) as opened:
+        patched.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)
+        with closing(History(tmp_path_factory.mktemp("history") / "history.db", audio=True)) as opened:
             keep(opened, "s0", "one", "two", "three", "four")
             keep(opened, "s1", "goes on", end=False)
             keep(opened, "secret", "goes on", own=False, end=False)

@@ -10,8 +10,8 @@ import pytest
 from streamer.engine.eventlog import EventLog
 from streamer.engine.journal import Journal
 from streamer.events import Error, Event, Final, Revision
-from streamer.history import history as history_module
-from streamer.history.history import History
+from streamer.history import reader
+from streamer.history.writer import History
 from streamer.server.replay import earlier_events
 from tests.builders import final, ready
 from tests.wire.harness import deaf_socket, events_until, next_event, serving, wait_published, within
@@ -66,7 +66,7 @@ async def test_the_rest_of_a_session_and_all_later_ones_come_first(history: Hist
 async def test_what_the_log_no_longer_has_comes_from_the_file(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_module, "PAGE_EVENTS", 3)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 3)
     feed = begun(history, "a", *"abcdefgh", limit=2)  # the log has g and h
     async with (
         serving(feed, history_file=history) as running,
@@ -124,7 +124,7 @@ async def test_a_history_that_cannot_be_read_is_reported_and_the_present_goes_on
 async def test_a_long_replay_is_read_as_the_client_takes_it_and_delays_nobody(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_module, "PAGE_EVENTS", 10)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 10)
     long = begun(history, "a")
     for n in range(300):
         long.append(final("word " * 3200, segment=n, words=()))

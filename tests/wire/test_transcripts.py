@@ -15,9 +15,9 @@ import pytest
 
 from streamer.events import Error, Event, from_json
 from streamer.history import audio as history_audio
-from streamer.history import history as history_module
+from streamer.history import reader, writer
 from streamer.history.audio import find_spans
-from streamer.history.history import History
+from streamer.history.writer import History
 from streamer.outputs.subtitles import open_writer
 from streamer.server import transcripts
 from tests.waiting import WAIT_S, wait_until
@@ -28,7 +28,7 @@ from tests.wire.harness import serving
 @pytest.fixture
 def _small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read and send a few words at a time."""
-    monkeypatch.setattr(history_module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 2)
     monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
 
 
@@ -85,9 +85,9 @@ async def test_a_transcript_is_what_the_writers_of_files_write(history: History,
 @pytest.fixture
 def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A history that keeps audio, too: 10 s of noise, of which seconds 4 to 6 are missing."""
-    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)
     noise = np.random.default_rng(1).uniform(-0.5, 0.5, 160_000).astype(np.float32)
-    with contextlib.closing(History(tmp_path / "history.db").start(audio=True)) as history:
+    with contextlib.closing(History(tmp_path / "history.db", audio=True)) as history:
         keep_audio = history.audio_keeper("s0")
         keep_audio(0, noise[:64_000])
         keep_audio(96_000, noise[96_000:])

@@ -10,7 +10,7 @@ from rich.console import Console
 from streamer.arrays import Float32Array
 from streamer.engine.journal import Journal
 from streamer.events import Event, Gap
-from streamer.history.history import History
+from streamer.history.writer import History
 from tests.builders import final, ready
 from tests.waiting import WAIT_S
 
@@ -34,7 +34,7 @@ class Paper(Console):
 
 def keep(path: Path, name: str, *events: Event, audio: tuple[int, Float32Array] | None = None) -> None:
     """Write a session into a history; `audio` is the position in samples of samples that are kept, too."""
-    with contextlib.closing(History(path).start(audio=audio is not None)) as history:
+    with contextlib.closing(History(path, audio=audio is not None)) as history:
         log = Journal(name, 100, keep=history.keeper(source="mic"))
         log.append(ready())
         if audio is not None:

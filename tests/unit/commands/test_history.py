@@ -15,8 +15,9 @@ from streamer.commands import redo
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.journal import Journal
 from streamer.events import Final, Gap, Revision, Translation
-from streamer.history import history as history_module
-from streamer.history.history import History
+from streamer.history import writer
+from streamer.history.reader import Reader
+from streamer.history.writer import History
 from tests.builders import final, ready, timed_words
 from tests.daemon import SAMPLE, Outcome, recording
 from tests.unit.commands.support import keep, keep_mornings, wait_published
@@ -40,8 +41,8 @@ def run(path: Path, run_here: Run) -> Run:
 @pytest.fixture
 def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A daemon that writes the same file, and has said something."""
-    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)  # it is in the file when it is published
-    with contextlib.closing(History(path).start()) as history:
+    monkeypatch.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)  # it is in the file when it is published
+    with contextlib.closing(History(path)) as history:
         log = Journal("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         log.append(final("right now", segment=1))
@@ -50,7 +51,7 @@ def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
 
 
 def sessions(path: Path) -> list[str]:
-    return [session.id for session in History(path).sessions(9)]
+    return [session.id for session in Reader(path).sessions(9)]
 
 
 def test_sessions_are_listed_newest_last(run: Run) -> None:

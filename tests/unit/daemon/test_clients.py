@@ -26,7 +26,7 @@ from streamer.engine.engine import Engine
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
 from streamer.events import Event
 from streamer.history.audio import find_spans
-from streamer.history.history import History, open_history
+from streamer.history.writer import History, open_history
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ServerSettings, Settings
 from streamer.setup.session import session_settings
@@ -70,7 +70,7 @@ def streams_of(machine: Machine, history: History | None = None, /, **server: An
 
 
 async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
-    with contextlib.closing(History(tmp_path / "history.db").start()) as history:
+    with contextlib.closing(History(tmp_path / "history.db")) as history:
         streams = streams_of(machine, history)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -22,13 +22,16 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.journal import Journal
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation
-from streamer.history import file
-from streamer.history import history as module
-from streamer.history.history import MARKS, History, KeptSession, history_path, open_history
+from streamer.history import file, reader, writer
+from streamer.history.audio import find_spans
+from streamer.history.file import history_path
+from streamer.history.reader import MARKS, KeptSession, Reader
+from streamer.history.writer import History, open_history
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
 from tests.refusals import Refusal, refusals
+from tests.unit.history.support import Disk, locked
 from tests.unit.outputs.finals import labelled
 from tests.unit.test_events import SAMPLES
 from tests.waiting import WAIT_S, until, wait_until
@@ -43,28 +46,8 @@ HOSTILE += ["a AND", "NOT NOT", "x' OR 1=1 --", "a\0b", "{a b}", "a" * 10_000, "
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(module, "RETRY_S", 0.02)
+    monkeypatch.setattr(writer, "RETRY_S", 0.02)
     return tmp_path / "data" / "history.db"
-
-
-@pytest.fixture
-def connections(monkeypatch: pytest.MonkeyPatch) -> list[sqlite3.Connection]:
-    """All connections to files of histories; the first is the one that writes."""
-    opened: list[sqlite3.Connection] = []
-    connect = file.connect
-
-    def recording(path: Path) -> sqlite3.Connection:
-        opened.append(connect(path))
-        return opened[-1]
-
-    for each in (module, file):
-        monkeypatch.setattr(each, "connect", recording)
-    return opened
-
-
-def wait_for_locks(monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
-    for each in (module, file):
-        monkeypatch.setattr(each, "LOCK_TIMEOUT_S", timeout_s)
 
 
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
@@ -95,51 +78,42 @@ def said(history: History, session: str, *texts: str, own: bool = True, end: boo
     return kept(history, session)
 
 
-def kept(history: History, session: str = "s1") -> KeptSession:
+def kept(history: Reader, session: str = "s1") -> KeptSession:
     found = history.session(session)
     assert found is not None
     return found
 
 
-def events(history: History, session: str = "s1") -> list[Event]:
+def events(history: Reader, session: str = "s1") -> list[Event]:
     return list(history.transcript(kept(history, session)))
 
 
-def texts(history: History, session: str = "s1") -> list[str]:
+def texts(history: Reader, session: str = "s1") -> list[str]:
     return [event.text for event in events(history, session) if isinstance(event, Final)]
 
 
-def found(history: History, text: str) -> list[str]:
+def found(history: Reader, text: str) -> list[str]:
     """Return the snippets of a search, with their marks as brackets."""
     begin, end = MARKS
     return [hit.snippet.replace(begin, "[").replace(end, "]") for hit in history.search(text, 10)]
 
 
-def change(history: History, statement: str) -> None:
+def change(history: Reader, statement: str) -> None:
     """Change the file as another program would."""
     with closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute(statement)
-
-
-@contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a history's file as another program would, for a block."""
-    with closing(sqlite3.connect(path, isolation_level=None)) as other:
-        other.execute("BEGIN EXCLUSIVE")
-        yield
-        other.execute("ROLLBACK")
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def age(history: History, where: str) -> None:
+def age(history: Reader, where: str) -> None:
     """Make events an hour older."""
     change(history, f"UPDATE events SET at = at - 3600 WHERE {where}")
 
 
-def wal(history: History) -> Path:
+def wal(history: Reader) -> Path:
     return history.path.with_name(history.path.name + "-wal")
 
 
@@ -164,8 +138,7 @@ def test_what_lasts_is_kept_and_nothing_else(history: History) -> None:
 
 def test_each_type_of_event_is_kept_or_waits_for_no_disk(history: History) -> None:
     keep = history.keeper(source="mic")
-    with history._changed:  # nothing is written meanwhile
-        stored = {event.type: keep(event.stamped(n, "s1"), lambda: None) for n, event in enumerate(SAMPLES, start=1)}
+    stored = {event.type: keep(event.stamped(n, "s1"), lambda: None) for n, event in enumerate(SAMPLES, start=1)}
     kept = {"ready", "final", "revision", "speakers", "translation", "gap", "end"}
     passing = {"resumed", "speech", "turn", "partial", "flushed", "error"}
     assert stored == {**dict.fromkeys(kept, True), **dict.fromkeys(passing, False)}
@@ -193,31 +166,31 @@ def test_file_and_folder_are_the_users_own(history: History) -> None:
 def test_a_file_has_one_daemon_and_programs_that_look_keep_none_from_starting(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with closing(History(path).start()) as history:
+    with closing(History(path)) as history:
         assert history.in_use
         with pytest.raises(ConfigError):
-            History(path).start()
+            History(path)
     monkeypatch.setattr(file, "READERS_TIMEOUT_S", WAIT_S)
     lock = path.with_name("history.db-lock")
     with closing(sqlite3.connect(lock, check_same_thread=False)) as looking:
         looking.execute("BEGIN")
         looking.execute("SELECT * FROM sqlite_master").fetchall()
-        assert not History(path).in_use, "another that looks is no daemon"
+        assert not Reader(path).in_use, "another that looks is no daemon"
         threading.Timer(0.1, looking.rollback).start()
-        History(path).start().close()
+        History(path).close()
     lock.unlink()
     before = sorted(path.parent.iterdir())
-    assert not History(path).in_use
+    assert not Reader(path).in_use
     assert sorted(path.parent.iterdir()) == before, "to look makes no file"
 
 
 def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_event(path: Path) -> None:
-    with closing(History(path).start()) as first:
+    with closing(History(path)) as first:
         said(first, "s1", "last", end=False)
     change(first, "DELETE FROM events WHERE type = 'end'")
     with closing(sqlite3.connect(path)) as connection:
         (at,) = connection.execute("SELECT at FROM events WHERE seq = 2").fetchone()
-    with closing(History(path).start()) as second:
+    with closing(History(path)) as second:
         assert kept(second).ended == at
         assert texts(second) == ["last"]
 
@@ -225,8 +198,8 @@ def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_event(path: 
 async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wait_for_locks(monkeypatch, 10 * WAIT_S)  # for which an attempt to write stands still
-    with closing(History(path).start()) as history:
+    monkeypatch.setattr(file, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
+    with closing(History(path)) as history:
         log, published = followed_log(history)
         with locked(path):
             for i in range(20):
@@ -244,9 +217,9 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
 def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(module, "MAX_PENDING", 5)
+    monkeypatch.setattr(writer, "MAX_PENDING", 5)
     registry = CollectorRegistry()
-    with closing(History(path).start()) as history:
+    with closing(History(path)) as history:
         register_history(registry, history)
         log, published = followed_log(history)
         with locked(path):
@@ -269,9 +242,9 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
 def test_what_still_waits_at_the_end_is_written_or_counted(
     free: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    wait_for_locks(monkeypatch, 0.05)
-    monkeypatch.setattr(module, "RETRY_S", 100.0)
-    with closing(History(path).start()) as history:
+    monkeypatch.setattr(file, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(writer, "RETRY_S", 100.0)
+    with closing(History(path)) as history:
         log, _ = followed_log(history)
         with locked(path):
             for i in range(3):
@@ -290,17 +263,22 @@ def test_what_still_waits_at_the_end_is_written_or_counted(
     ids=["a full disk", "a damaged file"],
 )
 def test_a_disk_that_takes_nothing_is_one_warning_and_captions_go_on(
-    path: Path, connections: list[sqlite3.Connection], caplog: pytest.LogCaptureFixture, breaking: str, mending: str
+    path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    breaking: str,
+    mending: str,
 ) -> None:
-    with closing(History(path).start()) as history:
+    disk = Disk(monkeypatch)
+    with closing(History(path)) as history:
         log, published = followed_log(history)
-        connections[0].execute(breaking)
+        disk.execute(breaking)
         for i in range(20):
             log.append(numbered_final(i, f"{'word ' * 2000}{i}"))
         wait_until(lambda: len(published) == 20 and history.n_failures > 2)
         assert len(warnings(caplog)) == 1
         if mending:
-            connections[0].execute(mending)
+            disk.execute(mending)
             wait_until(lambda: len(texts(history)) == 20)
 
 
@@ -347,9 +325,12 @@ FILES: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_bytes(b"no database" * 100),
     "other": lambda path: sqlite3.connect(path).execute("CREATE TABLE t (a)"),
     "newer": lambda path: sqlite3.connect(path).executescript(
-        f"PRAGMA application_id = {module.APPLICATION_ID}; PRAGMA user_version = 99"
+        f"PRAGMA application_id = {file.APPLICATION_ID}; PRAGMA user_version = 99"
     ),
 }
+
+
+STEPS: dict[str, Callable[[Path], object]] = {"check": lambda path: Reader(path).check(), "start": History}
 
 
 @refusals("history")
@@ -360,7 +341,7 @@ def test_what_is_no_history_of_this_version_is_refused(refusal: Refusal, tmp_pat
     FILES[refusal.given["file"]](path)
     before = sorted(tmp_path.rglob("*"))
     with refusal.expected(tmp_path):
-        getattr(History(path), refusal.given["to"])()
+        STEPS[refusal.given["to"]](path)
     assert refusal.given["to"] == "start" or sorted(tmp_path.rglob("*")) == before
 
 
@@ -384,7 +365,7 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
         history.n_failures = 3
         assert registry.get_sample_value("streamer_history_failures_total") == 3
         assert history.in_use
-    assert not History(path).in_use
+    assert not Reader(path).in_use
 
 
 # Appends finals through an event log, each when the one before was published, and prints the number of each that was.
@@ -392,14 +373,13 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
 WRITER = """
 import sys, threading
 from pathlib import Path
-from streamer.history import file
-from streamer.history import history as module
-from streamer.history.history import History
-module.PUBLISH_TIMEOUT_S = 60.0
+from streamer.history import writer
+from streamer.history.writer import History
+writer.PUBLISH_TIMEOUT_S = 60.0
 from streamer.engine.journal import Journal
 from tests.builders import ready
 from tests.wire.harness import numbered_final
-history = History(Path(sys.argv[1])).start()
+history = History(Path(sys.argv[1]))
 log = Journal(sys.argv[2], 1000, keep=history.keeper(source="mic"))
 log.append(ready())
 published = threading.Semaphore(0)
@@ -424,10 +404,10 @@ def test_kill_9_loses_nothing_that_was_published(path: Path) -> None:
         n_published = 2 + process.stdout.read().count(b"\n")
         process.stdout.close()
         process.wait()
-        written = texts(History(path), f"s{i}")
+        written = texts(Reader(path), f"s{i}")
         assert n_published - 1 <= len(written) <= n_published
         assert written == [f"text {i}" for i in range(len(written))]
-    assert len(History(path).sessions(20)) == 10
+    assert len(Reader(path).sessions(20)) == 10
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -487,34 +467,63 @@ def test_words_and_phrases_are_found_newest_first(history: History) -> None:
     assert history.search("good", 2, before=newest.number) == [oldest]
 
 
-@pytest.mark.parametrize("converted", [False, True])
-def test_words_are_found_in_any_script(path: Path, converted: bool) -> None:
-    with closing(History(path).start()) as history:
-        said(history, "s1", "今天，天气很好。", "早上好OpenVINO です", "ยินดีต้อนรับสู่ประเทศไทย", "학교 갑니다", "हिन्दी में")
-        said(history, "s3", "old")
-        log = opened_log(history, "s2")
-        seq = log.append(numbered_final(1, "北亰")).seq
-        log.append(Revision(of=seq, by="glossary", text="北京", words=(), edits=()))
-        wait_published(log)
-    if converted:  # as an earlier streamer wrote it
-        change(history, "CREATE TABLE old AS SELECT rowid AS id, replace(text, char(31), '') AS text FROM texts")
-        change(history, "DROP TABLE texts")
-        tokenize = "tokenize = 'unicode61 remove_diacritics 2'"
-        change(history, f"CREATE VIRTUAL TABLE texts USING fts5 (text, {tokenize})")
-        change(history, "INSERT INTO texts (rowid, text) SELECT id, text FROM old")
-        assert found(history, "OLD") == ["[old]"], "before a daemon has started with it"
-    with closing(History(path).start()) as history:
-        assert found(history, "天气很好") == ["今天，[天气很好]。"]
-        assert found(history, "很好") == ["今天，天气[很好]。"]
-        assert found(history, "好很") == []
-        assert found(history, "openvino 早上好") == ["[早上好][OpenVINO] です"]
-        assert found(history, "で") == ["早上好OpenVINO [で]す"]
-        assert found(history, "ต้อนรับ") == ["ยินดี[ต้อนรับ]สู่ประเทศไทย"]
-        assert found(history, "ตอนรบ") == [], "other vowels and tones"
-        assert found(history, "학교") == ["[학교] 갑니다"]
-        assert found(history, "हिन्दी") == ["[हिन्दी] में"]
-        assert found(history, "北京") == ["[北京]"]
-        assert found(history, "亰") == []
+FOUND = {
+    "天气很好": ["今天，[天气很好]。"],
+    "很好": ["今天，天气[很好]。"],
+    "好很": [],
+    "openvino 早上好": ["[早上好][OpenVINO] です"],
+    "で": ["早上好OpenVINO [で]す"],
+    "ต้อนรับ": ["ยินดี[ต้อนรับ]สู่ประเทศไทย"],
+    "ตอนรบ": [],  # other vowels and tones
+    "학교": ["[학교] 갑니다"],
+    "हिन्दी": ["[हिन्दी] में"],
+    "北京": ["[北京]"],
+    "亰": [],
+}
+
+
+@pytest.fixture
+def many_scripts(history: History) -> Path:
+    """The path of a history with texts in many scripts, one of them corrected, that is closed."""
+    said(history, "s1", "今天，天气很好。", "早上好OpenVINO です", "ยินดีต้อนรับสู่ประเทศไทย", "학교 갑니다", "हिन्दी में")
+    log = opened_log(history, "s2")
+    of = log.append(numbered_final(1, "北亰")).seq
+    log.append(Revision(of=of, by="glossary", text="北京", words=(), edits=()))
+    history.close()
+    return history.path
+
+
+def test_words_are_found_in_any_script(many_scripts: Path) -> None:
+    assert {text: found(Reader(many_scripts), text) for text in FOUND} == FOUND
+
+
+@pytest.mark.parametrize("audio", ["", "DROP TABLE audio;"], ids=["", "before audio"])
+@pytest.mark.parametrize("opened", ["a daemon", "a command"])
+def test_a_file_of_version_2_is_brought_up_to_date(many_scripts: Path, audio: str, opened: str) -> None:
+    with closing(sqlite3.connect(many_scripts)) as connection:
+        texts = "DROP TABLE texts; CREATE VIRTUAL TABLE texts USING fts5 (text); PRAGMA user_version = 2"
+        connection.executescript(audio + texts)
+    if opened == "a daemon":
+        History(many_scripts).close()
+    else:
+        Reader(many_scripts).check()
+    assert {text: found(Reader(many_scripts), text) for text in FOUND} == FOUND
+    with closing(History(many_scripts, audio=True)) as history:
+        said(history, "s3", "new")
+        assert find_spans(history, "s3") == []
+        assert history.delete(kept(history, "s1")) == 5
+
+
+def test_an_upgrade_that_fails_changes_nothing(many_scripts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with closing(sqlite3.connect(many_scripts)) as connection:
+        connection.executescript("PRAGMA user_version = 2")
+    with monkeypatch.context() as failing:
+        failing.setattr(file, "indexed", lambda text: 1 // 0)
+        with pytest.raises(HistoryError):
+            Reader(many_scripts).check()
+    assert found(Reader(many_scripts), "北京") == ["[北京]"]
+    Reader(many_scripts).check()
+    assert found(Reader(many_scripts), "北京") == ["[北京]"]
 
 
 def test_nothing_that_is_searched_for_is_a_syntax_error(history: History) -> None:
@@ -533,7 +542,7 @@ def test_no_text_controls_a_terminal(history: History) -> None:
 def test_what_is_learnt_later_is_read_and_found_with_the_text(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 2)
     log = opened_log(history)
     of = log.append(labelled(numbered_final(1, "with Shavon"), "S1", "S2")).seq
     words = labelled(numbered_final(1, "with Siobhan"), "S1", "S2").words
@@ -557,7 +566,7 @@ def test_what_is_learnt_later_is_read_and_found_with_the_text(
 def test_a_transcript_that_is_deleted_while_it_is_read_does_not_seem_complete(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(reader, "PAGE_EVENTS", 2)
     session = said(history, "s1", *"abcd")
     read = history.transcript(session)
     assert [next(read).type for _ in range(2)] == ["ready", "final"]
@@ -586,10 +595,10 @@ def test_nothing_is_left_of_what_was_deleted_also_between_what_stays(history: Hi
 
 
 def test_what_is_too_old_goes_by_itself(path: Path) -> None:
-    with closing(History(path).start()) as history:
+    with closing(History(path)) as history:
         said(history, "s1", "old", "new")
     change(history, "UPDATE events SET at = at - 3 * 86400 WHERE seq = 2")
-    with closing(History(path).start(days=2.0)) as history:
+    with closing(History(path, days=2.0)) as history:
         wait_until(lambda: texts(history) == ["new"])
         assert history.search("old", 10) == []
 
@@ -615,11 +624,11 @@ def test_what_is_too_old_goes_and_the_rest_says_so(history: History) -> None:
 
 
 def test_the_oldest_goes_if_there_is_too_much(path: Path) -> None:
-    with closing(History(path).start()) as history:
+    with closing(History(path)) as history:
         said(history, "s1", *(f"text {i} " + "more " * 100 for i in range(1000)))
         said(history, "s2", "the newest")
     n_bytes = path.stat().st_size
-    with closing(History(path).start(megabytes=n_bytes / 2e6)) as history:
+    with closing(History(path, megabytes=n_bytes / 2e6)) as history:
         wait_until(lambda: kept(history).n_events < 800)
         history.close()
     assert path.stat().st_size <= n_bytes / 2
