@@ -19,8 +19,8 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
 from streamer.history.audio import find_spans
-from streamer.history.file import AUTO, history_path
-from streamer.history.reader import MARKS, KeptSession, Reader, shown_time
+from streamer.history.database import AUTO, history_path
+from streamer.history.reader import MARKS, HistoryFile, KeptSession, shown_time
 from streamer.outputs.subtitles import open_writer, subtitle_options
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import speaker_of, turns
@@ -129,14 +129,14 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
     return 0
 
 
-def find_history(settings: Settings) -> Reader:
+def find_history(settings: Settings) -> HistoryFile:
     """Return the history that the settings name, or the one of `auto`. Raises ConfigError."""
-    file = Reader(history_path(settings.server.history or AUTO))
+    file = HistoryFile(history_path(settings.server.history or AUTO))
     file.check()
     return file
 
 
-def find_session(file: Reader, name: str) -> KeptSession:
+def find_session(file: HistoryFile, name: str) -> KeptSession:
     """Return the session whose name begins so, or the newest. Raises UsageError."""
     found = file.sessions(1) if name == LAST else file.named(name)
     if len(found) == 1:

@@ -10,7 +10,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap
 from streamer.history import audio as history_audio
-from streamer.history.reader import KeptSession, Reader
+from streamer.history.reader import HistoryFile, KeptSession
 from streamer.offline import transcribe
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outside import printable
@@ -55,7 +55,7 @@ def redo(settings: Settings, name: str) -> int:
 
 
 def _words_again(
-    file: Reader,
+    file: HistoryFile,
     session: KeptSession,
     spans: Iterable[tuple[int, int]],
     settings: Settings,

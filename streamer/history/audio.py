@@ -22,7 +22,7 @@ from streamer.audio.pcm import to_int16
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import End, Event, Final, Gap
-from streamer.history.reader import Reader
+from streamer.history.reader import HistoryFile
 from streamer.outside import one_line
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class _Piece:
 class AudioKeeper:
     """Writes audio into a history, in a thread. Sessions never wait for it; what cannot be written is lost."""
 
-    def __init__(self, history: Reader) -> None:
+    def __init__(self, history: HistoryFile) -> None:
         self._history = history
         self._thread = ThreadPoolExecutor(1, "keep audio")
         # Samples that wait for the thread, and their lock.
@@ -157,7 +157,7 @@ class AudioKeeper:
 
 
 def find_spans(
-    history: Reader, session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
+    history: HistoryFile, session: str, start: int = 0, end: int = 2**62, *, max_hole: int = 0
 ) -> list[tuple[int, int]]:
     """Return where a session's audio is kept, oldest first, of pieces that have some between two positions.
 
@@ -173,7 +173,7 @@ def find_spans(
     return spans
 
 
-def read(history: Reader, session: str, start: int, end: int) -> Iterator[Float32Array]:
+def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[Float32Array]:
     """Yield the audio of a session between two positions, 16 kHz mono; silence stands for what is missing."""
     for number, first, last in _find_pieces(history, session, start, end):
         with history.opened() as connection:
@@ -189,7 +189,7 @@ def read(history: Reader, session: str, start: int, end: int) -> Iterator[Float3
     yield np.zeros(end - start, dtype=np.float32)
 
 
-def _find_pieces(history: Reader, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
+def _find_pieces(history: HistoryFile, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
     """Return number, start and end of the pieces that have audio between two positions, oldest first."""
     with history.opened() as connection:
         rows = connection.execute(_PIECES, {"session": session, "start": start, "end": end})

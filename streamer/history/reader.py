@@ -15,7 +15,7 @@ import msgspec
 
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Event, Final, Ready, Revision, Speakers, from_json
-from streamer.history import deletion, file
+from streamer.history import database, deletion
 from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import printable
 
@@ -27,7 +27,7 @@ PAGE_EVENTS = 200  # read at a time: half a megabyte
 _SESSIONS = "SELECT * FROM sessions WHERE (NOT :public OR own OR ended IS NOT NULL) AND "
 # Not those of a later version.
 _EVENTS = f"""
-SELECT seq, event, CASE WHEN :newest THEN {file.REVISION} END AS revision
+SELECT seq, event, CASE WHEN :newest THEN {database.REVISION} END AS revision
 FROM events WHERE session = :session AND seq > :after
     AND type IN ('ready', 'final', 'revision', 'speakers', 'translation', 'gap', 'error') ORDER BY seq LIMIT :limit
 """  # noqa: S608
@@ -76,7 +76,7 @@ class Hit:
     snippet: str  # the words that were found, between MARKS, and those around them
 
 
-class Reader:
+class HistoryFile:
     """The file of a history. Any thread may call any method, which raises HistoryError if the file cannot be used."""
 
     def __init__(self, path: Path) -> None:
@@ -85,12 +85,12 @@ class Reader:
 
     def opened(self) -> AbstractContextManager[sqlite3.Connection]:
         """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
-        return file.opened(self.path)
+        return database.opened(self.path)
 
     @property
     def in_use(self) -> bool:
         """Whether a daemon writes the file now."""
-        return file.in_use(self.path)
+        return database.in_use(self.path)
 
     def check(self) -> None:
         """Bring a file of an earlier version up to date. Raises ConfigError if it is missing or not a history."""
@@ -100,7 +100,7 @@ class Reader:
                 " name it with --history, or in server.history"
             )
         with self.opened() as connection:
-            file.upgrade(connection, self.path)
+            database.upgrade(connection, self.path)
 
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
         """Return sessions, the newest first, of those with a number below `before`.
@@ -177,13 +177,13 @@ class Reader:
         Upper case and accents are ignored. Raises ConfigError if the text has no word.
         """
         terms = (phrase or word for phrase, word in _TERM.findall(printable(text)))
-        expression = " ".join(f'"{file.indexed(term)}"' for term in terms if any(char.isalnum() for char in term))
+        expression = " ".join(f'"{database.indexed(term)}"' for term in terms if any(char.isalnum() for char in term))
         if not expression:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
         with self.opened() as connection:
             rows = connection.execute(_HITS, {**values, "begin": MARKS[0], "end": MARKS[1]}).fetchall()
-            shown = [{**row, "snippet": row["snippet"].replace(file.SEPARATOR, "")} for row in rows]
+            shown = [{**row, "snippet": row["snippet"].replace(database.SEPARATOR, "")} for row in rows]
             return [msgspec.convert(row, Hit, strict=False) for row in shown]
 
     def delete(self, session: KeptSession) -> int:

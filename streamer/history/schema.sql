@@ -29,7 +29,7 @@ CREATE VIEW IF NOT EXISTS sessions AS
     FROM events AS first WHERE type = 'ready';
 
 -- The text of each final as corrected since, by the `id` of its event. Vowels and tones that follow their letter (M),
--- such as Thai's, are part of a word. Characters of scripts without spaces are words of their own (`file.indexed`).
+-- such as Thai's, are part of a word. Characters of scripts without spaces are words of their own (`database.indexed`).
 CREATE VIRTUAL TABLE texts USING fts5
     (text, columnsize = 0, tokenize = "unicode61 remove_diacritics 2 categories 'L* N* Co M*'");
 CREATE TRIGGER IF NOT EXISTS forget AFTER DELETE ON events BEGIN DELETE FROM texts WHERE rowid = old.id; END;

@@ -16,10 +16,10 @@ from pathlib import Path
 from streamer.engine.journal import Keep, KeepAudio, no_audio
 from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Ready, Revision, Speakers, Translation
-from streamer.history import file
+from streamer.history import database
 from streamer.history.audio import AudioKeeper
 from streamer.history.deletion import prune
-from streamer.history.reader import Reader, Result
+from streamer.history.reader import HistoryFile, Result
 from streamer.outside import one_line, printable
 from streamer.settings.table import ServerSettings
 
@@ -51,7 +51,7 @@ class _Entry:
     publish: Callable[[], None]  # publishes the event if it is not published yet
 
 
-class History(Reader):
+class History(HistoryFile):
     """A file that this process owns from the beginning until `close`. Any thread may call any method.
 
     One thread changes the file, another waits for it. An event is published when it is in the file, so that it survives
@@ -84,7 +84,7 @@ class History(Reader):
         self._closed = False
         with contextlib.ExitStack() as stack:
             # Used by the thread of the disk alone.
-            self._connection = stack.enter_context(file.owned(path))
+            self._connection = stack.enter_context(database.owned(path))
             self._disk = stack.enter_context(ThreadPoolExecutor(1, "write history"))
             self._opened = stack.pop_all()
         self._thread = threading.Thread(target=self._run, name="publish history", daemon=True)
@@ -101,10 +101,10 @@ class History(Reader):
         return partial(self.audio.take, session) if self.audio is not None else no_audio
 
     def change(self, work: Callable[..., Result], *values: object) -> Result:
-        """Change the file as in `Reader`, after the events that wait are written or cannot be; not after `close`."""
+        """Change the file, after the events that wait are written or cannot be; not after `close`."""
         with self._changed:
             self._changed.wait_for(lambda: not self._pending or self._late)
-        with file.typed_errors(self.path):
+        with database.typed_errors(self.path):
             return self._disk.submit(work, self._connection, *values).result()
 
     def close(self) -> None:
@@ -171,7 +171,7 @@ class History(Reader):
                 except Exception:  # other events must be written
                     logger.exception("a %s event could not be kept", entry.event.type)
             if closed:
-                self._connection.execute(file.END_ALL)
+                self._connection.execute(database.END_ALL)
 
     def _tidy(self) -> None:
         try:
@@ -221,7 +221,7 @@ def open_history(settings: ServerSettings) -> Iterator[History | None]:
             )
         yield None
         return
-    path = file.history_path(settings.history)
+    path = database.history_path(settings.history)
     days, megabytes = settings.history_days, settings.history_mb
     with contextlib.closing(History(path, days=days, megabytes=megabytes, audio=audio)) as history:
         logger.info("finals%s are kept in %s", " and audio" if audio else "", printable(str(path)))
@@ -232,9 +232,9 @@ def _insert(connection: sqlite3.Connection, entry: _Entry) -> None:
     event = entry.event
     cursor = connection.execute(_INSERT, (entry.own, entry.source, entry.at, event.to_json()))
     if isinstance(event, Final) and cursor.rowcount == 1:
-        connection.execute(_INSERT_TEXT, (cursor.lastrowid, file.indexed(event.text)))
+        connection.execute(_INSERT_TEXT, (cursor.lastrowid, database.indexed(event.text)))
     elif isinstance(event, Revision):  # a search finds what is shown
-        connection.execute(_CHANGE_TEXT, (file.indexed(event.text), event.session, event.of))
+        connection.execute(_CHANGE_TEXT, (database.indexed(event.text), event.session, event.of))
 
 
 def _publish(entries: Sequence[_Entry]) -> None:

@@ -16,7 +16,7 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.journal import Journal
 from streamer.events import Final, Gap, Revision, Translation
 from streamer.history import writer
-from streamer.history.reader import Reader
+from streamer.history.reader import HistoryFile
 from streamer.history.writer import History
 from tests.builders import final, ready, timed_words
 from tests.daemon import SAMPLE, Outcome, recording
@@ -51,7 +51,7 @@ def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
 
 
 def sessions(path: Path) -> list[str]:
-    return [session.id for session in Reader(path).sessions(9)]
+    return [session.id for session in HistoryFile(path).sessions(9)]
 
 
 def test_sessions_are_listed_newest_last(run: Run) -> None:

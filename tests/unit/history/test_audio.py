@@ -18,7 +18,7 @@ from streamer.engine.journal import Journal
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Gap
 from streamer.history import audio as module
-from streamer.history import deletion, file, writer
+from streamer.history import database, deletion, writer
 from streamer.history.writer import History, open_history
 from streamer.settings.table import ServerSettings
 from tests.builders import ready
@@ -32,7 +32,7 @@ S = SAMPLE_RATE
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     monkeypatch.setattr(writer, "PUBLISH_TIMEOUT_S", WAIT_S)
-    monkeypatch.setattr(file, "LOCK_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", WAIT_S)
     with closing(History(tmp_path / "data" / "history.db", audio=True)) as opened:
         yield opened
 

@@ -22,10 +22,10 @@ from streamer.engine.eventlog import EventLog
 from streamer.engine.journal import Journal
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation
-from streamer.history import file, reader, writer
+from streamer.history import database, reader, writer
 from streamer.history.audio import find_spans
-from streamer.history.file import history_path
-from streamer.history.reader import MARKS, KeptSession, Reader
+from streamer.history.database import history_path
+from streamer.history.reader import MARKS, HistoryFile, KeptSession
 from streamer.history.writer import History, open_history
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
@@ -78,27 +78,27 @@ def said(history: History, session: str, *texts: str, own: bool = True, end: boo
     return kept(history, session)
 
 
-def kept(history: Reader, session: str = "s1") -> KeptSession:
+def kept(history: HistoryFile, session: str = "s1") -> KeptSession:
     found = history.session(session)
     assert found is not None
     return found
 
 
-def events(history: Reader, session: str = "s1") -> list[Event]:
+def events(history: HistoryFile, session: str = "s1") -> list[Event]:
     return list(history.transcript(kept(history, session)))
 
 
-def texts(history: Reader, session: str = "s1") -> list[str]:
+def texts(history: HistoryFile, session: str = "s1") -> list[str]:
     return [event.text for event in events(history, session) if isinstance(event, Final)]
 
 
-def found(history: Reader, text: str) -> list[str]:
+def found(history: HistoryFile, text: str) -> list[str]:
     """Return the snippets of a search, with their marks as brackets."""
     begin, end = MARKS
     return [hit.snippet.replace(begin, "[").replace(end, "]") for hit in history.search(text, 10)]
 
 
-def change(history: Reader, statement: str) -> None:
+def change(history: HistoryFile, statement: str) -> None:
     """Change the file as another program would."""
     with closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute(statement)
@@ -108,12 +108,12 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def age(history: Reader, where: str) -> None:
+def age(history: HistoryFile, where: str) -> None:
     """Make events an hour older."""
     change(history, f"UPDATE events SET at = at - 3600 WHERE {where}")
 
 
-def wal(history: Reader) -> Path:
+def wal(history: HistoryFile) -> Path:
     return history.path.with_name(history.path.name + "-wal")
 
 
@@ -170,17 +170,17 @@ def test_a_file_has_one_daemon_and_programs_that_look_keep_none_from_starting(
         assert history.in_use
         with pytest.raises(ConfigError):
             History(path)
-    monkeypatch.setattr(file, "READERS_TIMEOUT_S", WAIT_S)
+    monkeypatch.setattr(database, "READERS_TIMEOUT_S", WAIT_S)
     lock = path.with_name("history.db-lock")
     with closing(sqlite3.connect(lock, check_same_thread=False)) as looking:
         looking.execute("BEGIN")
         looking.execute("SELECT * FROM sqlite_master").fetchall()
-        assert not Reader(path).in_use, "another that looks is no daemon"
+        assert not HistoryFile(path).in_use, "another that looks is no daemon"
         threading.Timer(0.1, looking.rollback).start()
         History(path).close()
     lock.unlink()
     before = sorted(path.parent.iterdir())
-    assert not Reader(path).in_use
+    assert not HistoryFile(path).in_use
     assert sorted(path.parent.iterdir()) == before, "to look makes no file"
 
 
@@ -198,7 +198,7 @@ def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_event(path: 
 async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(file, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
     with closing(History(path)) as history:
         log, published = followed_log(history)
         with locked(path):
@@ -242,7 +242,7 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
 def test_what_still_waits_at_the_end_is_written_or_counted(
     free: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(file, "LOCK_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
     monkeypatch.setattr(writer, "RETRY_S", 100.0)
     with closing(History(path)) as history:
         log, _ = followed_log(history)
@@ -303,6 +303,15 @@ def test_an_event_that_cannot_be_written_does_not_stop_the_others(
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
+def test_a_source_whose_name_is_not_utf_8_costs_no_text(history: History) -> None:
+    log = Journal("s1", 100, keep=history.keeper(source="/recordings/\udcff.wav"))
+    log.append(ready())
+    log.append(numbered_final(1, "a text"))
+    wait_published(log)
+    assert texts(history) == ["a text"]
+    assert kept(history).source == "/recordings/ .wav"
+
+
 def test_many_threads_write_and_read_at_once(history: History) -> None:
     logs = [opened_log(history, f"s{i}") for i in range(4)]
 
@@ -325,12 +334,12 @@ FILES: dict[str, Callable[[Path], object]] = {
     "text": lambda path: path.write_bytes(b"no database" * 100),
     "other": lambda path: sqlite3.connect(path).execute("CREATE TABLE t (a)"),
     "newer": lambda path: sqlite3.connect(path).executescript(
-        f"PRAGMA application_id = {file.APPLICATION_ID}; PRAGMA user_version = 99"
+        f"PRAGMA application_id = {database.APPLICATION_ID}; PRAGMA user_version = 99"
     ),
 }
 
 
-STEPS: dict[str, Callable[[Path], object]] = {"check": lambda path: Reader(path).check(), "start": History}
+STEPS: dict[str, Callable[[Path], object]] = {"check": lambda path: HistoryFile(path).check(), "start": History}
 
 
 @refusals("history")
@@ -365,7 +374,7 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
         history.n_failures = 3
         assert registry.get_sample_value("streamer_history_failures_total") == 3
         assert history.in_use
-    assert not Reader(path).in_use
+    assert not HistoryFile(path).in_use
 
 
 # Appends finals through an event log, each when the one before was published, and prints the number of each that was.
@@ -404,10 +413,10 @@ def test_kill_9_loses_nothing_that_was_published(path: Path) -> None:
         n_published = 2 + process.stdout.read().count(b"\n")
         process.stdout.close()
         process.wait()
-        written = texts(Reader(path), f"s{i}")
+        written = texts(HistoryFile(path), f"s{i}")
         assert n_published - 1 <= len(written) <= n_published
         assert written == [f"text {i}" for i in range(len(written))]
-    assert len(Reader(path).sessions(20)) == 10
+    assert len(HistoryFile(path).sessions(20)) == 10
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
@@ -494,7 +503,7 @@ def many_scripts(history: History) -> Path:
 
 
 def test_words_are_found_in_any_script(many_scripts: Path) -> None:
-    assert {text: found(Reader(many_scripts), text) for text in FOUND} == FOUND
+    assert {text: found(HistoryFile(many_scripts), text) for text in FOUND} == FOUND
 
 
 @pytest.mark.parametrize("audio", ["", "DROP TABLE audio;"], ids=["", "before audio"])
@@ -506,8 +515,8 @@ def test_a_file_of_version_2_is_brought_up_to_date(many_scripts: Path, audio: st
     if opened == "a daemon":
         History(many_scripts).close()
     else:
-        Reader(many_scripts).check()
-    assert {text: found(Reader(many_scripts), text) for text in FOUND} == FOUND
+        HistoryFile(many_scripts).check()
+    assert {text: found(HistoryFile(many_scripts), text) for text in FOUND} == FOUND
     with closing(History(many_scripts, audio=True)) as history:
         said(history, "s3", "new")
         assert find_spans(history, "s3") == []
@@ -518,12 +527,12 @@ def test_an_upgrade_that_fails_changes_nothing(many_scripts: Path, monkeypatch: 
     with closing(sqlite3.connect(many_scripts)) as connection:
         connection.executescript("PRAGMA user_version = 2")
     with monkeypatch.context() as failing:
-        failing.setattr(file, "indexed", lambda text: 1 // 0)
+        failing.setattr(database, "indexed", lambda text: 1 // 0)
         with pytest.raises(HistoryError):
-            Reader(many_scripts).check()
-    assert found(Reader(many_scripts), "北京") == ["[北京]"]
-    Reader(many_scripts).check()
-    assert found(Reader(many_scripts), "北京") == ["[北京]"]
+            HistoryFile(many_scripts).check()
+    assert found(HistoryFile(many_scripts), "北京") == ["[北京]"]
+    HistoryFile(many_scripts).check()
+    assert found(HistoryFile(many_scripts), "北京") == ["[北京]"]
 
 
 def test_nothing_that_is_searched_for_is_a_syntax_error(history: History) -> None:
