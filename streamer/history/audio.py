@@ -66,12 +66,11 @@ class AudioKeeper:
         # Samples that wait for the thread, and their lock.
         self.n_waiting = 0
         self._counting = threading.Lock()
-        # Why audio is not kept at present; empty while it is.
-        self._failing = ""
+        # Whether audio is not kept at present.
+        self._failing = False
         self.closed = False
-        # Used by the thread: the newest piece of each session; whether writing has failed after `close`.
+        # Used by the thread: the newest piece of each session.
         self._open: dict[str, _Piece] = {}
-        self._given_up = False
 
     def take(self, session: str, position: int, samples: Float32Array) -> None:
         """Keep audio, 16 kHz mono, shape (n,), which begins at a position of a session."""
@@ -91,7 +90,7 @@ class AudioKeeper:
             self._do(self._store, event.session)
 
     def close(self) -> None:
-        """Write what there is, until that fails. Harmless the second time."""
+        """Write what there is, unless that fails. Harmless the second time."""
         self.closed = True
         self._do(self._store_all)
         self._thread.shutdown()
@@ -119,7 +118,7 @@ class AudioKeeper:
     def _store(self, session: str) -> None:
         """Write the newest piece of a session."""
         piece = self._open.pop(session, None)
-        if piece is None or self._given_up:
+        if piece is None or (self.closed and self._failing):  # the daemon's end does not wait for each of many pieces
             return
         try:
             if (free := shutil.disk_usage(self._history.path.parent).free) < MIN_FREE_BYTES:
@@ -131,11 +130,10 @@ class AudioKeeper:
             self._history.change(_insert, session, piece, data)
         except Exception as error:  # noqa: BLE001 - audio that comes later may be written
             self._fail(one_line(error))
-            self._given_up = self.closed  # the daemon's end does not wait for each of many pieces
         else:
             if self._failing and self.n_waiting <= MAX_WAITING_SAMPLES // 2:
                 logger.warning("audio is kept again")
-                self._failing = ""
+                self._failing = False
 
     def _drop(self, session: str, start: int, end: int) -> None:
         """Forget audio, and with it the rest of the pieces that it is in."""
@@ -153,7 +151,7 @@ class AudioKeeper:
             logger.warning(
                 "audio is no longer kept (%s): captions go on, and audio is kept again when it can be", reason
             )
-        self._failing = reason
+        self._failing = True
 
 
 def find_spans(

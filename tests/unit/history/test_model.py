@@ -196,4 +196,4 @@ class Model(RuleBasedStateMachine):
 
 
 TestModel = Model.TestCase
-TestModel.settings = hypothesis.settings(max_examples=20, stateful_step_count=25)
+TestModel.settings = hypothesis.settings(max_examples=15, stateful_step_count=20)
