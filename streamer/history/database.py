@@ -1,6 +1,7 @@
 """The file of a history, in SQLite: one daemon owns and writes it; other programs may read it, and delete from it."""
 
 import contextlib
+import logging
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -14,6 +15,8 @@ from streamer.errors import ConfigError, HistoryError, ProtocolError
 from streamer.languages import WITHOUT_SPACES
 from streamer.lock import LockedError, locked
 from streamer.outside import one_line, printable
+
+logger = logging.getLogger(__name__)
 
 AUTO = "auto"  # the setting that puts the file into the user's data directory
 
@@ -134,6 +137,8 @@ def upgrade(connection: sqlite3.Connection, path: Path, *, create: bool = False)
             " use the one that wrote it, or name another file in server.history"
         )
     if version != VERSION:
+        if version:
+            logger.info("the history %s is brought up to date", path)
         schema = resources.files(__package__).joinpath("schema.sql").read_text(encoding="utf-8")
         connection.create_function("indexed", 1, indexed, deterministic=True)
         connection.execute("PRAGMA auto_vacuum = FULL")

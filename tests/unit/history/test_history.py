@@ -238,6 +238,16 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
         assert kept(history).ended is not None
 
 
+def test_what_cannot_be_deleted_from_a_locked_file_is_an_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "LOCK_TIMEOUT_S", 0.05)
+    with closing(History(path)) as history:
+        session, log = said(history, "s1", "a"), opened_log(history, "s2")
+        with ThreadPoolExecutor(1) as pool, locked(path):
+            log.append(GAP)  # which the deletion waits for
+            assert isinstance(pool.submit(history.delete, session).exception(WAIT_S), HistoryError)
+        assert texts(history) == ["a"]
+
+
 @pytest.mark.parametrize("free", [True, False])
 def test_what_still_waits_at_the_end_is_written_or_counted(
     free: bool, path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
