@@ -23,7 +23,7 @@ _DELETE_AUDIO = "DELETE FROM audio WHERE at <= ?"
 _OLDEST_AUDIO = "DELETE FROM audio WHERE id IN (SELECT id FROM audio ORDER BY at LIMIT ?)"
 _OLDEST = "SELECT at FROM events WHERE type NOT IN ('ready', 'error') ORDER BY at LIMIT 1 OFFSET ?"
 _LOST = "earlier events are no longer in the history: raise server.history_days or server.history_mb to keep more"
-_N_TEXTS = "SELECT count(*) FROM texts"
+_N_FINALS = "SELECT count(*) FROM events WHERE type = 'final'"
 _INSERT_LOST = "INSERT INTO events (own, source, at, event) VALUES (?, ?, ?, ?)"
 
 
@@ -71,9 +71,9 @@ def _erase(connection: sqlite3.Connection, delete: Callable[[], object]) -> int:
     """Delete, and erase all traces of what is deleted; return the number of finals."""
     with connection:
         connection.execute("BEGIN IMMEDIATE")
-        (n_before,) = connection.execute(_N_TEXTS).fetchone()
+        (n_before,) = connection.execute(_N_FINALS).fetchone()
         delete()
-        (n_after,) = connection.execute(_N_TEXTS).fetchone()
+        (n_after,) = connection.execute(_N_FINALS).fetchone()
         connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")  # writes the index without them
     connection.execute("VACUUM")  # SQLite moves rows between pages, and `secure_delete` misses where they were
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()

@@ -1,4 +1,4 @@
--- The tables of a history, version 3. Other programs may read `sessions`, `events` and `audio`.
+-- The tables of a history (its version: `database.VERSION`). Other programs may read `sessions`, `events` and `audio`.
 
 -- The events of sessions, as JSON. The first of a session is its `ready`, the last its `end`; an `error` with the code
 -- `history_lost` stands for those that were deleted for their age or the file's size.

@@ -644,3 +644,5 @@ def test_the_oldest_goes_if_there_is_too_much(path: Path) -> None:
     assert 300 < kept(history).n_events < 800
     assert texts(history)[-1].startswith("text 999")
     assert texts(history, "s2") == ["the newest"]
+    with closing(History(path, megabytes=0.001)) as history:  # which no history is
+        wait_until(lambda: history.sessions(9) == [])
