@@ -22,6 +22,7 @@ from streamer.audio.pcm import to_int16
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import HistoryError
 from streamer.events import End, Event, Final, Gap
+from streamer.history import database
 from streamer.history.reader import HistoryFile
 from streamer.outside import one_line
 
@@ -174,7 +175,7 @@ def find_spans(
 def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[Float32Array]:
     """Yield the audio of a session between two positions, 16 kHz mono; silence stands for what is missing."""
     for number, first, last in _find_pieces(history, session, start, end):
-        with history.opened() as connection:
+        with database.opened(history.path) as connection:
             row = connection.execute("SELECT opus FROM audio WHERE id = ?", (number,)).fetchone()
         try:
             samples = opus.decode(row["opus"], last - first)
@@ -189,7 +190,7 @@ def read(history: HistoryFile, session: str, start: int, end: int) -> Iterator[F
 
 def _find_pieces(history: HistoryFile, session: str, start: int, end: int) -> list[tuple[int, int, int]]:
     """Return number, start and end of the pieces that have audio between two positions, oldest first."""
-    with history.opened() as connection:
+    with database.opened(history.path) as connection:
         rows = connection.execute(_PIECES, {"session": session, "start": start, "end": end})
         return [(row["id"], row["start"], row["end"]) for row in rows]
 

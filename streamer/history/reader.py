@@ -4,9 +4,7 @@ Positions are seconds of a session's audio, wall-clock times are seconds since 1
 """
 
 import re
-import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -83,10 +81,6 @@ class HistoryFile:
         """Name a file; each method opens it for itself."""
         self.path = path
 
-    def opened(self) -> AbstractContextManager[sqlite3.Connection]:
-        """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
-        return database.opened(self.path)
-
     @property
     def in_use(self) -> bool:
         """Whether a daemon writes the file now."""
@@ -99,7 +93,7 @@ class HistoryFile:
                 f"there is no history at {self.path}: expected a file that `streamer run --history FILE` has written;"
                 " name it with --history, or in server.history"
             )
-        with self.opened() as connection:
+        with database.opened(self.path) as connection:
             database.upgrade(connection, self.path)
 
     def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
@@ -127,7 +121,7 @@ class HistoryFile:
         return next(iter(self._sessions("number > :number AND own ORDER BY number LIMIT 1", number=number)), None)
 
     def _sessions(self, where: str, *, public: bool = False, **values: object) -> list[KeptSession]:
-        with self.opened() as connection:
+        with database.opened(self.path) as connection:
             rows = connection.execute(_SESSIONS + where, {**values, "public": public}).fetchall()
             return [
                 msgspec.convert({**row, "ready": from_json(row["ready"])}, KeptSession, strict=False) for row in rows
@@ -142,7 +136,7 @@ class HistoryFile:
         """
         names = SpeakerNames()
         if newest:
-            with self.opened() as connection:
+            with database.opened(self.path) as connection:
                 for row in connection.execute(_SPEAKERS, (session.id,)):
                     names.learn(msgspec.json.decode(row["event"], type=Speakers))
         after = 0
@@ -161,7 +155,7 @@ class HistoryFile:
         """
         values = {"session": session, "after": after, "newest": newest, "limit": PAGE_EVENTS}
         found: list[Event] = []
-        with self.opened() as connection:
+        with database.opened(self.path) as connection:
             for row in connection.execute(_EVENTS, values):
                 event = from_json(row["event"]).stamped(row["seq"], session)
                 if isinstance(event, Final) and row["revision"] is not None:
@@ -181,7 +175,7 @@ class HistoryFile:
         if not expression:
             raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
         values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
-        with self.opened() as connection:
+        with database.opened(self.path) as connection:
             rows = connection.execute(_HITS, {**values, "begin": MARKS[0], "end": MARKS[1]}).fetchall()
             shown = [{**row, "snippet": row["snippet"].replace(database.SEPARATOR, "")} for row in rows]
             return [msgspec.convert(row, Hit, strict=False) for row in shown]
@@ -196,7 +190,7 @@ class HistoryFile:
 
     def change(self, work: Callable[..., Result], *values: object) -> Result:
         """Change the file by a function of a connection and these values, and return what it returns."""
-        with self.opened() as connection:
+        with database.opened(self.path) as connection:
             return work(connection, *values)
 
 

@@ -10,26 +10,25 @@ import pytest
 
 
 class Disk:
-    """The connections with which histories write; they fail on demand, as on a full disk."""
+    """The connection with which a history writes; it fails on demand, as on a full disk."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.writing: sqlite3.Connection | None = None
+        self.failing = False
         self._connect = sqlite3.connect
         patch.setattr(sqlite3, "connect", self._opened)
 
     def _opened(self, name: str | Path, *args: Any, **options: Any) -> sqlite3.Connection:  # noqa: ANN401
-        connection: sqlite3.Connection = self._connect(name, *args, **options)
-        if self.writing is None and "history.db?" in str(name):
-            self.writing = connection
-        return connection
+        if self.writing is not None or "history.db?" not in str(name):
+            return self._connect(name, *args, **options)
+        # Statements that are cached would not be asked for again.
+        self.writing = self._connect(name, *args, cached_statements=0, **options)
+        self.writing.set_authorizer(lambda *_: sqlite3.SQLITE_DENY if self.failing else sqlite3.SQLITE_OK)
+        return self.writing
 
     def execute(self, statement: str) -> None:
         assert self.writing is not None
         self.writing.execute(statement)
-
-    def fail(self, failing: bool) -> None:
-        assert self.writing is not None
-        self.writing.set_authorizer((lambda *_: sqlite3.SQLITE_DENY) if failing else None)
 
 
 @contextmanager

@@ -54,7 +54,7 @@ class Model(RuleBasedStateMachine):
         self.history = self.started(Path(self.folder.name) / "0" / "history.db")
 
     def started(self, path: Path) -> History:
-        self.disk.writing, self.published = None, self.written
+        self.disk.writing, self.disk.failing, self.published = None, False, self.written
         self.running.clear()
         return History(path)
 
@@ -138,10 +138,10 @@ class Model(RuleBasedStateMachine):
     def fail_or_work_again(self) -> None:
         """Let the disk fail; what is published meanwhile is written when it works again."""
         if not self.failing:
-            self.disk.fail(True)
+            self.disk.failing = True
             self.published = {name: dict(texts) for name, texts in self.written.items()}
             return
-        self.disk.fail(False)
+        self.disk.failing = False
         self.history.keeper(source="")(ready().stamped(1, "last"), lambda: None)
         wait_until(lambda: self.history.session("last") is not None)
         with closing(sqlite3.connect(self.history.path)) as connection, connection:
