@@ -4,7 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +20,7 @@ class Disk:
 
     def _opened(self, name: str | Path, *args: Any, **options: Any) -> sqlite3.Connection:  # noqa: ANN401
         if self.writing is not None or "history.db?" not in str(name):
-            return self._connect(name, *args, **options)
+            return cast(sqlite3.Connection, self._connect(name, *args, **options))
         # Statements that are cached would not be asked for again.
         self.writing = self._connect(name, *args, cached_statements=0, **options)
         self.writing.set_authorizer(lambda *_: sqlite3.SQLITE_DENY if self.failing else sqlite3.SQLITE_OK)
