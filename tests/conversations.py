@@ -1,6 +1,7 @@
 """Conversations of tests/golden/protocols/*.txt: what a client and a server say, and what their session does.
 
     == Title, which is a claim
+    * start event end           what moves our clients, by the table in docs/protocol.md; several events are one
     connect /v1/stream          the client opens a connection; `break` loses it, `leave CODE` closes it
     > {"type":"start"}          the client sends JSON; what it sends again by itself stands behind `>>`
     > (audio 1.5 s)             the client's next audio; (audio 0 to 1.5 s), (hex 00 ff) and (100 bytes) are possible
@@ -9,7 +10,7 @@
     ! refuse busy no room       the session refuses what it is asked for next
     < {"type":"final",...}      the server sends this; ... other fields; "*" any value, "ab*" a beginning,
                                 "$a" one value wherever it stands
-    < close 1000 reason         the server closes the connection
+    < close 1000 reason         the server closes the connection; `< status 503 text` answers instead of opening it
     # A comment
 
 A line that begins with two spaces continues the one before. `audio: 24000 Hz, 2 bytes` ahead of the conversations is
@@ -67,6 +68,9 @@ class Conversation:
     steps: list[Step]
     frame_rate: int
     frame_bytes: int
+
+    # What moves our clients.
+    inputs: list[str] = field(default_factory=list)
 
     # Values of "$a".
     bound: dict[str, Any] = field(default_factory=dict)
@@ -165,7 +169,8 @@ def conversations(protocol: str, side: str) -> list[Any]:
     found = []
     for part in parts:
         title, *lines = part.splitlines()
-        talk = Conversation(protocol, title, [*_steps(lines)], int(rate), int(width))
+        inputs = lines.pop(0)[2:].split() if lines[0].startswith("* ") else []
+        talk = Conversation(protocol, title, [*_steps(lines)], int(rate), int(width), inputs)
         if other not in title:
             found.append(pytest.param(talk, id=f"{protocol}: {title}"))
     return found

@@ -101,7 +101,7 @@ def with_conversations(document: str) -> str:
     for title in re.findall(r"^<!-- conversation: (.*?): generated", document, re.MULTILINE):
         conversation = scripts.partition(f"== {title}\n")[2].partition("\n== ")[0]
         assert conversation, f"there is no conversation {title!r}"
-        said = [line for line in conversation.rstrip().splitlines() if not line.startswith(("=", "!"))]
+        said = [line for line in conversation.rstrip().splitlines() if not line.startswith(("=", "!", "*"))]
         document = with_part(document, f"conversation: {title}", "\n".join(["```text", *said, "```", ""]))
     return document
 

@@ -36,6 +36,7 @@ export interface State {
   attempt?: number;
   /** Of the daemon's HTTP answer; 0: there was none. */
   status?: number;
+  /** Of the daemon's error, or the WebSocket's close code; "peer": the daemon sent no event. */
   code?: string | number;
   message?: string;
 }

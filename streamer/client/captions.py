@@ -1,19 +1,10 @@
-"""A client of a running daemon: its captions as events, across interruptions."""
+"""A client of a daemon's own input: its captions as events, across interruptions."""
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 
-from streamer.client.connection import (
-    DaemonAddress,
-    Events,
-    GoneError,
-    Place,
-    Reconnection,
-    connected,
-    events_of,
-    log_notice,
-    parse_address,
-)
-from streamer.events import End, Event
+from streamer.client.connection import DaemonAddress, log_notice, parse_address
+from streamer.client.loops import Events
+from streamer.client.machine import Client
 
 
 def listen(
@@ -40,23 +31,4 @@ def listen(
     """
     if isinstance(address, str):
         address = parse_address(address, token, fingerprint)
-    return Events(lambda: captions(address, on_notice=on_notice))
-
-
-async def captions(address: DaemonAddress, *, on_notice: Callable[[str], None]) -> AsyncGenerator[Event, None]:
-    """Yield a daemon's events; see `listen`."""
-    place = Place()
-    reconnection = Reconnection(address, on_notice)
-    while True:
-        try:
-            async with await connected(address, place) as connection:
-                reconnection.connected()
-                async for event in events_of(address, connection):
-                    reconnection.works()
-                    if place.moved(event):
-                        yield event
-                    if isinstance(event, End):
-                        return
-                return  # closed with 1000
-        except GoneError as gone:
-            await reconnection.wait(gone)
+    return Events(lambda: Client(address, on_notice).events())

@@ -1,34 +1,19 @@
-"""A connection to a running daemon: its address, its errors, and its events."""
+"""A connection to a running daemon: its address, how it is opened, and what arrives over it."""
 
-import asyncio
 import hashlib
 import logging
-import math
 import os
-import random
 import re
 import ssl
-import sys
-import threading
-import time
 import urllib.parse
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from concurrent.futures import wait
 from dataclasses import dataclass, field
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import (
-    ConnectionClosed,
-    ConnectionClosedError,
-    ConnectionClosedOK,
-    InvalidHandshake,
-    InvalidStatus,
-    InvalidURI,
-)
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
 
-from streamer.errors import PeerError, ProtocolError, UnknownEventError, UsageError
-from streamer.events import Error, Event, from_json
+from streamer.errors import PeerError, ProtocolError, StreamerError, UnknownEventError, UsageError
+from streamer.events import Event, from_json
 from streamer.outside import is_loopback, one_line
 
 logger = logging.getLogger(__name__)
@@ -39,12 +24,10 @@ STREAM_PATH = "/v1/stream"
 MAX_EVENT_BYTES = 1 << 20  # an event with the words of 30 seconds has some ten kilobytes
 MAX_QUEUED_EVENTS = 16  # that the caller has not read; then the daemon is held back
 CLOSE_TIMEOUT_S = 2.0  # for the close handshake with a daemon that still sends
-FIRST_DELAY_S = 0.25  # before the first attempt to reconnect; doubled after each failure
-MAX_DELAY_S = 10.0
 KEEPALIVE_S = 20.0  # from one ping to the next
 
-# Close codes of errors that a new connection would repeat (RFC 6455, 7.4.1).
-_REFUSALS = (1002, 1003, 1007, 1008, 1009, 1010)
+# Close codes of errors that a new connection would repeat (RFC 6455, 7.4.1); 4000: another client has the stream.
+_REFUSALS = (1002, 1003, 1007, 1008, 1009, 1010, 4000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,135 +104,28 @@ def _checked(token: str) -> str:
     return token
 
 
-def log_notice(text: str) -> None:
-    logger.warning("%s", text)
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Why there is no connection now. There may be one later."""
+
+    reason: str
+
+    # What is raised if the client does not wait for the daemon, or no longer.
+    error: StreamerError
 
 
-class Events:
-    """A daemon's events: `for event in events`, or `async for`. Each loop has a connection of its own."""
-
-    def __init__(self, begin: Callable[[], AsyncGenerator[Event, None]]) -> None:
-        """Iterate over `begin()` in each loop."""
-        self._begin = begin
-
-    def __aiter__(self) -> AsyncGenerator[Event, None]:
-        return self._begin()
-
-    def __iter__(self) -> Generator[Event, None, None]:
-        return _in_thread(self._begin())
+def gone(address: DaemonAddress, reason: str) -> Gone:
+    """Return why there is no daemon at an address."""
+    error = f"no daemon at {address} ({reason}): start one with `streamer run`, or name another address"
+    return Gone(reason, PeerError(error))
 
 
-def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
-    """Yield the items of an asynchronous generator, which a thread runs, so that this works within a running loop."""
-    loop = asyncio.new_event_loop()
-    stop = asyncio.Event()
-    lock = asyncio.Lock()  # a generator must not be closed while it runs
+async def open_connection(
+    address: DaemonAddress, query: dict[str, Any], answer_s: float
+) -> ClientConnection | Gone | StreamerError:
+    """Connect to an address with a query. A daemon that answers no ping for `answer_s` is gone.
 
-    def work() -> None:
-        with asyncio.Runner(loop_factory=lambda: loop) as runner:
-            runner.run(stop.wait())
-
-    async def locked(step: Callable[[], Awaitable[Event | None]]) -> Event | None:
-        async with lock:
-            return await step()
-
-    def result(step: Callable[[], Awaitable[Event | None]]) -> Event | None:
-        future = asyncio.run_coroutine_threadsafe(locked(step), loop)
-        try:
-            while not future.done():
-                wait([future], timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
-            return future.result()
-        finally:
-            future.cancel()
-
-    thread = threading.Thread(target=work, name="streamer-client", daemon=True)
-    thread.start()
-    try:
-        while (event := result(lambda: anext(events, None))) is not None:
-            yield event
-    finally:
-        if not sys.is_finalizing():  # otherwise the thread no longer runs, and the wait for it would not end
-            try:
-                result(events.aclose)
-            finally:
-                loop.call_soon_threadsafe(stop.set)
-                thread.join()
-
-
-class GoneError(Exception):
-    """The daemon cannot be reached now; it may come back."""
-
-
-class Reconnection:
-    """Waits for a daemon that went away, longer after each attempt."""
-
-    def __init__(self, address: DaemonAddress, on_notice: Callable[[str], None], wait_s: float | None = None) -> None:
-        """Call `on_notice` once when the daemon goes away, and when it is back.
-
-        wait_s : how long it may be away, at the start as well; None: not at all at the start, later without limit
-        """
-        self._address = address
-        self._on_notice = on_notice
-        self._wait_s = wait_s
-        self._delay_s = FIRST_DELAY_S
-        # Whether it was ever connected; when it was lost (monotonic), as reported, None while it is connected.
-        self._known = False
-        self._away_since_s: float | None = None
-
-    def connected(self) -> None:
-        """Note a new connection."""
-        if self._away_since_s is not None:
-            self._on_notice(f"{self._address} is back")
-        self._known, self._away_since_s = True, None
-
-    def works(self) -> None:
-        """Note that an event arrived, which resets the delay; a connection alone may still be refused."""
-        self.connected()
-        self._delay_s = FIRST_DELAY_S
-
-    async def wait(self, gone: GoneError) -> None:
-        """Wait before the next attempt. Raises PeerError if the daemon is away for too long."""
-        now_s = time.monotonic()
-        reported = self._away_since_s is not None
-        self._away_since_s = now_s if self._away_since_s is None else self._away_since_s
-        default_s = math.inf if self._known else 0.0
-        if now_s - self._away_since_s >= (default_s if self._wait_s is None else self._wait_s):
-            raise PeerError(
-                f"no daemon at {self._address} ({gone}): start one with `streamer run`, or name another address"
-            ) from None
-        if not reported:
-            state = "went away" if self._known else "is not there"
-            self._on_notice(f"{self._address} {state} ({gone}): waiting for it to come back")
-        # Jitter, so that clients of one daemon do not all reconnect at the same moment.
-        delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
-        logger.debug("trying again in %.1f s: %s", delay_s, gone)
-        await asyncio.sleep(delay_s)
-        self._delay_s = min(MAX_DELAY_S, 2 * self._delay_s)
-
-
-class Place:
-    """Session and number of the newest event."""
-
-    def __init__(self) -> None:
-        self.session = ""
-        self.seq = 0
-
-    def moved(self, event: Event) -> bool:
-        """Advance to an event; return whether it is new."""
-        # A gateway's errors about a session have no number of their own.
-        between = isinstance(event, Error) and not event.fatal and event.seq == self.seq
-        if event.session == self.session and event.seq <= self.seq and not between:
-            return False
-        self.session, self.seq = event.session, event.seq
-        return True
-
-
-async def connected(
-    address: DaemonAddress, place: Place | None = None, *, answer_s: float | None = KEEPALIVE_S
-) -> ClientConnection:
-    """Connect; with a place, to the captions after it. A daemon that answers no ping for `answer_s` is gone.
-
-    Raises GoneError if the daemon cannot be reached now, PeerError or UsageError if a retry is useless.
+    Returns the error of a connection that another attempt would not get either.
     """
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
@@ -257,9 +133,8 @@ async def connected(
         how = {"ssl": tls_context(address), "create_connection": _pinned(address.fingerprint)}
     elif address.unix_socket:
         how = {"unix": True, "path": address.unix_socket}
-    if place is not None and place.seq:
-        query = urllib.parse.urlencode({"after": place.seq, "session": place.session})
-        url += ("&" if "?" in url else "?") + query
+    if query:
+        url += ("&" if "?" in url else "?") + urllib.parse.urlencode(query)
     try:
         return await connect(
             url,
@@ -273,12 +148,14 @@ async def connected(
             proxy=None if is_loopback(host) else True,  # a proxy cannot reach this machine's own ports
             **how,
         )
+    except PeerError as error:  # another certificate
+        return error
     except (OSError, EOFError, InvalidHandshake, InvalidURI, ValueError) as error:
-        raise _failure(error, address, url) from None
+        return _failure(error, address, url)
 
 
-def _failure(error: Exception, address: DaemonAddress, url: str) -> Exception:
-    """Return a GoneError, PeerError or UsageError for an error of `connect`."""
+def _failure(error: Exception, address: DaemonAddress, url: str) -> Gone | StreamerError:
+    """Return what an error of `connect` means."""
     match error:
         case InvalidURI() if error.uri == url:
             return UsageError(f"{address} is not the address of a daemon: expected HOST:PORT or ws://HOST:PORT")
@@ -288,32 +165,38 @@ def _failure(error: Exception, address: DaemonAddress, url: str) -> Exception:
             status = error.response.status_code
             said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
             if status >= 500:
-                return GoneError(f"HTTP status {status}{f', {said}' if said else ''}")
-            remedy = ": give its token with --token-file FILE" if status in (401, 403) else ""
-            return PeerError(f"{address} answered HTTP status {status}{f' ({said})' if said else ''}{remedy}")
+                return gone(address, f"HTTP status {status}{f', {said}' if said else ''}")
+            answer = f"answered HTTP status {status}{f' ({said})' if said else ''}"
+            if status in (401, 403):
+                return PeerError(f"{address} {answer}: give its token with --token-file FILE")
+            return Gone(f"it {answer}", PeerError(f"{address} {answer}"))
         case InvalidHandshake() if isinstance(error.__cause__, EOFError | OSError):
             hint = ": does it speak TLS, at wss://?" if str(address).startswith("ws://") else ""
-            return GoneError(f"it closed the connection{hint}")
+            return gone(address, f"it closed the connection{hint}")
         case InvalidHandshake():
             return PeerError(f"{address} does not speak WebSocket ({one_line(error):.300}): is a daemon there?")
         case TimeoutError():
-            return GoneError("no answer")
+            return gone(address, "no answer")
         case ssl.SSLCertVerificationError():
             return PeerError(
                 f"{address} has a certificate that is not trusted ({one_line(error.verify_message)}): give its"
                 " fingerprint, which the daemon prints at its start, with --fingerprint"
             )
         case ssl.SSLEOFError():
-            return GoneError("it closed the connection")
+            return gone(address, "it closed the connection")
         case ssl.SSLError():
             return PeerError(f"{address} does not speak TLS ({one_line(error.reason)}): is it a ws:// address?")
         case OSError(errno=int(number)) if number:
             # asyncio writes the address into strerror of positive numbers.
-            return GoneError(error.strerror if number < 0 and error.strerror else os.strerror(number))
+            return gone(address, error.strerror if number < 0 and error.strerror else os.strerror(number))
         case OSError() | EOFError():  # asyncio names no reason if it tried several addresses
-            return GoneError(one_line(error) or "it closed the connection")
+            return gone(address, one_line(error) or "it closed the connection")
         case _:  # a redirect to a malformed address
             return PeerError(f"{address} answered with a wrong address ({one_line(error):.300}): is a daemon there?")
+
+
+def log_notice(text: str) -> None:
+    logger.warning("%s", text)
 
 
 def tls_context(address: DaemonAddress) -> ssl.SSLContext:
@@ -345,41 +228,30 @@ def _pinned(fingerprint: str) -> type[ClientConnection]:
     return PinnedConnection
 
 
-async def events_of(address: DaemonAddress, connection: ClientConnection) -> AsyncGenerator[Event, None]:
-    """Yield the events of one connection until it is closed with 1000. Raises GoneError if it ends otherwise."""
+async def receive(address: DaemonAddress, connection: ClientConnection) -> Event | Gone | StreamerError:
+    """Return the next event of a type that this version knows, or what ends the connection."""
     while True:
         try:
             message = await connection.recv()
-        except ConnectionClosedOK as closed:
-            if _code(closed) == 1000:
-                return
-            raise GoneError(_farewell(closed)) from None
-        except ConnectionClosedError as closed:
-            if _code(closed) in _REFUSALS:
-                raise PeerError(f"{address} closed the connection ({_farewell(closed)})") from None
-            raise GoneError(_farewell(closed)) from None
+        except ConnectionClosed as closed:
+            return _farewell(address, closed)
         try:
             if isinstance(message, bytes):
                 raise ProtocolError("a binary message: expected events as text")
-            event = from_json(message)
+            return from_json(message)
         except UnknownEventError as error:  # a newer daemon may have more types
             logger.debug("%s sent an event of an unknown type: %s", address, error)
-            continue
         except ProtocolError as error:
-            raise PeerError(
-                f"{address} sent an invalid event: {one_line(error):.300}; do both have the same version?"
-            ) from None
-        yield event
+            said = f"{address} sent an invalid event: {one_line(error):.300}"
+            return PeerError(f"{said}; do both have the same version?")
 
 
-def _code(closed: ConnectionClosed) -> int:
-    """Return the close code: the daemon's, or our own after a violation of the protocol."""
-    frame = closed.rcvd or closed.sent
-    return frame.code if frame else 1006
-
-
-def _farewell(closed: ConnectionClosed) -> str:
+def _farewell(address: DaemonAddress, closed: ConnectionClosed) -> Gone | PeerError:
+    """Return what the close code means: the daemon's, or our own after a violation of the protocol."""
     frame = closed.rcvd or closed.sent
     if frame is None:
-        return "the connection broke"
-    return f"close code {frame.code}{f', {one_line(frame.reason)}' if frame.reason else ''}"
+        return gone(address, "the connection broke")
+    reason = f"close code {frame.code}{f', {one_line(frame.reason)}' if frame.reason else ''}"
+    if frame.code in _REFUSALS:
+        return PeerError(f"{address} closed the connection ({reason})")
+    return gone(address, reason)

@@ -67,25 +67,9 @@ def test_the_examples_of_messages_are_some_and_every_key_is_described() -> None:
         assert f"| `{key}` |" in DOCUMENT
 
 
-async def test_the_python_client_prints_the_finals() -> None:
-    program, _ = blocks("python")
-    async with serving() as running:
-        program = program.replace("127.0.0.1:8765", f"127.0.0.1:{running.port}")
-        running.log.append(final("before", segment=1))
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE, env={**os.environ, "NO_PROXY": "*"}
-        )
-        assert process.stdout is not None
-        assert (await within(process.stdout.readline())).strip() == b"before"
-        running.log.append(final("live", segment=2))
-        running.log.close()
-        assert (await within(process.stdout.read())).split() == [b"live"]
-        assert await within(process.wait()) == 0
-
-
 @pytest.mark.slow
 async def test_the_python_client_that_sends_fast_waits_for_the_answers_to_its_pings(tmp_path: Path) -> None:
-    _, program = blocks("python")
+    (program,) = blocks("python")
     audio, path = bytes(20_000_000), tmp_path / "long.wav"  # more than the system's buffers have room for
     with wave.open(str(path), "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))

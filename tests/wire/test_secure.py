@@ -16,7 +16,7 @@ import soundfile
 from websockets.asyncio.client import connect, unix_connect
 from websockets.exceptions import InvalidStatus
 
-from streamer.client.captions import captions
+from streamer.client.captions import listen
 from streamer.client.connection import DaemonAddress, parse_address
 from streamer.commands.listen import daemon_address
 from streamer.errors import ConfigError, PeerError, PortInUseError
@@ -53,7 +53,7 @@ def trusting() -> ssl.SSLContext:
 
 async def read(running: Running, address: DaemonAddress) -> str:
     """Return the text of a final that a client gets."""
-    async with asyncio.timeout(WAIT_S), contextlib.aclosing(captions(address, on_notice=print)) as events:
+    async with asyncio.timeout(WAIT_S), contextlib.aclosing(aiter(listen(address, on_notice=print))) as events:
         async for event in events:
             if isinstance(event, Ready):
                 running.log.append(final("in private"))

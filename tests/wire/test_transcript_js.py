@@ -10,7 +10,6 @@ from tests.browser import browse
 from tests.builders import final, partial, ready, words
 from tests.conversations import Script, conversations
 from tests.wire.harness import serving
-from tests.wire.test_protocol_document import blocks
 
 # In the page: reads events, and returns the transcript as data and in each format.
 TAKE = """
@@ -42,29 +41,6 @@ async def test_what_the_page_makes_of_a_session() -> None:
                     events.append(script.event(step.text).to_json())
                 else:
                     talk.expect(step.text, await page.evaluate(f"{TAKE}([{','.join(events)}], {options})"))
-
-
-async def test_the_example_of_the_document_applies_what_comes_later() -> None:
-    (example,) = blocks("js")
-    script = Script()
-    events = [
-        script.event(text).to_json()
-        for text in (
-            "ready",
-            'final 0-1.5 hi there you too fine {"speakers":["S1","S1","S3",null,"S2"]}',
-            'revision 0-1.5 Hi there {"of":2,"by":"glossary","edits":[],"speakers":["S3",null]}',
-            '{"type":"speakers","same":["S3","S2"]}',
-            '{"type":"speakers","same":["S2","S1"]}',
-            '{"type":"translation","of":2,"text":"hallo","language":"de"}',
-        )
-    ]
-    async with serving() as running, browse(running.url) as page:
-        shown = await page.evaluate(
-            f"(() => {{ {example}; [{','.join(events)}].forEach(apply);"
-            " const { text, words, translation } = finals.get(2);"
-            " return [text, translation, ...words.map(nameOf)]; })()"
-        )
-    assert shown == ["Hi there", "hallo", "S1", None]
 
 
 NEW = 'const { Transcript } = await import("./transcript.js"); const known = new Transcript();'

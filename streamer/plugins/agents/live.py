@@ -10,9 +10,10 @@ from typing import Any, cast
 import numpy as np
 
 from streamer.audio.pcm import PcmDecoder
+from streamer.client.audio import Item
 from streamer.client.connection import DaemonAddress, log_notice
 from streamer.client.options import Options
-from streamer.client.stream import Item, shifted, stream
+from streamer.client.stream import shifted, stream
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import IdleError
 from streamer.events import Event, Final, Gap, Partial, Speech

@@ -1,40 +1,38 @@
 // A client of a streamer daemon (docs/protocol.md): its captions, and those of one's own audio. Connections that break are
 // made again, and nothing is lost or comes twice. No dependencies; for browsers and Node 22 or later.
 
-const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000]; // from one attempt to connect to the next
-const REFUSALS = [1002, 1003, 1007, 1008, 1009, 1010, 4000]; // close codes after which a stream cannot go on
+const FIRST_DELAY_MS = 250; // before the first attempt to reconnect; doubled after each failure
+const MAX_DELAY_MS = 10000;
+const REFUSALS = [1002, 1003, 1007, 1008, 1009, 1010, 4000]; // close codes that a new connection would repeat
 const KEPT_S = 120; // of audio that was sent, and would be sent again
 const MAX_KEPT_ITEMS = 20000; // pieces of audio and commands among it
 const MESSAGE_BYTES = 2 ** 16;
 const MAX_BUFFERED_BYTES = 2 ** 18; // in the browser; what is behind that waits here
 const POLL_MS = 50;
-const ABNORMAL = 1006; // the close code of a connection that ended without one (RFC 6455, 7.4.1)
-const POLICY = 1008; // that of a client which is refused
+
+// The next state, by the present one and what happens: docs/protocol.md, *The course of a client*.
+const LEAVE = { gone: "waiting", refused: "failed", stop: "closed" };
+const READ = { ...LEAVE, event: "open", end: "ended", stopped: "waiting" };
+const TRANSITIONS = {
+  connecting: { ...LEAVE, opened: "open", start: "starting", resume: "resuming" },
+  starting: READ,
+  resuming: { ...READ, event: "resuming", resumed: "open", forgotten: "connecting" },
+  open: { ...READ, resumed: "open" },
+  waiting: { retry: "connecting", stop: "closed" },
+  ended: { retry: "connecting" },
+  failed: { retry: "connecting" },
+  closed: {},
+};
 
 // Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
-// connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, message}. `status` is that of
-// HTTP, 0 where nobody answers. "refused" (the token is missing or wrong) and "ended" stay so until `retry` is called;
-// after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
+// connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, code, message}. `status` is that
+// of HTTP, 0 where nobody answers. "refused" (for 401, the token is missing or wrong) and "ended" stay so until `retry` is
+// called; after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
 // Returns {retry(), close()}.
-export function listen({ url, token, after, onEvent, onState }) {
-  const place = new Place();
-  let ended = false;
-  const line = new Line({ url, token, path: "v1/captions", onState }, {
-    query: () => (place.session ? { after: place.seq, session: place.session } : { after }),
-    opened() {},
-    message(event) {
-      if (!place.moved(event)) return;
-      ended = event.type === "end";
-      onEvent(event);
-    },
-    lost({ code, status, message }) {
-      if (ended && code === 1000) line.report({ state: "ended" });
-      else if (status === 401) line.report({ state: "refused", status, message });
-      else line.later({ status, message });
-    },
-  });
-  line.open();
-  return { retry: () => line.retry(), close: () => line.drop() };
+export function listen(options) {
+  const client = new Client(options);
+  client.connect();
+  return { retry: () => client.retry(), close: () => client.move("stop") };
 }
 
 // Send audio and read what is said in it. `start` has the keys of the protocol's `start` message (format, sample_rate,
@@ -42,169 +40,296 @@ export function listen({ url, token, after, onEvent, onState }) {
 // `onState`: "connecting", "open", "lost" (it is tried again), "ended" (all is said), or "failed" with {code, message}.
 // Returns {send(audio), flush(), pause(), resume(), clear(), set(options), finish(), close(), waiting}: `audio` is an
 // ArrayBuffer or a typed array of whole samples; `waiting` counts the bytes that are not sent yet, which the caller bounds.
-export function stream({ url, token, start = {}, onEvent, onState }) {
-  const rate = start.sample_rate ?? 16000;
-  const frameBytes = (start.format === "f32le" ? 4 : 2) * (start.channels ?? 1);
-  const sent = new Sent({ ...start, type: "start" }, frameBytes, KEPT_S * rate);
-  let place = new Place();
-  let known = false; // whether there ever was a session
-  let base = 0; // where the session began, in samples of all the audio
-  let settled = 0; // up to where its text is known
-  let heard = null; // what a daemon that stops has heard
-  let fatal = null; // the error that ends the session
-  let ready = false; // whether audio may be sent over the present connection
-  let timer = 0;
-
-  const line = new Line({ url, token, path: "v1/stream", onState }, {
-    query: () => ({}),
-    opened(socket) {
-      ready = !place.session;
-      if (!ready) {
-        socket.send(JSON.stringify({ type: "resume", session: place.session, after: place.seq })); // `resumed` comes first
-        return;
-      }
-      beginAnew(base);
-      for (const message of sent.opening()) socket.send(JSON.stringify(message));
-      pump();
-    },
-    message(event) {
-      if (event.type === "resumed") {
-        if (!ready) sent.rewind(base + event.heard_samples);
-        ready = true;
-        pump();
-        return;
-      }
-      if (event.type === "error" && !event.session) {
-        refused(event);
-        return;
-      }
-      if (!place.moved(event)) return;
-      known = true;
-      if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);
-      else if (event.type === "error" && event.fatal) fatal = event;
-      else if (event.type === "error" && event.code === "stopping") heard = event.heard_samples ?? settled - base;
-      if (event.type === "end" && heard !== null && !(sent.finished && base + heard >= sent.position)) {
-        beginAnew(base + heard);
-        line.again("the daemon stops");
-        return;
-      }
-      onEvent(base ? shifted(event, base / rate) : event);
-      if (event.type === "end") over(fatal ?? undefined);
-    },
-    lost({ code, reason, status, message }) {
-      const final = fatal || !known || REFUSALS.includes(code) || status === 401 || status === 403;
-      if (final) over(fatal ?? { code, message: message || reason || `close code ${code}` });
-      else line.later({ status, message: message || reason });
-    },
-  });
-
-  function refused(error) {
-    if (error.code === "unknown_session" && place.session) {
-      beginAnew(settled);
-      line.drop();
-      line.open();
-    } else if (known && ["busy", "stopping"].includes(error.code)) line.again(error.message);
-    else over(error);
-  }
-
-  function beginAnew(position) {
-    if (position < sent.first) line.report({ state: "lost", message: "audio that is not kept any more has no text" });
-    sent.rewind(position);
-    base = settled = Math.min(Math.max(position, sent.first), sent.position);
-    place = new Place();
-    heard = null;
-  }
-
-  function over(error) {
-    clearTimeout(timer);
-    line.drop();
-    line.report(error ? { state: "failed", code: error.code, message: error.message } : { state: "ended" });
-  }
-
-  function pump() {
-    clearTimeout(timer);
-    const { socket } = line;
-    while (ready && socket?.readyState === 1) {
-      if (socket.bufferedAmount > MAX_BUFFERED_BYTES) {
-        timer = setTimeout(pump, POLL_MS);
-        return;
-      }
-      const item = sent.take();
-      if (item === undefined) return;
-      socket.send(item instanceof Uint8Array ? item : JSON.stringify(item));
-    }
-  }
-
-  function add(item) {
-    if (sent.finished) throw new Error("the stream is finished: nothing can follow");
-    sent.add(item);
-    pump();
-  }
-
-  line.open();
+export function stream({ start = {}, ...options }) {
+  const client = new Stream(options, start);
+  const command = (type) => () => client.add({ type });
+  client.connect();
   return {
-    send(audio) {
-      const bytes = bytesOf(audio, start.format);
-      if (bytes.length % frameBytes) throw new RangeError(`${bytes.length} bytes of audio: expected whole samples of ${frameBytes} bytes`);
-      const step = MESSAGE_BYTES - (MESSAGE_BYTES % frameBytes);
-      for (let first = 0; first < bytes.length; first += step) add(bytes.subarray(first, first + step));
-    },
-    flush: () => add({ type: "flush" }),
-    pause: () => add({ type: "pause" }),
-    resume: () => add({ type: "resume" }),
-    clear: () => add({ type: "clear" }),
-    set: (options) => add({ ...options, type: "set" }),
-    finish: () => sent.finished || add({ type: "finish" }),
-    close() {
-      clearTimeout(timer);
-      line.drop();
-    },
+    send: (audio) => client.send(audio),
+    ...{ flush: command("flush"), pause: command("pause"), resume: command("resume"), clear: command("clear") },
+    set: (chosen) => client.add({ ...chosen, type: "set" }),
+    finish: () => client.finish(),
+    close: () => client.move("stop"),
     get waiting() {
-      return sent.waiting + (line.socket?.bufferedAmount ?? 0);
+      return client.waiting;
     },
   };
 }
 
-// Session and number of the newest event.
-class Place {
-  session = "";
+// A client that reads captions, over one connection after another. A subclass sends audio, too.
+class Client {
+  path = "v1/captions";
+  failed = "refused"; // what the program is told where the client has failed
+  waits = true; // whether to wait for a daemon that is away: always, once it was there
+  state = "connecting";
+  session = ""; // of the newest event
   seq = 0;
+  error = null; // that ends the session
+  socket = null; // the present connection
+  #ended = false; // whether the newest event is `end`
+  #attempt = 0; // connections in a row that failed
+  #timer = 0;
 
-  // Advance to an event; return whether it is new. Errors that are no events of the session repeat the last number.
-  moved(event) {
-    const between = event.type === "error" && !event.fatal && event.seq === this.seq;
-    if (event.session === this.session && event.seq <= this.seq && !between) return false;
-    ({ session: this.session, seq: this.seq } = event);
+  constructor({ url, token = "", after, onEvent, onState = () => {} }) {
+    if (!globalThis.WebSocket) throw new Error("this JavaScript has no WebSocket: expected a browser, or Node 22 or later");
+    this.url = new URL(url ?? ".", globalThis.location?.href);
+    this.token = typeof token === "function" ? token : () => token;
+    Object.assign(this, { after, onEvent, report: onState });
+  }
+
+  // Go to the next state, for a reason that the program is told.
+  move(input, why) {
+    const before = this.state;
+    this.state = TRANSITIONS[before][input] ?? before;
+    if (["event", "resumed"].includes(input)) this.#attempt = 0; // a connection alone may still be refused
+    if (this.state === "open") this.waits = true;
+    if (this.state === before || ["starting", "resuming", "open"].includes(this.state)) return;
+    clearTimeout(this.#timer);
+    const { socket } = this;
+    this.socket = null;
+    socket?.close(1000); // gives up a stream, if the connection is still there
+    if (this.state === "connecting") this.connect();
+    if (this.state === "ended") this.report({ state: "ended" });
+    if (this.state === "failed") this.report({ ...why, state: this.failed });
+    if (this.state !== "waiting") return;
+    const delay = Math.min(MAX_DELAY_MS, FIRST_DELAY_MS * 2 ** this.#attempt);
+    this.#attempt += 1;
+    this.#timer = setTimeout(() => this.move("retry"), delay * (0.5 + Math.random() / 2)); // not all clients at the same moment
+    this.report({ ...why, state: "lost" });
+  }
+
+  // Try at once, as if nothing had failed or ended.
+  retry() {
+    this.#attempt = 0;
+    this.move("retry");
+  }
+
+  // Move on a new event.
+  take(event) {
+    if (event.type === "resumed") {
+      this.move("resumed");
+    } else if (event.type === "error" && !event.session) {
+      this.lose(event);
+    } else {
+      this.onEvent(event);
+      if (event.type !== "end") this.move("event");
+      else if (this.error) this.lose(this.error);
+      else this.move("end");
+    }
+  }
+
+  // Move on the loss of the connection, by its close code, the HTTP status or the daemon's error.
+  lose(why) {
+    const { code, status, message } = this.error ?? why;
+    const hopeless = typeof code === "string" ? !["busy", "stopping"].includes(code) : REFUSALS.includes(code) || [401, 403].includes(status);
+    if (code === 1000 && this.#ended) this.move("end");
+    else this.move(hopeless || this.error || !this.waits ? "refused" : "gone", { code, status, message: message || `close code ${code}` });
+  }
+
+  // What the address of the next connection says of it.
+  query() {
+    if (this.session) return { after: this.seq, session: this.session };
+    return this.after === undefined ? {} : { after: this.after };
+  }
+
+  // Begin to use a new connection.
+  greet() {
+    this.move("opened");
+  }
+
+  connect() {
+    this.report({ state: "connecting", attempt: this.#attempt });
+    const token = this.token();
+    if (!/^[ -~]*$/.test(token)) {
+      this.lose({ status: 401, message: "invalid characters in the token: expected printable ASCII; copy it again" });
+      return;
+    }
+    const address = new URL(this.path, this.url);
+    address.search = new URLSearchParams(this.query());
+    const socket = openSocket(address, token);
+    this.socket = socket;
+    socket.onopen = () => {
+      if (this.socket !== socket) return;
+      this.report({ state: "open" });
+      this.greet();
+    };
+    socket.onmessage = ({ data }) => this.socket === socket && this.#receive(data);
+    const closed = new Promise((resolve) => {
+      socket.onclose = resolve;
+      socket.onerror = () => resolve({ code: 1006 }); // Node 22 fires no `close` when it cannot connect
+    });
+    closed.then(async ({ code, reason }) => {
+      if (this.socket !== socket) return;
+      const why = this.state === "connecting" ? await whyNot(address, token) : {};
+      if (this.socket === socket) this.lose({ code, message: reason, ...why });
+    });
+  }
+
+  #receive(data) {
+    const event = parsed(data);
+    if (!event) this.lose({ code: "peer", message: "the daemon sent an invalid event; do both have the same version?" });
+    else if (event.type === "resumed" || !event.session || this.#isNew(event)) this.take(event);
+  }
+
+  // Advance to an event, unless it was there before. Errors that are no events of the session repeat the last number.
+  #isNew({ type, session, seq, fatal }) {
+    if (session === this.session && seq <= this.seq) return type === "error" && !fatal && seq === this.seq;
+    Object.assign(this, { session, seq });
+    this.#ended = type === "end";
     return true;
+  }
+}
+
+// A client that sends audio. Positions count samples of all the audio.
+class Stream extends Client {
+  path = "v1/stream";
+  failed = "failed";
+  waits = false;
+  #sent;
+  #base = 0; // where the session began
+  #final = 0; // up to where its text is final
+  #processed = null; // samples of the session that a stopping daemon processes
+  #timer = 0;
+
+  constructor(options, start) {
+    super(options);
+    this.format = start.format;
+    this.rate = start.sample_rate ?? 16000;
+    this.frameBytes = (start.format === "f32le" ? 4 : 2) * (start.channels ?? 1);
+    this.#sent = new Sent({ ...start, type: "start" }, this.frameBytes, KEPT_S * this.rate);
+  }
+
+  get waiting() {
+    return this.#sent.waiting + (this.socket?.bufferedAmount ?? 0);
+  }
+
+  send(audio) {
+    const bytes = bytesOf(audio, this.format);
+    const { frameBytes } = this;
+    if (bytes.length % frameBytes) throw new RangeError(`${bytes.length} bytes of audio: expected whole samples of ${frameBytes} bytes`);
+    const step = MESSAGE_BYTES - (MESSAGE_BYTES % frameBytes);
+    for (let first = 0; first < bytes.length; first += step) this.add(bytes.subarray(first, first + step));
+  }
+
+  finish() {
+    if (!this.#sent.finished) this.add({ type: "finish" });
+  }
+
+  add(item) {
+    if (this.#sent.finished) throw new Error("the stream is finished: nothing can follow");
+    this.#sent.add(item);
+    this.#pump();
+  }
+
+  query() {
+    return {};
+  }
+
+  greet() {
+    if (this.session) {
+      this.move("resume");
+      this.#tell({ type: "resume", session: this.session, after: this.seq });
+      return;
+    }
+    this.#beginAnew(this.#base);
+    this.move("start");
+    this.#sent.opening().forEach((message) => this.#tell(message));
+    this.#pump();
+  }
+
+  take(event) {
+    const { type, session, code } = event;
+    const base = this.#base;
+    if (type === "resumed" && this.state === "resuming") {
+      this.#base += this.#rewind(base + event.heard_samples); // what is lost takes its time all the same
+      this.move("resumed");
+      this.#pump();
+      return;
+    }
+    if (type === "error" && !session && code === "unknown_session" && this.state === "resuming") {
+      this.#beginAnew(this.#final);
+      this.move("forgotten");
+      return;
+    }
+    if (type === "error" && session && event.fatal) this.error = event;
+    if (type === "error" && session && code === "stopping") this.#processed = event.heard_samples ?? this.#final - base;
+    if (type === "final" || type === "gap") this.#final = base + Math.round(event.end * this.rate);
+    if (type === "end" && this.#isCutShort()) {
+      this.#beginAnew(base + this.#processed);
+      this.move("stopped", { message: "the daemon stops" });
+      return;
+    }
+    super.take(session && base ? shifted(event, base / this.rate) : event);
+  }
+
+  // Whether the session has ended before all audio was processed, and another is to go on.
+  #isCutShort() {
+    if (this.error || this.#processed === null) return false;
+    return !this.#sent.finished || this.#base + this.#processed < this.#sent.position;
+  }
+
+  // Continue in another session at a position.
+  #beginAnew(position) {
+    this.#base = this.#final = Math.min(position + this.#rewind(position), this.#sent.position);
+    Object.assign(this, { session: "", seq: 0 });
+    this.#processed = null;
+  }
+
+  // Send again from a position on. Returns how many samples behind it are not kept any more.
+  #rewind(position) {
+    const lost = Math.max(0, this.#sent.first - position);
+    if (lost) this.report({ state: "lost", message: "audio that is not kept any more has no text" });
+    this.#sent.rewind(position);
+    return lost;
+  }
+
+  #tell(message) {
+    this.socket.send(JSON.stringify(message));
+  }
+
+  #pump() {
+    clearTimeout(this.#timer);
+    while (["starting", "open"].includes(this.state) && this.socket.readyState === 1) {
+      if (this.socket.bufferedAmount > MAX_BUFFERED_BYTES) {
+        this.#timer = setTimeout(() => this.#pump(), POLL_MS);
+        return;
+      }
+      const item = this.#sent.take();
+      if (item === undefined) return;
+      if (item instanceof Uint8Array) this.socket.send(item);
+      else this.#tell(item);
+    }
   }
 }
 
 // What was sent in a stream and may have to be sent again: audio and commands, in order. Positions count samples of all the
 // audio that was given. What was sent is kept for so many samples; what was not, until it is.
 class Sent {
-  #start; // the `start` message as it would be in front of the first item, with what was set before
-  #paused = false; // whether the stream was paused there
-  #items = []; // {position, item}
+  #items = []; // {position, item, opening}, see `opening`
   #nSent = 0;
+  #opening; // behind the last item
   position = 0; // behind the last audio
   first = 0; // of what is forgotten, the end
   finished = false;
   waiting = 0; // bytes that are not sent
 
   constructor(start, frameBytes, keptSamples) {
-    this.#start = start;
+    this.#opening = [start];
     this.frameBytes = frameBytes;
     this.keptSamples = keptSamples;
   }
 
   add(item) {
-    this.#items.push({ position: this.position, item });
+    this.#items.push({ position: this.position, item, opening: this.#opening });
     this.position += this.#length(item);
     this.waiting += item.length ?? 0;
     this.finished = item.type === "finish";
+    const [start, ...pause] = this.#opening;
+    if (item.type === "set") this.#opening = [{ ...start, ...item, type: "start" }, ...pause];
+    if (item.type === "pause") this.#opening = [start, item];
+    if (item.type === "resume") this.#opening = [start];
     while (this.#nSent && (this.#items.length > MAX_KEPT_ITEMS || this.position - this.#items[0].position > this.keptSamples)) {
       const { position, item: old } = this.#items.shift();
-      [this.#start, this.#paused] = obeyed(old, this.#start, this.#paused);
       this.#nSent -= 1;
       this.first = position + this.#length(old);
     }
@@ -212,8 +337,9 @@ class Sent {
 
   // What is to be sent next; undefined where all is sent.
   take() {
-    if (this.#nSent === this.#items.length) return undefined;
-    const { item } = this.#items[this.#nSent++];
+    const item = this.#items[this.#nSent]?.item;
+    if (item === undefined) return undefined;
+    this.#nSent += 1;
     this.waiting -= item.length ?? 0;
     return item;
   }
@@ -224,111 +350,19 @@ class Sent {
     const last = this.#items[this.#nSent - 1];
     const cut = last && (position - last.position) * this.frameBytes;
     if (cut < last?.item.length) {
-      const rest = { position, item: last.item.subarray(cut) };
-      this.#items.splice(this.#nSent - 1, 1, { position: last.position, item: last.item.subarray(0, cut) }, rest);
+      const [sent, rest] = [last.item.subarray(0, cut), last.item.subarray(cut)];
+      this.#items.splice(this.#nSent - 1, 1, { ...last, item: sent }, { ...last, position, item: rest });
     }
     this.waiting = this.#items.slice(this.#nSent).reduce((sum, { item }) => sum + (item.length ?? 0), 0);
   }
 
   // The messages that open a session which goes on where we are.
   opening() {
-    let [start, paused] = [this.#start, this.#paused];
-    for (const { item } of this.#items.slice(0, this.#nSent)) [start, paused] = obeyed(item, start, paused);
-    return paused ? [start, { type: "pause" }] : [start];
+    return this.#items[this.#nSent]?.opening ?? this.#opening;
   }
 
   #length(item) {
     return (item.length ?? 0) / this.frameBytes;
-  }
-}
-
-// The `start` message that would do what a command did, and whether the stream is paused behind it.
-function obeyed(item, start, paused) {
-  if (item.type === "set") return [{ ...start, ...item, type: "start" }, paused];
-  return [start, item.type === "pause" || (paused && item.type !== "resume")];
-}
-
-// One connection after another to the same address.
-class Line {
-  #timer = 0;
-  #attempt = 0; // connections in a row that failed
-  #client;
-  socket = null;
-
-  constructor({ url, token = "", path, onState = () => {} }, client) {
-    this.url = new URL(url ?? ".", globalThis.location?.href);
-    this.token = typeof token === "function" ? token : () => token;
-    this.path = path;
-    this.report = onState;
-    this.#client = client;
-    if (!globalThis.WebSocket) throw new Error("this JavaScript has no WebSocket: expected a browser, or Node 22 or later");
-  }
-
-  open() {
-    clearTimeout(this.#timer);
-    if (this.socket) return;
-    this.report({ state: "connecting", attempt: this.#attempt });
-    const token = this.token();
-    if (!/^[ -~]*$/.test(token)) {
-      this.#client.lost({ code: POLICY, status: 401, message: "invalid characters in the token: expected printable ASCII; copy it again" });
-      return;
-    }
-    const address = new URL(this.path, this.url);
-    for (const [key, value] of Object.entries(this.#client.query())) {
-      if (value !== undefined) address.searchParams.set(key, value);
-    }
-    const socket = openSocket(address, token);
-    this.socket = socket;
-    let opened = false;
-    socket.onopen = () => {
-      if (this.socket !== socket) return;
-      opened = true;
-      this.report({ state: "open" });
-      this.#client.opened(socket);
-    };
-    socket.onmessage = ({ data }) => {
-      if (this.socket !== socket) return;
-      this.#attempt = 0;
-      this.#client.message(JSON.parse(data));
-    };
-    // Node 22 fires no `close` when it cannot connect.
-    const closed = new Promise((resolve) => {
-      socket.onclose = resolve;
-      socket.onerror = () => resolve({ code: ABNORMAL, reason: "" });
-    });
-    closed.then(async ({ code, reason }) => {
-      if (this.socket !== socket) return;
-      const refusal = opened ? {} : await whyNot(address, token);
-      if (this.socket !== socket) return;
-      this.socket = null;
-      this.#client.lost({ code, reason, ...refusal });
-    });
-  }
-
-  // Try at once, as if nothing had failed.
-  retry() {
-    this.#attempt = 0;
-    this.open();
-  }
-
-  // Say that the connection is lost, and try again later.
-  later(state) {
-    this.report({ state: "lost", ...state });
-    clearTimeout(this.#timer);
-    this.#timer = setTimeout(() => this.open(), RETRY_MS[Math.min(this.#attempt, RETRY_MS.length - 1)]);
-    this.#attempt += 1;
-  }
-
-  again(message) {
-    this.drop();
-    this.later({ message });
-  }
-
-  drop() {
-    clearTimeout(this.#timer);
-    const { socket } = this;
-    this.socket = null;
-    socket?.close(1000);
   }
 }
 
@@ -355,6 +389,16 @@ async function whyNot(address, token) {
     return response.status === 426 ? {} : { status: response.status, message: (await response.json()).error };
   } catch {
     return { status: 0, message: "the daemon cannot be reached, or may not say why" };
+  }
+}
+
+// An event, or null where a message is none.
+function parsed(data) {
+  try {
+    const event = JSON.parse(data);
+    return typeof event.type === "string" && typeof event.session === "string" && Number.isInteger(event.seq) ? event : null;
+  } catch {
+    return null;
   }
 }
 

@@ -148,7 +148,7 @@ async def test_pipecats_turns_make_text_final(daemon: Daemon) -> None:
 
 
 async def test_a_connection_that_breaks_loses_nothing(daemon: Daemon, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.client.connection.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("streamer.client.machine.FIRST_DELAY_S", 0.01)
     lost: list[str] = []
     async with cutting(int(daemon.url.rstrip("/").rpartition(":")[2])) as proxy:
         stt = StreamerSTTService(f"127.0.0.1:{proxy.port}", token=TOKEN)

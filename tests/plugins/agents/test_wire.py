@@ -20,8 +20,8 @@ TONE = (np.sin(np.arange(48_000) / 10) * 9000).astype("<i2")
 
 @pytest.fixture(autouse=True)
 def _short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.client.connection.FIRST_DELAY_S", 0.01)
-    monkeypatch.setattr("streamer.client.connection.MAX_DELAY_S", 0.05)
+    monkeypatch.setattr("streamer.client.machine.FIRST_DELAY_S", 0.01)
+    monkeypatch.setattr("streamer.client.machine.MAX_DELAY_S", 0.05)
 
 
 def opened(port: int, lost: list[str], token: str = "", wait_s: float = 60.0, **options: Any) -> LiveStream:  # noqa: ANN401

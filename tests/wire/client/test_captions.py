@@ -12,8 +12,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, unix_serve
 
 from streamer.client import connection
-from streamer.client.captions import captions, listen
-from streamer.client.connection import DaemonAddress, Place, parse_address
+from streamer.client.captions import listen
+from streamer.client.connection import DaemonAddress, parse_address
+from streamer.client.machine import Client
 from streamer.errors import PeerError
 from streamer.events import End, Error, Event
 from streamer.server.self_signed import renew_self_signed
@@ -79,12 +80,12 @@ async def test_a_program_ends_that_has_left_its_events_open() -> None:
     assert (done.stdout, done.stderr) == ("ready\n", "")
 
 
-async def test_events_of_a_later_daemon_are_left_out_and_end_or_a_normal_close_ends_the_events() -> None:
+async def test_events_of_a_later_daemon_are_left_out_and_only_end_ends_the_events() -> None:
     first, second, end = session()
     unknown = '{"type":"applause","seq":2,"session":"s"}'
-    async with daemon(sending(first, unknown, second), sending(first, end, close=0)) as (address, _):
-        assert await received(address) == ([first, second], [])
-        assert await received(address) == ([first, end], [])
+    async with daemon(sending(first, unknown, second), sending(end, close=0)) as (address, paths):
+        events, notices = await received(address)
+    assert (events, len(notices), paths[1:]) == ([first, second, end], 2, ["/v1/captions?after=2&session=s"])
 
 
 async def test_a_daemon_that_is_away_for_long_is_reported_once() -> None:
@@ -95,11 +96,11 @@ async def test_a_daemon_that_is_away_for_long_is_reported_once() -> None:
 
 
 def test_a_gateways_errors_about_a_session_are_no_repetition() -> None:
-    place = Place()
+    client = Client(parse_address("h"), print)
     waiting = Error(code="waiting", message="wait", fatal=False)
     given = [(waiting, 1), (End(), 2), (End(), 2), (waiting, 2), (waiting, 1)]
-    assert [place.moved(event.stamped(seq, "s1")) for event, seq in given] == [True, True, False, True, False]
-    assert (place.session, place.seq) == ("s1", 2)
+    assert [client.is_new(event.stamped(seq, "s1")) for event, seq in given] == [True, True, False, True, False]
+    assert (client.session, client.seq) == ("s1", 2)
 
 
 async def test_no_daemon_is_an_error_that_says_how_to_start_one() -> None:
@@ -237,7 +238,7 @@ async def test_what_the_program_has_not_read_is_bounded(monkeypatch: pytest.Monk
 
     async with (
         daemon(flood) as (address, _),
-        contextlib.aclosing(captions(parse_address(address), on_notice=print)) as events,
+        contextlib.aclosing(aiter(listen(address, on_notice=print))) as events,
     ):
         await anext(events)
         before = -1

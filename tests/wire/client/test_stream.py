@@ -13,8 +13,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from streamer.client import sent
 from streamer.client import stream as module
-from streamer.client.stream import Item, Sent, stream
+from streamer.client.audio import Item
+from streamer.client.sent import Sent
+from streamer.client.stream import stream
 from streamer.errors import (
     BusyError,
     ConfigError,
@@ -244,6 +247,9 @@ class Resumption(RuleBasedStateMachine):
         self.n_sent = 0
         self.position = 0
 
+    def unsent(self) -> int:
+        return self.units[self.n_sent][0] if self.n_sent < len(self.units) else self.position
+
     @rule(n_frames=st.integers(1, LONGEST))
     def add_audio(self, n_frames: int) -> None:
         frames = [number.to_bytes(2, "little") for number in range(self.position, self.position + n_frames)]
@@ -276,17 +282,17 @@ class Resumption(RuleBasedStateMachine):
     @rule(share=st.floats(0, 1))
     def resume(self, share: float) -> None:
         earliest = self.sent.first + 1 if self.sent.first else 0
-        position = earliest + round(share * (self.position - earliest))
+        position = earliest + round(share * (max(earliest, self.unsent()) - earliest))
         self.sent.rewind(position)
         self.n_sent = sum(start < position for start, _ in self.units)
 
     @invariant()
     def the_last_two_minutes_are_kept(self) -> None:
         assert self.sent.position == self.position
-        assert self.sent.first <= max(0, self.position - module.KEPT_S + LONGEST)
-        unsent = self.units[self.n_sent][0] if self.n_sent < len(self.units) else self.position
+        assert self.sent.first <= max(0, self.position - sent.KEPT_S + LONGEST)
+        unsent = self.unsent()
         assert self.sent.first <= unsent, "what is not sent is kept"
-        assert self.sent.first >= min(unsent, self.position - module.KEPT_S) - LONGEST, "no more than that is kept"
+        assert self.sent.first >= min(unsent, self.position - sent.KEPT_S) - LONGEST, "no more than that is kept"
 
     @invariant()
     def another_session_opens_as_the_client_left_this_one(self) -> None:
@@ -303,10 +309,10 @@ TestResumption.settings = settings(max_examples=40, stateful_step_count=30)
 
 
 def test_commands_without_audio_are_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_KEPT_ITEMS", 500)
-    sent = Sent(START, 2)
+    monkeypatch.setattr(sent, "MAX_KEPT_ITEMS", 500)
+    kept = Sent(START, 2)
     for _ in range(600):
-        sent.add({"type": "flush"})
-        sent.take()
-    sent.rewind(0)
-    assert len(list(iter(sent.take, None))) == 500
+        kept.add({"type": "flush"})
+        kept.take()
+    kept.rewind(0)
+    assert len(list(iter(kept.take, None))) == 500
