@@ -92,8 +92,8 @@ function say(text) {
 
 function showConnection({ state, status, message }) {
   connected ||= state === "open";
-  if (state === "refused") say("The daemon asks for a token: its page /settings makes an address with one.");
-  else say(state === "lost" && status ? message : "");
+  if (state === "refused" && status === 401) say("The daemon asks for a token: its page /settings makes an address with one.");
+  else say(state === "refused" || (state === "lost" && status) ? message : "");
 }
 
 // Lines that have another width, or words another font: OBS's own styles come when the page is there, fonts later.

@@ -101,8 +101,9 @@ function play() {
   timer = setInterval(say, WORD_MS);
 }
 
-function showState({ state, message }) {
-  $("state").textContent = { open: "Connected", connecting: "Connecting…", ended: "The input has ended", refused: "A token is needed" }[state] ?? message ?? "No connection";
+function showState({ state, status, message }) {
+  const said = { open: "Connected", connecting: "Connecting…", ended: "The input has ended" }[state];
+  $("state").textContent = said ?? (state === "refused" && status === 401 ? "A token is needed" : message || "No connection");
 }
 
 new ResizeObserver(() => {
