@@ -19,7 +19,7 @@ export class View {
   #transcript;
   #hits = []; // entries with what is searched for
   #hit = -1; // which of them is being looked at
-  plays = () => false; // whether an entry can be played
+  #plays = () => false; // whether an entry can be played
   onPlay = () => {};
 
   constructor(transcript) {
@@ -52,16 +52,15 @@ export class View {
     });
   }
 
-  // Show another transcript, from its newest entries on.
-  open(transcript, placeholder) {
+  // Show another transcript, from its newest entries on; `plays` says which of them can be played.
+  open(transcript, plays = this.#plays) {
     this.#transcript = transcript;
+    this.#plays = plays;
     this.#following = true;
     this.#speakers = [];
     this.#finals.replaceChildren();
     this.#first = transcript.nEntries;
     this.#reveal(this.#first - SHOWN);
-    if (placeholder !== undefined) $("empty").textContent = placeholder;
-    $("empty").hidden = this.#finals.childElementCount > 0;
     this.showLive();
     if (!$("search").hidden) this.#search();
     this.follow();
@@ -74,7 +73,6 @@ export class View {
       this.#first += 1;
     }
     $("earlier").hidden = this.#first <= this.#oldest();
-    $("empty").hidden = true;
     if (!$("search").hidden) this.#search();
   }
 
@@ -99,7 +97,6 @@ export class View {
     setLanguage($("live-text"), language);
     $("stable").textContent = partial.stable.trimStart();
     $("unstable").textContent = partial.stable ? partial.unstable : partial.unstable.trimStart();
-    $("empty").hidden = true;
   }
 
   // Once a frame: a replay of hours brings thousands of entries, and to lay each out takes milliseconds.
@@ -107,7 +104,7 @@ export class View {
     this.#frame ||= requestAnimationFrame(() => {
       this.#frame = 0;
       if (this.#following) this.#main.scrollTop = this.#main.scrollHeight;
-      $("jump").hidden = this.#following;
+      $("jump").hidden = this.#following || this.#main.scrollHeight <= this.#main.clientHeight;
       this.#hideCutLine();
     });
   }
@@ -166,7 +163,7 @@ export class View {
     const doubts = document.documentElement.dataset.doubts ? entry.doubts : entry.doubts.filter(([, , level]) => level === 2);
     const marks = [...doubts.map(([from, to, level]) => [from, to, `doubt${level}`]), ...entry.changes.map((place) => [...place, "changed"])];
     paragraph.append(...entry.runs.flatMap((run) => [" ", this.#run(entry, run, marks)])); // copied with its spaces
-    if (this.plays(entry) && !entry.silent) paragraph.querySelector(".text").prepend(this.#playButton(entry));
+    if (this.#plays(entry) && !entry.silent) paragraph.querySelector(".text").prepend(this.#playButton(entry));
     if (entry.translation) paragraph.append(foreign("translation", entry.translation));
     if (entry.first !== null) this.#addFirst(paragraph, entry);
     return paragraph;
