@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.client.options import Options
-from streamer.client.sent import Message
+from streamer.client.sent import FINISH, Message
 from streamer.errors import TruncatedAudioError, UsageError
 
 Command = Literal["flush", "pause", "resume", "clear"]
@@ -29,57 +29,57 @@ MESSAGE_BYTES = 1 << 16
 BLOCK = 1 << 15  # samples, or bytes, into which a whole recording is cut
 
 
-class Pieces:
-    """Converts items of a stream to messages."""
+def frame_bytes(format: str, channels: int) -> int:
+    """Return the length of a frame, a sample of each channel."""
+    return (2 if format == "s16le" else 4) * channels
 
-    def __init__(self, format: str, channels: int) -> None:
-        self.frame_bytes = (2 if format == "s16le" else 4) * channels
-        self._format = format
-        self._channels = channels
-        # Beginning of an incomplete frame.
-        self._carried = b""
 
-    def of(self, item: object) -> Iterator[Message]:
-        """Yield messages: audio in whole frames, and commands. Raises UsageError for anything else."""
+async def messages_of(
+    audio: Source, format: str, channels: int, on_notice: Callable[[str], None]
+) -> AsyncGenerator[Message, None]:
+    """Yield the messages that a source becomes, audio in whole frames. Raises UsageError for what it must not yield."""
+    n_bytes = frame_bytes(format, channels)
+    carried = b""  # beginning of an incomplete frame
+    async for item in _items(audio, on_notice):
         match item:
             case str() if item in get_args(Command):
                 yield {"type": item}
-                return
+                continue
             case Mapping():
                 yield {**item, "type": "set"}
-                return
+                continue
             case np.ndarray():
-                data = self._bytes_of(item)
+                carried += _encoded(item, format, channels)
             case bytes() | bytearray() | memoryview():
-                data = bytes(item)
+                carried += item
             case _:
                 raise UsageError(
                     f"a stream was given {item!r:.40}: expected samples, bytes, options, or one of"
                     f" {', '.join(get_args(Command))}"
                 )
-        data = self._carried + data
-        whole = len(data) - len(data) % self.frame_bytes
-        self._carried = data[whole:]
-        step = MESSAGE_BYTES // self.frame_bytes * self.frame_bytes
+        whole, step = len(carried) // n_bytes * n_bytes, MESSAGE_BYTES // n_bytes * n_bytes
         for first in range(0, whole, step):
-            yield data[first : min(whole, first + step)]
-
-    def _bytes_of(self, samples: NDArray[Any]) -> bytes:
-        channels = samples.shape[1] if samples.ndim == 2 else 1
-        is_float = np.issubdtype(samples.dtype, np.floating)
-        if samples.ndim not in (1, 2) or channels != self._channels or not (is_float or samples.dtype == np.int16):
-            raise UsageError(
-                f"samples are {samples.dtype} of shape {samples.shape}: expected int16, or floats from -1 to 1, of"
-                f" shape (n,) or (n, channels), with {self._channels} channels"
-            )
-        if self._format == "f32le":
-            return (samples.astype("<f4") if is_float else samples.astype("<f4") / 32768).astype("<f4").tobytes()
-        if is_float:
-            samples = np.nan_to_num(samples * 32768).clip(-32768, 32767).round()
-        return samples.astype("<i2").tobytes()
+            yield carried[first : min(whole, first + step)]
+        carried = carried[whole:]
+    yield FINISH
 
 
-async def items_of(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenerator[object, None]:
+def _encoded(samples: NDArray[Any], format: str, channels: int) -> bytes:
+    n_channels = samples.shape[1] if samples.ndim == 2 else 1
+    is_float = np.issubdtype(samples.dtype, np.floating)
+    if samples.ndim not in (1, 2) or n_channels != channels or not (is_float or samples.dtype == np.int16):
+        raise UsageError(
+            f"samples are {samples.dtype} of shape {samples.shape}: expected int16, or floats from -1 to 1, of"
+            f" shape (n,) or (n, channels), with {channels} channels"
+        )
+    if format == "f32le":
+        return (samples.astype("<f4") if is_float else samples.astype("<f4") / 32768).astype("<f4").tobytes()
+    if is_float:
+        samples = np.nan_to_num(samples * 32768).clip(-32768, 32767).round()
+    return samples.astype("<i2").tobytes()
+
+
+async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenerator[object, None]:
     """Yield the items of a source; a whole recording in blocks."""
     pieces: Iterable[object]
     match audio:

@@ -104,28 +104,27 @@ def _checked(token: str) -> str:
     return token
 
 
-@dataclass(frozen=True, slots=True)
-class Gone:
-    """Why there is no connection now. There may be one later."""
+class GoneError(PeerError):
+    """There is no connection now, but there may be one later."""
 
-    reason: str
-
-    # What is raised if the client does not wait for the daemon, or no longer.
-    error: StreamerError
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
-def gone(address: DaemonAddress, reason: str) -> Gone:
-    """Return why there is no daemon at an address."""
-    error = f"no daemon at {address} ({reason}): start one with `streamer run`, or name another address"
-    return Gone(reason, PeerError(error))
+def gone(address: DaemonAddress, reason: str) -> GoneError:
+    """Return the error that there is no daemon at an address."""
+    return GoneError(
+        f"no daemon at {address} ({reason}): start one with `streamer run`, or name another address", reason
+    )
 
 
 async def open_connection(
     address: DaemonAddress, query: dict[str, Any], answer_s: float
-) -> ClientConnection | Gone | StreamerError:
-    """Connect to an address with a query. A daemon that answers no ping for `answer_s` is gone.
+) -> ClientConnection | StreamerError:
+    """Connect to an address with a query, and return the connection or why there is none.
 
-    Returns the error of a connection that another attempt would not get either.
+    answer_s : a daemon that answers no ping for so long is gone
     """
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
@@ -154,7 +153,7 @@ async def open_connection(
         return _failure(error, address, url)
 
 
-def _failure(error: Exception, address: DaemonAddress, url: str) -> Gone | StreamerError:
+def _failure(error: Exception, address: DaemonAddress, url: str) -> StreamerError:
     """Return what an error of `connect` means."""
     match error:
         case InvalidURI() if error.uri == url:
@@ -169,7 +168,7 @@ def _failure(error: Exception, address: DaemonAddress, url: str) -> Gone | Strea
             answer = f"answered HTTP status {status}{f' ({said})' if said else ''}"
             if status in (401, 403):
                 return PeerError(f"{address} {answer}: give its token with --token-file FILE")
-            return Gone(f"it {answer}", PeerError(f"{address} {answer}"))
+            return GoneError(f"{address} {answer}", f"it {answer}")
         case InvalidHandshake() if isinstance(error.__cause__, EOFError | OSError):
             hint = ": does it speak TLS, at wss://?" if str(address).startswith("ws://") else ""
             return gone(address, f"it closed the connection{hint}")
@@ -228,7 +227,7 @@ def _pinned(fingerprint: str) -> type[ClientConnection]:
     return PinnedConnection
 
 
-async def receive(address: DaemonAddress, connection: ClientConnection) -> Event | Gone | StreamerError:
+async def receive(address: DaemonAddress, connection: ClientConnection) -> Event | StreamerError:
     """Return the next event of a type that this version knows, or what ends the connection."""
     while True:
         try:
@@ -246,7 +245,7 @@ async def receive(address: DaemonAddress, connection: ClientConnection) -> Event
             return PeerError(f"{said}; do both have the same version?")
 
 
-def _farewell(address: DaemonAddress, closed: ConnectionClosed) -> Gone | PeerError:
+def _farewell(address: DaemonAddress, closed: ConnectionClosed) -> PeerError:
     """Return what the close code means: the daemon's, or our own after a violation of the protocol."""
     frame = closed.rcvd or closed.sent
     if frame is None:

@@ -4,7 +4,6 @@ TRANSITIONS is the table in docs/protocol.md, *The course of a client*. `server/
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import random
@@ -15,7 +14,7 @@ from typing import Any, Literal
 from websockets.asyncio.client import ClientConnection
 
 from streamer import errors
-from streamer.client.connection import KEEPALIVE_S, DaemonAddress, Gone, open_connection, receive
+from streamer.client.connection import KEEPALIVE_S, DaemonAddress, GoneError, open_connection, receive
 from streamer.errors import StreamerError
 from streamer.events import End, Error, Event, Resumed
 from streamer.outside import one_line
@@ -86,11 +85,25 @@ class Client:
         """Yield each event once, until the end. Raises the error with which the client fails."""
         try:
             while "stop" in TRANSITIONS[self.state]:
-                connection = await self._connect()
-                if connection is not None:
-                    async with contextlib.aclosing(self._converse(connection)) as events:
-                        async for event in events:
+                if self.state == "waiting":
+                    await asyncio.sleep(self.pause_s())
+                    self.move("retry")
+                connection = await open_connection(self.address, self.query(), self.answer_s)
+                if isinstance(connection, StreamerError):
+                    self.lose(connection)
+                    continue
+                try:
+                    self.greet(connection)
+                    while self.state in _CONNECTED:
+                        found = await receive(self.address, connection)
+                        if self.state == "closed":
+                            break
+                        if isinstance(found, StreamerError):
+                            self.lose(found)
+                        elif self.is_new(found) and (event := self.take(found)) is not None:
                             yield event
+                finally:
+                    await self.leave(connection)
         finally:
             self.stop()
         if self.error is not None:
@@ -128,26 +141,26 @@ class Client:
         if isinstance(event, Resumed):
             self.move("resumed")
         elif isinstance(event, Error) and not event.session:
-            error = error_of(event)
-            self.lose(Gone(str(error), error) if isinstance(error, errors.BusyError | errors.StoppingError) else error)
+            self.lose(error_of(event))
         else:
             self.move("end" if isinstance(event, End) else "event")
             return event
         return None
 
-    def lose(self, found: Gone | Exception, input: Literal["gone", "stopped"] = "gone") -> None:
-        """Move on the loss of the connection, and report it; an error, or a wait for too long, is the end."""
-        if isinstance(found, Gone) and self.error is None:
+    def lose(self, error: Exception, input: Literal["gone", "stopped"] = "gone") -> None:
+        """Move on the loss of the connection, and report it; a refusal, or a wait for too long, is the end."""
+        if self.error is None and isinstance(error, GoneError | errors.BusyError | errors.StoppingError):
             reported, now_s = self._away_since_s is not None, time.monotonic()
             self._away_since_s = self._away_since_s or now_s
             patience_s = self._wait_s if self._wait_s is not None else math.inf if self._known else 0.0
             if now_s - self._away_since_s < patience_s:
                 if not reported:
                     how = "went away" if self._known else "is not there"
-                    self.on_notice(f"{self.address} {how} ({found.reason}): waiting for it to come back")
+                    reason = error.reason if isinstance(error, GoneError) else error
+                    self.on_notice(f"{self.address} {how} ({reason}): waiting for it to come back")
                 self.move(input)
                 return
-        self.error = self.error or (found.error if isinstance(found, Gone) else found)
+        self.error = self.error or error
         self.move("refused")
 
     def pause_s(self) -> float:
@@ -167,30 +180,6 @@ class Client:
     async def leave(self, connection: ClientConnection) -> None:
         """Close a connection, if it is still open, with the code that gives up a stream."""
         await connection.close()
-
-    async def _connect(self) -> ClientConnection | None:
-        if self.state == "waiting":
-            await asyncio.sleep(self.pause_s())
-            self.move("retry")
-        found = await open_connection(self.address, self.query(), self.answer_s)
-        if isinstance(found, ClientConnection):
-            return found
-        self.lose(found)
-        return None
-
-    async def _converse(self, connection: ClientConnection) -> AsyncGenerator[Event, None]:
-        try:
-            self.greet(connection)
-            while self.state in _CONNECTED:
-                found = await receive(self.address, connection)
-                if self.state == "closed":
-                    break
-                if isinstance(found, Gone | StreamerError):
-                    self.lose(found)
-                elif self.is_new(found) and (event := self.take(found)) is not None:
-                    yield event
-        finally:
-            await self.leave(connection)
 
 
 def error_of(event: Error) -> StreamerError:

@@ -6,8 +6,7 @@ The rules are docs/protocol.md's, *The course of a client*.
 import asyncio
 import contextlib
 import json
-from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any, Unpack, get_args
 
@@ -16,18 +15,17 @@ import numpy as np
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
-from streamer.client.audio import Pieces, Source, items_of
+from streamer.client.audio import Source, frame_bytes, messages_of
 from streamer.client.connection import STREAM_PATH, DaemonAddress, gone, log_notice, parse_address
 from streamer.client.loops import Events
 from streamer.client.machine import Client, error_of
 from streamer.client.options import Options
-from streamer.client.sent import FINISH, Message, Sent
+from streamer.client.sent import Message, Sent
 from streamer.constants import SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError, StoppingError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Gap, Resumed
 
-PING_S = 2.0  # of audio between two pings, whose answers show what the daemon has read
-MAX_PINGS = 5  # unanswered; they bound the audio under way, to less than is kept
+PING_S = 5.0  # of audio between two pings; the next waits for the answer, so that less audio is under way than is kept
 ANSWER_S = 60.0  # for a ping behind audio that the daemon has yet to read
 
 
@@ -106,12 +104,14 @@ class Stream(Client):
     ) -> None:
         """Send `audio` behind a `start` message."""
         super().__init__(address, on_notice, wait_s)
-        self._audio = audio
-        self._pieces = Pieces(start["format"], start["channels"])
+        self._messages = messages_of(audio, start["format"], start["channels"], on_notice)
         self._rate = start["sample_rate"]
-        self._sent = Sent(start, self._pieces.frame_bytes)
-        # The next item to send, or the exception that `audio` raised.
+        self._frame_bytes = frame_bytes(start["format"], start["channels"])
+        self._sent = Sent(start, self._frame_bytes)
+        # The next message to send, or the exception that `audio` raised.
         self._given: asyncio.Queue[Message | Exception] = asyncio.Queue(maxsize=1)
+        # Reads the audio, over all connections.
+        self._reading: asyncio.Task[None] | None = None
         # Sends over the present connection, first what opens it; set when audio may follow.
         self._sending: asyncio.Task[None] | None = None
         self._may_send = asyncio.Event()
@@ -120,20 +120,17 @@ class Stream(Client):
         # Samples of the session that a stopping daemon processes; None: it does not stop.
         self._processed: int | None = None
 
-    async def events(self) -> AsyncGenerator[Event, None]:
-        reading = asyncio.create_task(self._read())
-        try:
-            async with contextlib.aclosing(super().events()) as events:
-                async for event in events:
-                    yield event
-        finally:
-            reading.cancel()
+    def stop(self, error: Exception | None = None) -> None:
+        super().stop(error)
+        if self._reading is not None:
+            self._reading.cancel()
 
     def query(self) -> dict[str, Any]:
         return {}
 
     def greet(self, connection: ClientConnection) -> None:
         self._may_send.clear()
+        self._reading = self._reading or asyncio.create_task(self._read())
         if self.session:
             self.move("resume")
             opening = [{"type": "resume", "session": self.session, "after": self.seq}]
@@ -199,7 +196,7 @@ class Stream(Client):
         return n_lost
 
     async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, Any]]) -> None:
-        pongs: deque[Awaitable[float]] = deque()
+        pong: Awaitable[float] | None = None
         n_bytes = 0
         try:
             for message in opening:
@@ -215,11 +212,10 @@ class Stream(Client):
                     continue
                 await connection.send(item if isinstance(item, bytes) else json.dumps(item))
                 n_bytes += len(item) if isinstance(item, bytes) else 0
-                if n_bytes >= PING_S * self._rate * self._pieces.frame_bytes:
-                    n_bytes = 0
-                    pongs.append(await connection.ping())
-                    if len(pongs) > MAX_PINGS:
-                        await pongs.popleft()
+                if n_bytes >= PING_S * self._rate * self._frame_bytes:
+                    if pong is not None:
+                        await pong
+                    n_bytes, pong = 0, await connection.ping()
         except ConnectionClosed:
             pass  # the reader notices, too
         except Exception as error:  # noqa: BLE001 - raised by `events`
@@ -229,10 +225,9 @@ class Stream(Client):
     async def _read(self) -> None:
         """Read the audio piece by piece, each when the one before is on its way."""
         try:
-            async for item in items_of(self._audio, self.on_notice):
-                for piece in self._pieces.of(item):
-                    await self._given.put(piece)
-            await self._given.put(FINISH)
+            async with contextlib.aclosing(self._messages) as messages:
+                async for message in messages:
+                    await self._given.put(message)
         except Exception as error:  # noqa: BLE001 - raised by `events`
             await self._given.put(error)
 
