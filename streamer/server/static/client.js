@@ -139,6 +139,7 @@ class Client {
 
   connect() {
     this.report({ state: "connecting", attempt: this.#attempt });
+    if (this.state !== "connecting") return; // its program has left
     const token = this.token();
     if (!/^[ -~]*$/.test(token)) {
       this.lose({ status: 401, message: "invalid characters in the token: expected printable ASCII; copy it again" });
@@ -149,9 +150,8 @@ class Client {
     const socket = openSocket(address, token);
     this.socket = socket;
     socket.onopen = () => {
-      if (this.socket !== socket) return;
-      this.report({ state: "open" });
-      this.greet();
+      if (this.socket === socket) this.report({ state: "open" });
+      if (this.socket === socket) this.greet();
     };
     socket.onmessage = ({ data }) => this.socket === socket && this.#receive(data);
     const closed = new Promise((resolve) => {
@@ -284,7 +284,7 @@ class Stream extends Client {
   }
 
   #tell(message) {
-    this.socket.send(JSON.stringify(message));
+    this.socket?.send(JSON.stringify(message));
   }
 
   #pump() {

@@ -14,9 +14,8 @@ from websockets.asyncio.server import ServerConnection, unix_serve
 from streamer.client import connection
 from streamer.client.captions import listen
 from streamer.client.connection import DaemonAddress, parse_address
-from streamer.client.machine import Client
 from streamer.errors import PeerError
-from streamer.events import End, Error, Event
+from streamer.events import Event
 from streamer.server.self_signed import renew_self_signed
 from streamer.server.tls import Tls
 from tests.builders import final
@@ -93,14 +92,6 @@ async def test_a_daemon_that_is_away_for_long_is_reported_once() -> None:
     async with daemon(sending(first, close=None), sending(*rest), n_refused=4) as (address, paths):
         events, notices = await received(address)
     assert (events, len(notices), len(paths)) == (session(), 2, 2)
-
-
-def test_a_gateways_errors_about_a_session_are_no_repetition() -> None:
-    client = Client(parse_address("h"), print)
-    waiting = Error(code="waiting", message="wait", fatal=False)
-    given = [(waiting, 1), (End(), 2), (End(), 2), (waiting, 2), (waiting, 1)]
-    assert [client.is_new(event.stamped(seq, "s1")) for event, seq in given] == [True, True, False, True, False]
-    assert (client.session, client.seq) == ("s1", 2)
 
 
 async def test_no_daemon_is_an_error_that_says_how_to_start_one() -> None:

@@ -218,7 +218,8 @@ class Server:
         place = event["session"], event["seq"]
         if event["type"] == "error" and ((event["fatal"] and event["session"]) or self._place == ("", 0)):
             self.error = event["code"]
-        if event["type"] not in ("resumed", "end") and event["session"] and place != self._place:
+        between = event["type"] == "error" and not event["fatal"]
+        if event["type"] not in ("resumed", "end") and event["session"] and (between or place != self._place):
             self._place = place
             self.events.append(_later(event, self._base_s))
 

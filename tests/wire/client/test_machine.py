@@ -16,6 +16,7 @@ from streamer.events import Error
 from tests.builders import ready
 from tests.conversations import conversations
 from tests.daemon import REPOSITORY
+from tests.waiting import WAIT_S
 
 DOCUMENT = (REPOSITORY / "docs" / "protocol.md").read_text(encoding="utf-8")
 CLIENT_JS = REPOSITORY / "streamer" / "server" / "static" / "client.js"
@@ -32,8 +33,8 @@ def run_js(script: str, tmp_path: Path) -> Any:  # noqa: ANN401 - JSON
     """Return what a script prints behind client.js."""
     node = shutil.which("node") or pytest.skip("no Node on this machine")
     (tmp_path / "client.mjs").write_text(CLIENT_JS.read_text(encoding="utf-8") + script, encoding="utf-8")
-    done = subprocess.run([node, "client.mjs"], cwd=tmp_path, capture_output=True, encoding="utf-8", check=True)
-    return json.loads(done.stdout)
+    printed = subprocess.check_output([node, "client.mjs"], cwd=tmp_path, encoding="utf-8", timeout=WAIT_S)
+    return json.loads(printed)
 
 
 def test_both_clients_have_the_table_of_the_document(tmp_path: Path) -> None:
