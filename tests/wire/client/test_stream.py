@@ -17,7 +17,7 @@ from streamer.client import sent
 from streamer.client import stream as module
 from streamer.client.audio import Item
 from streamer.client.sent import Sent
-from streamer.client.stream import stream
+from streamer.client.stream import shifted, stream
 from streamer.errors import (
     BusyError,
     ConfigError,
@@ -225,6 +225,11 @@ async def test_the_same_object_is_read_without_asyncio_and_left_early() -> None:
 
         assert await within(asyncio.to_thread(leave)) == "ready"
         await within(running.streams.opened[-1].abandoned.wait())
+
+
+def test_later_times_are_whole_milliseconds() -> None:
+    event = shifted(final("two words", start=1.0), (1 / 3).__add__)
+    assert (event.start, event.words[0].start) == (1.333, 1.333)
 
 
 # --- What is kept to be sent again ------------------------------------------------------------------------------------
