@@ -110,9 +110,12 @@ class Client:
             raise self.error
 
     def move(self, input: Input) -> None:
-        """Go to the next state."""
-        before, self.state = self.state, TRANSITIONS[self.state][input]
-        logger.debug("%s: %s, %s: %s", self.address, before, input, self.state)
+        """Go to the next state. What the present one does not know, such as a misplaced `resumed`, changes nothing."""
+        after = TRANSITIONS[self.state].get(input)
+        if after is None:
+            return
+        logger.debug("%s: %s, %s: %s", self.address, self.state, input, after)
+        self.state = after
         if input in ("event", "resumed"):  # a connection alone may still be refused
             self._delay_s = FIRST_DELAY_S
         if self.state == "open":
