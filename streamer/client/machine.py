@@ -1,6 +1,6 @@
 """The protocol machine of our clients: what a client does next, over one connection after another.
 
-TRANSITIONS is the table in docs/protocol.md, *The course of a client*. `server/static/client.js` follows the same one.
+TRANSITIONS is the table in docs/protocol.md, *Writing a client*. `server/static/client.js` follows the same one.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Sends a client's own audio to a running daemon and reads its events, across broken connections.
 
-The rules are docs/protocol.md's, *The course of a client*.
+The rules are docs/protocol.md's, *Writing a client*.
 """
 
 import asyncio

@@ -10,7 +10,7 @@ const MESSAGE_BYTES = 2 ** 16;
 const MAX_BUFFERED_BYTES = 2 ** 18; // in the browser; what is behind that waits here
 const POLL_MS = 50;
 
-// The next state, by the present one and what happens: docs/protocol.md, *The course of a client*.
+// The next state, by the present one and what happens: docs/protocol.md, *Writing a client*.
 const LEAVE = { gone: "waiting", refused: "failed", stop: "closed" };
 const READ = { ...LEAVE, event: "open", end: "ended", stopped: "waiting" };
 const TRANSITIONS = {
