@@ -14,12 +14,11 @@ from streamer.server.access import Access
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
 from streamer.server.tokens import AccessToken
-from streamer.server.ws import Connection
+from streamer.server.ws import Close, Connection
 from streamer.settings.table import ServerSettings
 
-if TYPE_CHECKING:
-    from streamer.daemon.own_input import OwnInput  # it loads the model's code, which a gateway does not need
-    from streamer.server.runtime import Conversation
+if TYPE_CHECKING:  # it loads the model's code, which a gateway does not need
+    from streamer.daemon.own_input import OwnInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +62,8 @@ class Context:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     stopping: asyncio.Event = field(default_factory=asyncio.Event)
 
-    # By the name of the session, the newest connection of a client that sends audio.
-    streaming: dict[str, "Conversation"] = field(default_factory=dict)
+    # By the name of its session, how the newest connection of a client that sends audio is closed, once that is known.
+    streaming: dict[str, asyncio.Future[Close]] = field(default_factory=dict)
 
     # Open WebSockets.
     sockets: dict["asyncio.Task[None]", OpenSocket] = field(default_factory=dict)

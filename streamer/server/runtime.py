@@ -101,10 +101,10 @@ class Conversation:
         except* _EndError:
             pass
         except* ClientGoneError:
-            self.close(GONE)
+            self._close(GONE)
         except* Exception as errors:
             logger.error("serving a client failed", exc_info=errors)
-            self.close(FAILED)
+            self._close(FAILED)
         finally:
             if not self._adapter.resumable:
                 self._drop()
@@ -115,15 +115,15 @@ class Conversation:
                 self._in_use.release()
         return self._closing.result()
 
-    def close(self, close: Close) -> None:
-        """End it, unless it ends already."""
+    def _close(self, close: Close) -> None:
+        """End the connection, unless it ends already."""
         if not self._closing.done():
             self._closing.set_result(close)
 
     def leave(self, close: Close) -> None:
         """Keep the session for its client, or abandon it if none will come back, unless another connection has it."""
         stream, streams, streaming = self._stream, self._context.services.streams, self._context.streaming
-        if stream is not None and streaming.get(stream.log.session) is self:
+        if stream is not None and streaming.get(stream.log.session) is self._closing:
             del streaming[stream.log.session]
             streams.keep(stream) if self._may_come_back(close) else streams.abandon(stream)
         # Free the session now, not only at the next garbage collection.
@@ -193,7 +193,7 @@ class Conversation:
             for action in said:
                 if isinstance(action, Hangup):
                     await asyncio.sleep(action.after_s)
-                    self.close(Close(action.code, action.reason))
+                    self._close(Close(action.code, action.reason))
                     return
                 await self._line.send_text(action.text)
 
@@ -250,9 +250,9 @@ class Conversation:
             await self._take(self._refusal(error))
             return
         log, streaming = stream.log, self._context.streaming
-        if (other := streaming.get(log.session)) is not None:
-            other.close(RESUMED_ELSEWHERE)
-        streaming[log.session] = self
+        if (other := streaming.get(log.session)) is not None and not other.done():
+            other.set_result(RESUMED_ELSEWHERE)
+        streaming[log.session] = self._closing
         await stream.in_use.acquire()
         self._in_use = stream.in_use
         if after is not None:
@@ -327,13 +327,13 @@ class Conversation:
             await self._context.stopping.wait()
             await follower.idle.wait()
             again = f"reconnect with ?after={follower.last_sent}&session={follower.session}"
-            self.close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
+            self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
         elif stream is None or following is None:
             await self._turn_away(StoppingError("the daemon stops: it opens no sessions, reconnect in a moment"))
         elif self._adapter.resumable and stream.outlives:  # another daemon continues it, with all audio so far
             seq = follower.last_sent if follower is not None else 0
             again = f"resume with session={stream.log.session}, after={seq}"
-            self.close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
+            self._close(Close(CloseCode.GOING_AWAY, f"the daemon stops: {again}"))
         else:
             if not stream.complete:
                 working.cancel()
@@ -342,8 +342,8 @@ class Conversation:
                 for action in self._adapter.stop(stream.log.session, n_heard):
                     await self._execute(action)
             await asyncio.wait([following])  # until `end` was passed on
-            self.close(Close(STOPPED.code, STOPPED.reason))
+            self._close(Close(STOPPED.code, STOPPED.reason))
 
     async def _watch(self) -> None:
         await self._line.gone.wait()
-        self.close(GONE)
+        self._close(GONE)

@@ -69,7 +69,7 @@ class GatewaySession:
         self.epoch = epoch
         self._sequence = 0
         # What the client sends.
-        self.stream = GatewayStream(self, context.bus, checkpoint)
+        self.stream = GatewayStream(context.bus, feed, checkpoint, self.abandon, self.is_here)
         self._on_gone = on_gone
         self._updates: deque[SessionUpdate] = deque(maxlen=MAX_UPDATES)
         self._progress = WorkerProgress(context.now_s())

@@ -1,21 +1,19 @@
 """A client's stream at its gateway: its audio and commands on their way to the worker that owns the session."""
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable
 
 import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.constants import SAMPLE_RATE
 from streamer.daemon.streams import ClientStream
+from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.plugins.cluster.bus import Bus
 from streamer.plugins.cluster.messages import WORKERS, SessionCheckpoint, SessionCommand
 from streamer.plugins.cluster.replay import ReplayBuffer
 from streamer.protocols.native import Command, StreamStart
-
-if TYPE_CHECKING:
-    from streamer.plugins.cluster.gateway_session import GatewaySession
 
 
 class GatewayStream(ClientStream):
@@ -23,10 +21,21 @@ class GatewayStream(ClientStream):
 
     outlives = True
 
-    def __init__(self, session: "GatewaySession", bus: Bus, checkpoint: SessionCheckpoint) -> None:
-        """Prepare the stream of a session that goes on from a checkpoint."""
-        super().__init__(session.feed, checkpoint.start)
-        self._session = session
+    def __init__(
+        self,
+        bus: Bus,
+        log: EventLog,
+        checkpoint: SessionCheckpoint,
+        leave: Callable[[], None],
+        is_here: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """
+        log : the session's events
+        leave : called when the client has left
+        is_here : see `ClientStream.is_here`
+        """
+        super().__init__(log, checkpoint.start)
+        self._leave, self._is_here = leave, is_here
         self._bus = bus
         # The worker that it is sent to, empty while no worker owns the session, and that owner's epoch.
         self.worker, self._epoch = "", 0
@@ -79,10 +88,10 @@ class GatewayStream(ClientStream):
         self._send("report", code=error.code, message=error.message, fatal=error.fatal)
 
     def _abandon(self) -> None:
-        self._session.abandon()
+        self._leave()
 
     async def is_here(self) -> bool:
-        return await self._session.is_here()
+        return await self._is_here()
 
     def warm_up(self, n_samples: int) -> None:
         """Drop the first samples to come: they only warm the resampler."""
