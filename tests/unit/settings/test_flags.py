@@ -83,7 +83,7 @@ def test_what_is_given_becomes_the_setting() -> None:
 
 def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
     made, with_port = (argparse.ArgumentParser(prog="x") for _ in range(2))
-    add_flags(with_port, "server.port")
+    add_flags(with_port, "server.port", "server.origins")
     add_flags(made, "input.source", "model.device", "model.name", "input.exit_at_end", "outputs.to")
     line = ["--input", "A.wav", "--device", "npu", "--model", "Base", "--no-exit-at-end", "--to", "A", "--to", "b"]
     assert vars(made.parse_args(line)) == {
@@ -93,4 +93,6 @@ def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
         "input.exit_at_end": False,
         "outputs.to": ["A", "b"],
     }
-    assert "--port N " in with_port.format_help()
+    shown = " ".join(with_port.format_help().split())
+    assert "--port N port to listen on; 0 picks a free one (0 to 65535; default: 8765)" in shown
+    assert "empty" not in shown
