@@ -25,9 +25,9 @@ from streamer.engine.engine import Engine
 from streamer.engine.yielding import watch_beside_live
 from streamer.errors import ConfigError, StreamerError
 from streamer.history.writer import History, open_history
-from streamer.log import set_levels, standard_error
+from streamer.log import set_levels
 from streamer.outputs.outputs import Outputs
-from streamer.outputs.terminal import DaemonTerminal
+from streamer.outputs.terminal import Terminal, TerminalSink
 from streamer.server.context import Services
 from streamer.server.front import Server
 from streamer.server.metrics import (
@@ -149,9 +149,9 @@ class Daemon:
             name = secrets.token_urlsafe(SESSION_NAME_BYTES)
             log, keep_audio = open_log(name, settings.server, self._history, source=source.name)
             if self._captions:
-                terminal = DaemonTerminal(Console(), corrections=self._corrections, own_stderr=standard_error)
-                outputs.draw(terminal, limit=settings.server.history_events)
-            log.subscribe(outputs.handle)
+                terminal = Terminal(Console(), corrections=self._corrections)
+                outputs.add("terminal", TerminalSink(terminal, settings.server.history_events))
+            log.subscribe(outputs.put)
             self.input = OwnInput(settings, source, log, keep_audio)
         registry = CollectorRegistry()
         register_process(registry)

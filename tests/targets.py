@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
+from streamer.outputs.sink import Target
 from streamer.outputs.subtitles import SubtitleOptions
-from streamer.outputs.target import Target
 from streamer.settings.load import load_settings
 
 

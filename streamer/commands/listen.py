@@ -5,19 +5,20 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
-from streamer import log
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import ConfigError, UsageError
 from streamer.events import Error, Event, Gap
-from streamer.outputs.base import Sink
 from streamer.outside import host_port, one_line, own_host
 from streamer.settings.load import TOKEN_VARIABLE
 from streamer.settings.table import Settings
+
+if TYPE_CHECKING:
+    from streamer.outputs.subtitles import Writer
 
 logger = logging.getLogger(__name__)
 
@@ -40,9 +41,9 @@ def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, cor
         )
     format = format or ("captions" if corrections or sys.stdout.isatty() else "text")
     if format == "captions":
-        from streamer.outputs.terminal import TerminalSink
+        from streamer.outputs.terminal import Terminal
 
-        sink: Sink = TerminalSink(make_console(), corrections=corrections, own_stderr=log.standard_error)
+        sink: Terminal | Writer = Terminal(make_console(), corrections=corrections)
     else:
         from streamer.outputs.subtitles import open_writer, subtitle_options
 
@@ -50,20 +51,20 @@ def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, cor
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     try:
-        asyncio.run(follow(daemon, sink, tell_trouble=not shown))
+        asyncio.run(follow(daemon, sink.handle, tell_trouble=not shown))
     finally:
         with contextlib.suppress(OSError):  # the reader of the pipe may have gone
             sink.close()
     return 0
 
 
-async def follow(address: DaemonAddress, sink: Sink, *, tell_trouble: bool) -> None:
-    """Pass a daemon's events to a sink; with `tell_trouble` log gaps and errors, if the sink does not show them."""
+async def follow(address: DaemonAddress, handle: Callable[[Event], object], *, tell_trouble: bool) -> None:
+    """Pass a daemon's events to `handle`; with `tell_trouble` log gaps and errors, if it does not show them."""
     async with contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events:
         async for event in events:
             if tell_trouble:
                 log_trouble(event)
-            sink.handle(event)
+            handle(event)
 
 
 def log_trouble(event: Event) -> None:

@@ -1,23 +1,20 @@
 """The terminal and the outputs of `--to`, with a bounded queue and a thread each, so that none delays captions."""
 
-import functools
-import itertools
+import contextlib
 import logging
+import queue
 import random
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from streamer import entry_points
-from streamer.errors import ConfigError, RefusalError, StreamerError
+from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Speech
-from streamer.outputs.base import Sink
 from streamer.outputs.files import FORMATS, GrowingFile
+from streamer.outputs.sink import Answer, Delivered, Later, Refused, Sink, Target
 from streamer.outputs.subtitles import subtitle_options
-from streamer.outputs.target import Target
 from streamer.outside import one_line, printable
 from streamer.settings.table import Settings
 
@@ -26,13 +23,11 @@ logger = logging.getLogger(__name__)
 # Entry points of plug-ins' outputs: functions that make a sink of a `Target`.
 GROUP = "streamer.outputs"
 
-MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
-MAX_WAITING_LIVE = 100  # some minutes; older captions are useless for live viewers
-FIRST_DELAY_S = 0.5  # before an event is retried; doubled after each failure
+FIRST_DELAY_S = 0.5  # before an event is delivered again; doubled after each failure
 MAX_DELAY_S = 30.0
-TICK_S = 1.0
-MAX_REFUSALS = 5  # attempts with one event that the other side refuses
+MAX_REFUSALS = 5  # of one event
 CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
+GRACE_S = 0.5  # behind it, for an answer that is on its way
 CLOCK_EVENTS = 64  # newest events that relate the audio to the clock
 
 
@@ -47,27 +42,24 @@ class Outputs:
         self._began = time.time()
 
         self.all: list[Output] = []
-        counts: Counter[str] = Counter()
-        for text in settings.outputs.to:
-            kind, argument = parse_target(text)
-            name = printable(Path(argument).name) if kind == "file" else kind
-            counts[name] += 1
-            name += f" ({counts[name]})" if counts[name] > 1 else ""
-            sink = self._make_sink(kind, argument, settings)
-            limit = MAX_WAITING_LIVE if getattr(sink, "live", False) else MAX_WAITING
-            self.all.append(Output(name, sink, limit=limit))
+        self._names: Counter[str] = Counter()
+        targets = [parse_target(text) for text in settings.outputs.to]
+        for (kind, argument), sink in [(target, self._make_sink(*target, settings)) for target in targets]:
+            self.add(printable(Path(argument).name) if kind == "file" else kind, sink)
 
-    def draw(self, terminal: Sink, *, limit: int) -> None:
-        """Show captions in a terminal, too, which misses no event before `limit` of them wait."""
-        self.all.append(Output("terminal", terminal, limit=limit, partials=True))
+    def add(self, name: str, sink: Sink) -> None:
+        """Begin an output; names that are there already get a number."""
+        self._names[name] += 1
+        number = f" ({self._names[name]})" if self._names[name] > 1 else ""
+        self.all.append(Output(name + number, sink))
 
-    def handle(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
         """Pass the next event to all outputs. Never blocks, so that an event log may call it."""
         if isinstance(event, Partial | Final | Speech):
             self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
             self._began = min(self._beginnings)
         for output in self.all:
-            output.handle(event)
+            output.put(event)
 
     def said_at(self, position_s: float) -> float:
         """Return the Unix time at which a second of the session's live audio was recorded, to some 0.2 s."""
@@ -76,173 +68,172 @@ class Outputs:
     def close(self) -> None:
         """Send queued events, for `CLOSE_TIMEOUT_S` at most."""
         deadline = time.monotonic() + CLOSE_TIMEOUT_S
-        with ThreadPoolExecutor(len(self.all) or 1) as pool:
-            list(pool.map(lambda output: output.close(deadline), self.all))
+        for output in self.all:
+            output.end(deadline)
+        for output in self.all:
+            output.join()
 
     def _make_sink(self, kind: str, argument: str, settings: Settings) -> Sink:
         lines = subtitle_options(settings)
         if kind == "file":
             return GrowingFile(Path(argument), lines)
-        make: Callable[[Target], Sink] | None = entry_points.load(GROUP, kind, callable)
+        make = entry_points.load(GROUP, kind, callable)
         if make is None:
             raise ConfigError(f"--to {kind} cannot be used: its plug-in is broken; the warning above says why")
-        return make(Target(argument=argument, settings=settings, lines=lines, said_at=self.said_at))
+        sink = make(Target(argument=argument, settings=settings, lines=lines, said_at=self.said_at))
+        if not isinstance(sink, Sink):
+            raise ConfigError(f"--to {kind} cannot be used: its plug-in made no Sink; update or uninstall it")
+        return sink
 
 
 class Output:
-    """A sink behind a queue.
+    """A sink with its queue and its thread, which delivers one event after another.
 
-    A thread passes it one event after another. If the sink raises StreamerError or OSError, the event is retried until
-    the sink accepts it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A failure
-    is logged once, until the output accepts a final.
+    What is wrong is logged once, until the sink accepts a final; so is what is dropped, with its number in the end.
     """
 
-    def __init__(
-        self,
-        name: str,
-        sink: Sink,
-        *,
-        limit: int = MAX_WAITING,
-        partials: bool = False,
-        first_delay_s: float = FIRST_DELAY_S,
-    ) -> None:
-        """Start the thread.
-
-        name : the output's name in log and metrics
-        partials : whether the sink gets partials, too, except those that are outdated when its turn comes
-        """
+    def __init__(self, name: str, sink: Sink, *, first_delay_s: float = FIRST_DELAY_S) -> None:
+        """Start the thread; `name` is the output's in log and metrics."""
         self.name = name
-        self._sink = sink
-        self._limit = limit
-        self._partials = partials
-        self._first_delay_s = first_delay_s
         # Accepted finals, dropped finals, failed attempts.
         self.n_sent = self.n_dropped = self.n_failures = 0
-        # Queued events, oldest first; finals dropped since the last accepted one. Guarded by the condition.
-        self._waiting: deque[Event] = deque()
-        self._n_lost = 0
-        self._changed = threading.Condition()
-        # Whether the last attempt failed; whether the last event was dropped because it was refused.
-        self._failing = False
-        self._refusing = False
-        # Set by close(), with the time (monotonic) until which queued events are tried.
-        self._ending = threading.Event()
+        self._sink = sink
+        self._first_delay_s = first_delay_s
+        # None is the end.
+        self._queue = _Queue()
+        # Finals that had been dropped when the last one was accepted. The lock guards the counting: the publisher drops
+        # the oldest, the thread what is refused.
+        self._n_known = 0
+        self._dropping = threading.Lock()
+        # What keeps the sink from accepting finals: `Refused` once one was dropped for it. None: nothing.
+        self._trouble: Later | Refused | None = None
+        # The time (monotonic) until which events are delivered, and whether it is set.
         self._deadline = float("inf")
-        self._thread = threading.Thread(target=self._work, name=f"output {name}", daemon=True)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"output {name}", daemon=True)
         self._thread.start()
 
-    def handle(self, event: Event) -> None:
+    def put(self, event: Event) -> None:
         """Queue an event. Never blocks; if the queue is full, the oldest event is dropped."""
-        if isinstance(event, Partial) and not self._partials:
+        if self._ending.is_set() or (isinstance(event, Partial) and not self._sink.partials):
             return
-        with self._changed:
-            if self._ending.is_set():
-                return
-            if self._partials and isinstance(event, Partial | Final):
-                outdated = (other for other in self._waiting if isinstance(other, Partial))
-                if (partial := next(outdated, None)) is not None and partial.segment <= event.segment:
-                    self._waiting.remove(partial)
-            self._waiting.append(event)
-            if len(self._waiting) > self._limit:
-                self._drop(self._waiting.popleft())
-            self._changed.notify()
+        self._queue.put(event)
+        if self._queue.qsize() > self._sink.max_waiting:
+            with contextlib.suppress(queue.Empty):
+                self._drop(self._queue.get_nowait())
 
-    def close(self, deadline: float) -> None:
-        """Wait until all is sent, at most until `deadline` (monotonic) plus 0.5 s, and log the rest."""
-        with self._changed:
-            self._deadline = deadline
-            self._ending.set()
-            self._changed.notify()
-        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
-        with self._changed:
-            while self._waiting:
-                self._drop(self._waiting.popleft())
+    def end(self, deadline: float) -> None:
+        """Take no further event, and deliver those that are queued until `deadline` (monotonic)."""
+        self._deadline = deadline
+        self._ending.set()
+        self._queue.put(None)
+
+    def join(self) -> None:
+        """Wait for the end, and log what was not sent."""
+        self._thread.join(max(0.0, self._deadline + GRACE_S - time.monotonic()))
         if self._thread.is_alive():
             logger.warning("output %s does not answer; its last event may be missing there", self.name)
-        if self._n_lost:
-            logger.warning("output %s: the last %d finals were not sent", self.name, self._n_lost)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                self._drop(self._queue.get_nowait())
+        if n_lost := self.n_dropped - self._n_known:
+            logger.warning("output %s: the last %d finals were not sent", self.name, n_lost)
 
-    def _work(self) -> None:
-        """Thread: deliver queued events, one after another."""
-        tick: Callable[[], None] | None = getattr(self._sink, "tick", None)
+    def _run(self) -> None:
         while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), TICK_S if tick else None)
-                event = self._waiting.popleft() if self._waiting else None
-            if event is not None:
-                self._deliver(event)
-            elif self._ending.is_set():
+            try:
+                event = self._queue.get(timeout=self._sink.tick_s)
+            except queue.Empty:
+                self._attempt(None)
+                continue
+            if event is None:
                 break
-            elif tick:
-                self._attempt(tick)
+            self._deliver(event)
         try:
             self._sink.close()
-        except Exception as error:  # noqa: BLE001 - the other outputs must be closed, too
+        except Exception as error:  # noqa: BLE001 - nothing follows that could fail
             logger.warning("output %s: %s", self.name, one_line(error))
 
     def _deliver(self, event: Event) -> None:
-        """Try an event until the sink accepts it or it has to be dropped."""
+        """Deliver an event until the sink takes it, has refused it too often, or there is no time left."""
         delay_s = self._first_delay_s
-        for n_attempts in itertools.count(1):
-            error = self._attempt(functools.partial(self._sink.handle, event))
-            if error is None:
+        # After a refusal the following events are tried once each, so that refused ones do not pile up.
+        n_left = 1 if isinstance(self._trouble, Refused) else MAX_REFUSALS
+        while time.monotonic() <= self._deadline:
+            answer = self._attempt(event)
+            if not isinstance(answer, Later | Refused):
                 self._accepted(event)
                 return
-            if isinstance(error, RefusalError) and n_attempts == MAX_REFUSALS:
-                self._refusing = True  # the following events are tried once each, so that refused ones do not pile up
-            may_succeed = isinstance(error, StreamerError | OSError)  # others are bugs
-            if not may_succeed or (self._refusing and isinstance(error, RefusalError)) or not self._wait(delay_s):
-                break
+            if isinstance(answer, Refused):
+                n_left -= 1
+                if not n_left:
+                    self._trouble = answer
+                    break
+            # Jitter, so that clients of one server do not all reconnect at the same moment.
+            least_s = answer.delay_s if isinstance(answer, Later) else 0.0
+            self._pause(max(least_s, delay_s * random.uniform(0.5, 1.0)))  # noqa: S311
             delay_s = min(2 * delay_s, MAX_DELAY_S)
-        with self._changed:
-            self._drop(event)
+        self._drop(event)
 
-    def _attempt(self, step: Callable[[], None]) -> Exception | None:
-        """Return the error of a step, which is logged unless the one before failed, too."""
+    def _attempt(self, event: Event | None) -> Answer:
+        """Deliver an event once; None: let the sink do what is due."""
+        bug: Exception | None = None
+        answer: Answer = Delivered()
         try:
-            step()
-        except Exception as error:
+            if event is None:
+                self._sink.tick()
+            else:
+                answer = self._sink.deliver(event)
+        except OSError as error:
+            answer = Later(one_line(error))
+        except Exception as error:  # noqa: BLE001 - a bug of one sink costs nothing else
+            bug, answer = error, Refused(one_line(error) or type(error).__name__)
+        if isinstance(answer, Later | Refused):
             self.n_failures += 1
-            if not self._failing and isinstance(error, StreamerError | OSError):
-                logger.warning("output %s: %.300s; captions go on, and it is tried again", self.name, one_line(error))
-            elif not self._failing:
-                logger.exception("output %s failed", self.name)
-            self._failing = True
-            return error
-        return None
+            if self._trouble is None:
+                text = "output %s: %.300s; captions go on, and it is tried again"
+                logger.warning(text, self.name, answer.reason, exc_info=bug)
+                self._trouble = Later(answer.reason)
+        return answer
 
-    def _wait(self, delay_s: float) -> bool:
-        """Wait before another attempt; return False if there is no time for one."""
-        # Jitter, so that clients of one server do not all reconnect at the same moment.
-        wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
-        if self._ending.wait(wait_s):
-            left_s = self._deadline - time.monotonic()
-            time.sleep(max(0.0, min(wait_s, left_s)))
-            return left_s > 0
-        return True
+    def _pause(self, pause_s: float) -> None:
+        """Wait before another attempt; at the end there is one at once."""
+        if self._ending.is_set():
+            time.sleep(max(0.0, min(pause_s, self._deadline - time.monotonic())))
+        else:
+            self._ending.wait(pause_s)
 
     def _accepted(self, event: Event) -> None:
         if not _has_text(event):
             return  # many sinks leave it out, which shows nothing
-        self._refusing = False
-        with self._changed:
-            n_lost, self._n_lost = self._n_lost, 0
-        if self._failing or n_lost:
-            self._failing = False
-            missing = f"; {n_lost} finals are missing there" if n_lost else ""
+        n_dropped = self.n_dropped
+        if self._trouble is not None or n_dropped > self._n_known:
+            missing = f"; {n_dropped - self._n_known} finals are missing there" if n_dropped > self._n_known else ""
             logger.warning("output %s works %s%s", self.name, "again" if self.n_sent else "now", missing)
+        self._trouble, self._n_known = None, n_dropped
         self.n_sent += 1
 
-    def _drop(self, event: Event) -> None:
-        """Count a dropped event, and log the first. The condition is held."""
-        if not _has_text(event):
+    def _drop(self, event: Event | None) -> None:
+        """Count a dropped event, and log the first."""
+        if event is None or not _has_text(event):
             return
-        self.n_dropped += 1
-        self._n_lost += 1
-        if self._n_lost == 1 and not self._ending.is_set():
-            logger.warning(
-                "output %s: finals are dropped (it refuses them, or more than %d wait)", self.name, self._limit
-            )
+        with self._dropping:
+            self.n_dropped += 1
+            is_first = self.n_dropped == self._n_known + 1
+        if is_first and not self._ending.is_set():
+            text = "output %s: finals are dropped (it refuses them, or more than %d wait)"
+            logger.warning(text, self.name, self._sink.max_waiting)
+
+
+class _Queue(queue.Queue[Event | None]):
+    """Events that wait for a sink, of which a partial leaves when newer text comes."""
+
+    def _put(self, item: Event | None) -> None:
+        if isinstance(item, Partial | Final):
+            partials = (other for other in self.queue if isinstance(other, Partial))
+            if (partial := next(partials, None)) is not None and partial.segment <= item.segment:
+                self.queue.remove(partial)
+        self.queue.append(item)
 
 
 def _has_text(event: Event) -> bool:

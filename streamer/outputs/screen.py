@@ -23,7 +23,7 @@ LONG_PAUSE_S = 2.0  # ends a line, as a sentence does
 MAX_LINE_CHARS = 500  # such a line ends with its final: some models write no marks
 
 # What is written to a terminal.
-Output = Sequence[Text | Control]
+Drawing = Sequence[Text | Control]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Captions:
         # Columns of the terminal when that was written.
         self._width = 0
 
-    def handle(self, event: Event, width: int, height: int) -> Output:
+    def handle(self, event: Event, width: int, height: int) -> Drawing:
         """Return what shows the next event."""
         self._resize(width, height)
         match event:
@@ -101,13 +101,13 @@ class Captions:
                 return [*self._redraw(height), *self._leave()]
         return self._redraw(height)
 
-    def print(self, line: Text, width: int, height: int) -> Output:
+    def print(self, line: Text, width: int, height: int) -> Drawing:
         """Return what prints a line above the sentence that is being spoken."""
         self._resize(width, height)
         self._insert(line, self._line_start(), height)
         return self._redraw(height)
 
-    def close(self, width: int, height: int) -> Output:
+    def close(self, width: int, height: int) -> Drawing:
         """Return what leaves all text that cannot change any more, and the cursor in an empty row below it."""
         self._resize(width, height)
         if (partial := self._partial) is not None:
@@ -216,10 +216,10 @@ def _is_unstable(row: Text) -> bool:
 def _rewritten(n_old: int, n_same: int, new: Sequence[Text | None]) -> list[Text | Control]:
     """Return what turns `n_old` rows, the cursor in the last, into others, of which the first `n_same` are the same."""
     n_blank = n_old - max(n_same, len(new))
-    output: list[Text | Control] = [_up(n_old - 1 - n_same)]
+    drawing: list[Text | Control] = [_up(n_old - 1 - n_same)]
     for i, row in enumerate([*new[n_same:], *[Text()] * n_blank]):
-        output += [*[Text("\n")] * (i > 0), Control((ControlType.ERASE_IN_LINE, 2)), row or Text()]
-    return [*output, _up(n_blank if new else n_blank - 1)]
+        drawing += [*[Text("\n")] * (i > 0), Control((ControlType.ERASE_IN_LINE, 2)), row or Text()]
+    return [*drawing, _up(n_blank if new else n_blank - 1)]
 
 
 def _up(n_rows: int) -> Control:

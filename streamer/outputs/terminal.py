@@ -12,8 +12,10 @@ from rich.console import Console
 from rich.control import Control
 from rich.text import Text
 
+from streamer import log
 from streamer.events import Event, Final, Revision, Speakers
-from streamer.outputs.screen import LATER_STYLE, Captions, Output
+from streamer.outputs.screen import LATER_STYLE, Captions, Drawing
+from streamer.outputs.sink import Answer, Delivered, Sink
 from streamer.outputs.subtitles.cues import file_line
 from streamer.outputs.subtitles.revised import revised, speaker_of, turns
 from streamer.outside import printable
@@ -23,7 +25,7 @@ logger = logging.getLogger(__name__)
 MAX_REMEMBERED = 50  # finals, for the corrections that are printed
 
 
-class TerminalSink:
+class Terminal:
     """Writes captions in lines that end at sentences, of which the last ones are redrawn as they change.
 
     A correction changes its line while that is on the screen. With `corrections` it is printed instead, behind `~`.
@@ -32,17 +34,8 @@ class TerminalSink:
     a pipe.
     """
 
-    def __init__(
-        self,
-        console: Console,
-        *,
-        corrections: bool = False,
-        own_stderr: Callable[[TextIO], contextlib.AbstractContextManager[object]] = contextlib.redirect_stderr,
-    ) -> None:
-        """Write to `console`; `own_stderr` puts a stream in the place of standard error, if that is a terminal."""
+    def __init__(self, console: Console, *, corrections: bool = False) -> None:
         self._console = console
-        self._own_stderr = own_stderr
-
         # The newest finals by session and number, for their corrections; None if these are not printed.
         self._finals: dict[tuple[str, int], Final] | None = {} if corrections else None
 
@@ -64,7 +57,7 @@ class TerminalSink:
             return
         if not self._started:
             if sys.stderr.isatty():
-                self._owned.enter_context(self._own_stderr(cast(TextIO, _Lines(self._print))))
+                self._owned.enter_context(log.standard_error(cast(TextIO, _Lines(self._print))))
             self._started = True
             self._console.show_cursor(False)
         with self._lock:
@@ -112,37 +105,41 @@ class TerminalSink:
             if not self._started:
                 self._write(self._captions.close(*size))
 
-    def _write(self, output: Output) -> None:
+    def _write(self, drawing: Drawing) -> None:
         with self._console:  # all at once
-            for item in output:
+            for item in drawing:
                 if isinstance(item, Control):
                     self._console.control(item)
                 else:
                     self._console.print(item, end="", no_wrap=True, overflow="ignore", crop=False)
 
 
-class DaemonTerminal(TerminalSink):
+class TerminalSink(Sink):
     """The terminal of a daemon, which goes on without it if it, or the program that reads its output, is gone."""
 
-    # Whether nothing can be written any longer.
-    _gone = False
+    partials = True
 
-    def handle(self, event: Event) -> None:
-        if not self._gone:
-            self._try(lambda: super(DaemonTerminal, self).handle(event))
+    def __init__(self, terminal: Terminal, max_waiting: int) -> None:
+        # None: it is gone.
+        self._terminal: Terminal | None = terminal
+        self.max_waiting = max_waiting
+
+    def deliver(self, event: Event) -> Answer:
+        """Show the next event."""
+        if self._terminal is not None:
+            try:
+                self._terminal.handle(event)
+            except (OSError, ValueError) as error:  # the latter: the stream is closed
+                logger.info("captions are no longer drawn (%s)", error)
+                self.close()
+        return Delivered()
 
     def close(self) -> None:
-        if not self._gone:
-            self._try(super().close)
-
-    def _try(self, write: Callable[[], None]) -> None:
-        try:
-            write()
-        except (OSError, ValueError) as error:  # the latter: the stream is closed
-            self._gone = True
-            logger.info("captions are no longer drawn (%s)", error)
+        """Leave the terminal."""
+        terminal, self._terminal = self._terminal, None
+        if terminal is not None:
             with contextlib.suppress(OSError, ValueError):
-                super().close()  # gives standard error back
+                terminal.close()
 
 
 class _Lines(io.TextIOBase):

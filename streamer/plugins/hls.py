@@ -16,9 +16,9 @@ from pathlib import Path
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Gap, Ready, Speech
 from streamer.outputs.files import replace
+from streamer.outputs.sink import Answer, Delivered, Sink, Target
 from streamer.outputs.subtitles import SubtitleOptions
 from streamer.outputs.subtitles.timed import VttWriter
-from streamer.outputs.target import Target
 
 PLAYLIST = "captions.m3u8"
 SEGMENT_S = 6  # of Apple's authoring specification
@@ -31,8 +31,10 @@ CLOCK_EVENTS = 64
 _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
-class Hls:
+class Hls(Sink):
     """A playlist and its segments of 6 s of audio, each published when all speech in it is final."""
+
+    tick_s = 1.0
 
     def __init__(self, target: Target, *, clock: Callable[[], float] = time.monotonic) -> None:
         """Begin. Raises ConfigError if the directory cannot be made."""
@@ -57,12 +59,13 @@ class Hls:
         # The newest event.
         self._handled: Event | None = None
 
-    def handle(self, event: Event) -> None:
-        """Handle an event. Raises OSError if a file cannot be written; the event may be passed again."""
+    def deliver(self, event: Event) -> Answer:
+        """Note an event, and publish the segments that are due. Raises OSError if a file cannot be written."""
         if event is not self._handled:
             self._add(event)
             self._handled = event
         self.tick()
+        return Delivered()
 
     def tick(self) -> None:
         """Publish the segments that are due. Raises OSError."""

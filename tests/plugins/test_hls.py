@@ -26,13 +26,13 @@ class Show:
         self.directory = directory
         self.now = 1000.0
         self.output = Hls(target(str(directory), lambda position_s: began + position_s), clock=lambda: self.now)
-        self.output.handle(READY)
+        self.output.deliver(READY)
 
     def at(self, position_s: float, *events: Event) -> None:
         """Let events happen when a second of the audio has come."""
         self.now = 1000.0 + position_s
         for event in events:
-            self.output.handle(event)
+            self.output.deliver(event)
         self.output.tick()
 
     def say(self, start: float, end: float, text: str) -> None:
@@ -145,8 +145,8 @@ def test_a_final_that_could_not_be_written_is_there_once(playing: Show, monkeypa
         playing.now = 1021.0
         for _ in range(2):
             with pytest.raises(OSError):  # noqa: PT011 - its text is the system's
-                playing.output.handle(event)
+                playing.output.deliver(event)
         with pytest.raises(OSError):  # noqa: PT011
             playing.output.tick()
-    playing.output.handle(event)
+    playing.output.deliver(event)
     assert [texts(segment) for segment in playing.segments] == [["Once."], [], []]

@@ -18,7 +18,7 @@ from streamer.plugins.hls import Hls
 from streamer.plugins.obs.sink import Obs
 from streamer.plugins.proofread.language_model import LanguageModel
 from streamer.plugins.proofread.settings import ProofreadSettings
-from streamer.plugins.web.sinks import Webhook, WebSink
+from streamer.plugins.web.sinks import Webhook, Zoom
 from tests.daemon import Outcome, recording
 from tests.refusals import Refusal, refusals
 from tests.stand_ins import StandIns
@@ -33,7 +33,7 @@ MAKERS: dict[str, Callable[..., Any]] = {
     "proofread": lambda **given: LanguageModel(
         ProofreadSettings(**{"to": "http://h/v1", **given}), 1.0, terms=lambda: ()
     ),
-    "web": lambda url: WebSink(target(url), "outputs.zoom_url"),
+    "web": lambda url: Zoom(target(url)),
     "webhook": lambda secret: Webhook(target("http://127.0.0.1:1/", webhook_secret=secret)),
 }
 

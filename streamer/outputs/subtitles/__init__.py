@@ -5,15 +5,13 @@ from collections.abc import Callable
 from typing import TextIO
 
 from streamer.errors import UsageError
-from streamer.outputs.base import Sink
 from streamer.outputs.subtitles.cues import SubtitleOptions, subtitle_options
-from streamer.outputs.subtitles.revised import Revised
 from streamer.outputs.subtitles.timed import SrtWriter, VttWriter
-from streamer.outputs.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
+from streamer.outputs.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter, Writer
 
-__all__ = ["FORMATS", "SubtitleOptions", "open_writer", "subtitle_options"]
+__all__ = ["FORMATS", "SubtitleOptions", "Writer", "open_writer", "subtitle_options"]
 
-_WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
+_WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Writer]] = {
     "text": TextWriter,
     "json": JsonWriter,
     "jsonl": JsonLinesWriter,
@@ -25,7 +23,7 @@ _WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
 FORMATS = tuple(_WRITERS)
 
 
-def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None, *, n_waiting: int = 0) -> Sink:
+def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None, *, n_waiting: int = 0) -> Writer:
     """Return a writer of one of FORMATS to a text stream, which stays the caller's to close.
 
     n_waiting : number of finals that wait for their revisions; 0: revisions are ignored. `jsonl` writes both at once
@@ -36,6 +34,5 @@ def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = N
     if format not in _WRITERS:
         raise UsageError(f"format {format!r:.40} is unknown: expected one of {', '.join(FORMATS)}")
     writer = _WRITERS[format](stream, options or SubtitleOptions())
-    if not n_waiting or format == "jsonl":
-        return writer
-    return Revised(writer, math.inf if format == "json" else n_waiting)
+    writer.n_waiting = math.inf if n_waiting and format == "json" else n_waiting
+    return writer

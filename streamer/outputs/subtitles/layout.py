@@ -1,6 +1,7 @@
 """Division of finals into cues and lines: in a readable style, or as openai-whisper does."""
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Iterator
@@ -59,58 +60,12 @@ class ReadableLayout:
 
     def add(self, final: Final) -> Iterator[Cue]:
         """Yield the cues that the next final completes."""
-        pieces = list(_pieces(final))
-        for begin, end in itertools.pairwise(self._cuts(pieces)):
-            cue = pieces[begin:end]
-            line_begins = {self._second_line(cue): "\n", 0: ""}
-            words: list[CueWord] = []
-            for i, (first, *others) in enumerate(cue):
-                if i in line_begins:
-                    first = dataclasses.replace(first, text=line_begins[i] + first.text.removeprefix(" "))
-                words += [first, *others]
-            end_ms = max(word.end_ms for word in words)
-            yield from self._hold(Cue(tuple(words), bool(final.words), words[0].start_ms, end_ms))
+        for cue in _cues(final):
+            yield from self._hold(cue)
 
     def close(self) -> Iterator[Cue]:
         """Yield the last cue."""
         return self._release(math.inf)
-
-    def _cuts(self, pieces: list[_Piece]) -> list[int]:
-        """Return the indices of pieces at which cues begin and end, with the least total cost."""
-        full = MAX_CUE_LINES * LINE_CHARS
-        # For each number of pieces: the least cost of their cues, and the beginning of the last cue.
-        costs, begins = [0.0, *[math.inf] * len(pieces)], [0] * (len(pieces) + 1)
-        for begin, first in enumerate(pieces):
-            n_lines, n_columns, line_columns = 1, 0, 0
-            for end, piece in enumerate(pieces[begin : begin + full], begin + 1):
-                space, width = piece[0].text.startswith(" ") and end > begin + 1, _width([piece])
-                n_columns += space + width
-                line_columns += space + width
-                if line_columns > LINE_CHARS:
-                    n_lines, line_columns = n_lines + 1, width
-                too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > MAX_CUE_MS
-                if end > begin + 1 and (too_much or _is_pause(pieces[end - 2][-1], piece[0])):
-                    break
-                # Prefer few cues of similar lengths, and none that is shown too briefly.
-                is_short = piece[-1].end_ms - first[0].start_ms < MIN_CUE_MS
-                cost = costs[begin] + 1 + (1 - n_columns / full) ** 2 + is_short
-                cost += _break_cost(pieces, end) if end < len(pieces) else 0
-                if cost < costs[end]:
-                    costs[end], begins[end] = cost, begin
-        cuts = [len(pieces)]
-        while cuts[-1]:
-            cuts.append(begins[cuts[-1]])
-        return cuts[::-1]
-
-    def _second_line(self, cue: list[_Piece]) -> int:
-        """Return the index of the piece that begins the second line of a cue, 0 if one line is enough."""
-
-        def cost(i: int) -> float:
-            above, below = _width(cue[:i]), _width(cue[i:])
-            fits = max(above, below) <= LINE_CHARS
-            return _break_cost(cue, i) + abs(above - below) / LINE_CHARS if fits else math.inf
-
-        return min(range(1, len(cue)), key=cost) if _width(cue) > LINE_CHARS else 0
 
     def _hold(self, cue: Cue) -> Iterator[Cue]:
         """Hold a cue back, and yield the one before if its end is known now."""
@@ -139,6 +94,63 @@ class ReadableLayout:
             end_ms = int(latest_ms)
         self._free_ms = end_ms
         yield dataclasses.replace(cue, end_ms=end_ms)
+
+
+@functools.lru_cache(maxsize=64)  # a growing file divides its newest finals again and again
+def _cues(final: Final) -> tuple[Cue, ...]:
+    """Return the cues of a final as if nothing came before or after."""
+    pieces = list(_pieces(final))
+    cues: list[Cue] = []
+    for begin, end in itertools.pairwise(_cuts(pieces)):
+        cue = pieces[begin:end]
+        line_begins = {_second_line(cue): "\n", 0: ""}
+        words: list[CueWord] = []
+        for i, (first, *others) in enumerate(cue):
+            if i in line_begins:
+                first = dataclasses.replace(first, text=line_begins[i] + first.text.removeprefix(" "))
+            words += [first, *others]
+        end_ms = max(word.end_ms for word in words)
+        cues.append(Cue(tuple(words), bool(final.words), words[0].start_ms, end_ms))
+    return tuple(cues)
+
+
+def _cuts(pieces: list[_Piece]) -> list[int]:
+    """Return the indices of pieces at which cues begin and end, with the least total cost."""
+    full = MAX_CUE_LINES * LINE_CHARS
+    # For each number of pieces: the least cost of their cues, and the beginning of the last cue.
+    costs, begins = [0.0, *[math.inf] * len(pieces)], [0] * (len(pieces) + 1)
+    for begin, first in enumerate(pieces):
+        n_lines, n_columns, line_columns = 1, 0, 0
+        for end, piece in enumerate(pieces[begin : begin + full], begin + 1):
+            space, width = piece[0].text.startswith(" ") and end > begin + 1, _width([piece])
+            n_columns += space + width
+            line_columns += space + width
+            if line_columns > LINE_CHARS:
+                n_lines, line_columns = n_lines + 1, width
+            too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > MAX_CUE_MS
+            if end > begin + 1 and (too_much or _is_pause(pieces[end - 2][-1], piece[0])):
+                break
+            # Prefer few cues of similar lengths, and none that is shown too briefly.
+            is_short = piece[-1].end_ms - first[0].start_ms < MIN_CUE_MS
+            cost = costs[begin] + 1 + (1 - n_columns / full) ** 2 + is_short
+            cost += _break_cost(pieces, end) if end < len(pieces) else 0
+            if cost < costs[end]:
+                costs[end], begins[end] = cost, begin
+    cuts = [len(pieces)]
+    while cuts[-1]:
+        cuts.append(begins[cuts[-1]])
+    return cuts[::-1]
+
+
+def _second_line(cue: list[_Piece]) -> int:
+    """Return the index of the piece that begins the second line of a cue, 0 if one line is enough."""
+
+    def cost(i: int) -> float:
+        above, below = _width(cue[:i]), _width(cue[i:])
+        fits = max(above, below) <= LINE_CHARS
+        return _break_cost(cue, i) + abs(above - below) / LINE_CHARS if fits else math.inf
+
+    return min(range(1, len(cue)), key=cost) if _width(cue) > LINE_CHARS else 0
 
 
 def _width(pieces: list[_Piece]) -> int:

@@ -1,53 +1,12 @@
-"""Revisions of finals and names of speakers that arrive later, applied to the finals."""
+"""Finals with what arrives later: their revisions, and the names of their speakers."""
 
 import itertools
 from collections.abc import Iterator
 
 import msgspec
 
-from streamer.events import Event, Final, Ready, Revision, Speakers, Word
-from streamer.outputs.base import Sink
+from streamer.events import Final, Revision, Speakers, Word
 from streamer.outputs.subtitles.cues import file_line
-
-
-class Revised:
-    """Delays finals until `n_waiting` later ones, and passes them to a sink with their revisions applied."""
-
-    def __init__(self, sink: Sink, n_waiting: float) -> None:
-        """Pass events to `sink`; with an infinite `n_waiting` all finals wait for the end."""
-        self._sink = sink
-        self._n_waiting = n_waiting
-        # Waiting finals by number, oldest first.
-        self._finals: dict[int, Final] = {}
-        self._names = SpeakerNames()
-
-    def handle(self, event: Event) -> None:
-        """Handle the next event; events about finals are not passed on."""
-        match event:
-            case Final():
-                self._finals[event.seq] = event
-                self._release(self._n_waiting)
-            case Revision(of=of):
-                if of in self._finals:
-                    self._finals[of] = revised(self._finals[of], event)
-            case Speakers():
-                self._names.learn(event)
-            case Ready():  # numbers and speakers are those of another session
-                self._release(0)
-                self._names = SpeakerNames()
-                self._sink.handle(event)
-            case _:
-                self._sink.handle(event)
-
-    def close(self) -> None:
-        """Pass on the waiting finals."""
-        self._release(0)
-        self._sink.close()
-
-    def _release(self, n_waiting: float) -> None:
-        while len(self._finals) > n_waiting:
-            final = self._finals.pop(next(iter(self._finals)))
-            self._sink.handle(self._names.named(final))
 
 
 class SpeakerNames:

@@ -33,9 +33,9 @@ class CueWriter(Writer):
         super().handle(event)
 
     def close(self) -> None:
+        super().close()
         for cue in self._layout.close():
             self._cue(cue)
-        super().close()
 
     def _final(self, final: Final) -> None:
         if not has_words(final):

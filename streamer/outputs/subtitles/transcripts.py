@@ -1,13 +1,15 @@
 """Transcripts: text, JSON, JSON Lines, and openai-whisper's tab-separated values."""
 
+import copy
+import io
 import re
 from typing import Any, TextIO
 
 import msgspec
 
-from streamer.events import Event, Final, Gap, Ready, Word
+from streamer.events import Event, Final, Gap, Ready, Revision, Speakers, Word
 from streamer.outputs.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
-from streamer.outputs.subtitles.revised import speaker_of, turns
+from streamer.outputs.subtitles.revised import SpeakerNames, revised, speaker_of, turns
 
 # DEL, C1 controls of terminals, and line breaks, which JSON does not escape.
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
@@ -19,21 +21,55 @@ class Writer:
     # Whether the text begins with the speaker's name after a change of the speaker.
     names_speakers = True
 
+    # Finals that wait for their revisions, and for the names of their speakers.
+    n_waiting: float = 0
+
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         self._stream = stream
         self._options = options
+        # Waiting finals by number, oldest first.
+        self._waiting: dict[int, Final] = {}
+        self._names = SpeakerNames()
         # The last speaker; empty if unknown.
         self._speaker = ""
 
     def handle(self, event: Event) -> None:
-        if isinstance(event, Final):
-            for final in _divided(event, self._options):
-                for turn in turns(final):
-                    if file_line(final.text) and file_line(turn.text):
-                        self._final(self._named(turn) if self.names_speakers else turn)
+        """Write what the next event completes."""
+        match event:
+            case Final():
+                self._waiting[event.seq] = event
+                self._release(self.n_waiting)
+            case Revision(of=of) if of in self._waiting:
+                self._waiting[of] = revised(self._waiting[of], event)
+            case Speakers() if self.n_waiting:
+                self._names.learn(event)
+            case Ready():  # numbers and speakers are those of another session
+                self._release(0)
+                self._names = SpeakerNames()
 
     def close(self) -> None:
+        """Write what is held back. The stream stays open. May be called again."""
+        self._release(0)
         self._stream.flush()
+
+    def ending(self) -> str:
+        """Return what `close` would write now."""
+        stream = io.StringIO()
+        kept = {id(final): final for final in self._waiting.values()}  # they do not change, so they need no copies
+        copy.deepcopy(self, {id(self._stream): stream, **kept}).close()
+        return stream.getvalue()
+
+    def _release(self, n_waiting: float) -> None:
+        while len(self._waiting) > n_waiting:
+            final = self._waiting.pop(next(iter(self._waiting)))
+            self._add(self._names.named(final))
+
+    def _add(self, final: Final) -> None:
+        """Write a final that does not change any more."""
+        for part in _divided(final, self._options):
+            for turn in turns(part):
+                if file_line(part.text) and file_line(turn.text):
+                    self._final(self._named(turn) if self.names_speakers else turn)
 
     def _final(self, final: Final) -> None:
         raise NotImplementedError
@@ -84,18 +120,21 @@ class JsonWriter(Writer):
         self._closed = False
 
     def handle(self, event: Event) -> None:
+        super().handle(event)
         match event:
             case Ready():
                 self._model = event.model
-            case Final():
-                self._texts.append(file_line(event.text))
-                for part in _divided(event, self._options):
-                    number = len(self._segments) + 1 if self._options.max_len else part.segment
-                    self._segments.append(msgspec.structs.replace(part, segment=number))
             case Gap():
                 self._gaps.append(event)
 
+    def _add(self, final: Final) -> None:
+        self._texts.append(file_line(final.text))
+        for part in _divided(final, self._options):
+            number = len(self._segments) + 1 if self._options.max_len else part.segment
+            self._segments.append(msgspec.structs.replace(part, segment=number))
+
     def close(self) -> None:
+        self._release(0)
         if self._closed:
             return
         self._closed = True

@@ -28,7 +28,7 @@ async def _converse(address: DaemonAddress, settings: ChatSettings) -> None:
     printer = Printer(make_console())
     async with contextlib.aclosing(Conversation(settings)) as conversation:
         bot = Chatbot(conversation, printer, pause_s=settings.pause_s)
-        following = asyncio.create_task(follow(address, bot, tell_trouble=True))
+        following = asyncio.create_task(follow(address, bot.handle, tell_trouble=True))
         following.add_done_callback(lambda _: bot.close())
         try:
             await bot.run()

@@ -12,10 +12,10 @@ from websockets.exceptions import ConnectionClosed, InvalidURI, WebSocketExcepti
 from websockets.sync.client import ClientConnection, connect
 from websockets.uri import parse_uri
 
-from streamer.errors import ConfigError, PeerError, RefusalError
+from streamer.errors import ConfigError, RefusalError
 from streamer.events import Event, Final, Ready
 from streamer.outputs.pieces import pieces
-from streamer.outputs.target import Target
+from streamer.outputs.sink import MAX_WAITING_LIVE, Answer, Delivered, Later, Refused, Sink, Target
 from streamer.outside import host_port, is_loopback, one_line
 from streamer.plugins.obs.settings import ObsSettings
 
@@ -31,10 +31,10 @@ AUTHENTICATION_FAILED = 4009
 OUTPUT_NOT_RUNNING = 501
 
 
-class Obs:
-    """A sink that connects at the start of a session, and again after a restart of OBS."""
+class Obs(Sink):
+    """Connects at the start of a session, and again after a restart of OBS."""
 
-    live = True
+    max_waiting = MAX_WAITING_LIVE
 
     def __init__(self, target: Target) -> None:
         """Prepare. Raises ConfigError for an invalid address."""
@@ -59,29 +59,30 @@ class Obs:
         self._final: Final | None = None
         self._n_sent = 0
 
-    def handle(self, event: Event) -> None:
-        """Send a final to OBS. Raises PeerError; a second call with the same final sends the rest of it."""
+    def deliver(self, event: Event) -> Answer:
+        """Send a final to OBS, of one that OBS took in part the rest."""
         try:
             if isinstance(event, Ready):
                 self._connected()  # so that errors are reported before anyone speaks
             elif isinstance(event, Final) and event.text.strip():
                 self._show(event)
-            return
-        except PeerError:
-            raise
+        except RefusalError as error:
+            return Refused(str(error))
         except ConnectionClosed as error:
-            refused = error.rcvd is not None and error.rcvd.code == AUTHENTICATION_FAILED
-            reason = f"closed the connection ({one_line(error)})"
+            self.close()
+            if error.rcvd is not None and error.rcvd.code == AUTHENTICATION_FAILED:
+                return Refused(f"{self._name} refuses the password: correct outputs.obs_password")
+            return Later(f"{self._name} closed the connection ({one_line(error)})")
         except TimeoutError:
-            refused, reason = False, f"did not answer within {TIMEOUT_S:g} s"
+            self.close()
+            return Later(f"{self._name} did not answer within {TIMEOUT_S:g} s")
         except (OSError, WebSocketException) as error:
-            refused, reason = False, f"cannot be reached ({one_line(error)})"
+            self.close()
+            return Later(f"{self._name} cannot be reached ({one_line(error)})")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            refused, reason = False, "answers what is not obs-websocket 5: is the port its own?"
-        self.close()
-        if refused:
-            raise RefusalError(f"{self._name} refuses the password: correct outputs.obs_password")
-        raise PeerError(f"{self._name} {reason}")
+            self.close()
+            return Later(f"{self._name} answers what is not obs-websocket 5: is the port its own?")
+        return Delivered()
 
     def close(self) -> None:
         """Close the connection."""

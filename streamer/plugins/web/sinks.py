@@ -19,15 +19,16 @@ from datetime import UTC, datetime
 
 import httpx
 
-from streamer.errors import ConfigError, PeerError, RefusalError
+from streamer.errors import ConfigError
 from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
 from streamer.outputs.pieces import pieces
-from streamer.outputs.target import Target
+from streamer.outputs.sink import MAX_WAITING_LIVE, Answer, Delivered, Later, Refused, Sink, Target
 from streamer.outside import is_loopback, one_line
 from streamer.version import __version__
 
 TIMEOUT_S = 10.0  # for a connection, for an answer to begin, and for its body
 MAX_ANSWER_BYTES = 65_536
+MAX_RETRY_S = 60.0  # that a service may ask to wait (RFC 9110, Retry-After)
 
 SECRET_PREFIX = "whsec_"  # of a webhook's key in base64  # noqa: S105
 
@@ -56,7 +57,7 @@ def web_url(text: str) -> httpx.URL:
     return url
 
 
-class WebSink:
+class WebSink(Sink):
     """Base of sinks that post. No message contains the address, which may be a secret. For one thread at a time."""
 
     def __init__(self, target: Target, setting: str) -> None:
@@ -76,14 +77,14 @@ class WebSink:
             trust_env=not is_loopback(self._host),  # a proxy cannot reach this machine's own ports
         )
 
-    def post(self, body: bytes, headers: Mapping[str, str], query: str = "") -> str:
-        """Post a body, return the beginning of the answer. Raises PeerError if a retry may help, else RefusalError."""
+    def post(self, body: bytes, headers: Mapping[str, str], query: str = "") -> str | Later | Refused:
+        """Post a body, return the beginning of the answer."""
         # Appended as text: the address is signed, and must be sent as given.
         more = f"{'&' if '?' in self._url else '?'}{query}" if query else ""
         return self._send("POST", self._url + more, body, headers)
 
-    def get(self, below: str) -> str:
-        """Return the content at a path below the address, with the same query. Raises as `post` does."""
+    def get(self, below: str) -> str | Later | Refused:
+        """Return the content at a path below the address, with the same query."""
         path, mark, query = self._url.partition("?")
         return self._send("GET", f"{path}/{below}{mark}{query}", b"", {})
 
@@ -91,20 +92,21 @@ class WebSink:
         """Close the connection."""
         self._client.close()
 
-    def _send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> str:
+    def _send(self, method: str, url: str, body: bytes, headers: Mapping[str, str]) -> str | Later | Refused:
         try:
             with self._client.stream(method, url, content=body, headers=headers) as response:
                 answer = _beginning(response)
         except httpx.TimeoutException:
-            raise PeerError(f"{self._host} did not answer within {TIMEOUT_S:g} s") from None
+            return Later(f"{self._host} did not answer within {TIMEOUT_S:g} s")
         except (httpx.HTTPError, OSError) as error:
-            raise PeerError(f"{self._host} cannot be reached ({one_line(error) or type(error).__name__})") from None
+            return Later(f"{self._host} cannot be reached ({one_line(error) or type(error).__name__})")
         if response.is_success:
             return answer
         status = f"{self._host} answers {response.status_code} {one_line(response.reason_phrase)}".strip()
         if response.status_code >= 500 or response.status_code in (408, 425, 429):
-            raise PeerError(status)
-        raise RefusalError(status)
+            wanted = response.headers.get("Retry-After", "")
+            return Later(status, min(float(wanted), MAX_RETRY_S) if re.fullmatch("[0-9]{1,9}", wanted) else 0.0)
+        return Refused(status)
 
 
 def _beginning(response: httpx.Response) -> str:
@@ -122,29 +124,32 @@ def _beginning(response: httpx.Response) -> str:
 class Zoom(WebSink):
     """Posts each final as a line to a Zoom meeting. A retried post keeps its number."""
 
-    live = True
+    max_waiting = MAX_WAITING_LIVE
 
     def __init__(self, target: Target) -> None:
         super().__init__(target, "outputs.zoom_url")
         # Number of the next post; None until Zoom has returned the last one's.
         self._next: int | None = None
 
-    def handle(self, event: Event) -> None:
-        """Post a final. Raises PeerError."""
+    def deliver(self, event: Event) -> Answer:
+        """Post a final."""
         if self._next is None and isinstance(event, Ready | Final):
-            self._next = self._last() + 1
-        if isinstance(event, Final) and (text := one_line(event.text)):
-            assert self._next is not None
-            self.post(f"{text}\n".encode(), _PLAIN, f"seq={self._next}&lang={language_tag(event.language)}")
-            self._next += 1
-
-    def _last(self) -> int:
-        """Return the number of the meeting's last post, which may be an earlier run's; 0 before the first post."""
-        try:
-            answer = self.get("seq").strip()
-        except RefusalError:  # the meeting has not begun
-            return 0
-        return int(answer) if re.fullmatch(r"[0-9]{1,15}", answer) else 0
+            # Number of the meeting's last post, which may be an earlier run's.
+            match self.get("seq"):
+                case Later() as later:
+                    return later
+                case Refused():  # the meeting has not begun
+                    self._next = 1
+                case str() as last:
+                    self._next = int(last) + 1 if re.fullmatch(r"\s*[0-9]{1,15}\s*", last) else 1
+        if not isinstance(event, Final) or not (text := one_line(event.text)):
+            return Delivered()
+        answer = self.post(f"{text}\n".encode(), _PLAIN, f"seq={self._next}&lang={language_tag(event.language)}")
+        if not isinstance(answer, str):
+            return answer
+        assert self._next is not None
+        self._next += 1
+        return Delivered()
 
 
 def language_tag(code: str) -> str:
@@ -155,7 +160,7 @@ def language_tag(code: str) -> str:
 class YouTube(WebSink):
     """Posts each final to a YouTube live stream, as lines with the times of speech by YouTube's clock."""
 
-    live = True
+    max_waiting = MAX_WAITING_LIVE
 
     def __init__(self, target: Target) -> None:
         super().__init__(target, "outputs.youtube_url")
@@ -166,20 +171,23 @@ class YouTube(WebSink):
         # YouTube's clock minus ours, in seconds, once known.
         self._ahead_s = 0.0
 
-    def handle(self, event: Event) -> None:
-        """Post a final. Raises PeerError."""
+    def deliver(self, event: Event) -> Answer:
+        """Post a final."""
         if not isinstance(event, Final) or not event.text.strip():
-            return
+            return Delivered()
         lines = [
             f"{_time_text(self._said_at(start) + self._ahead_s)}\n{text}\n"
             for start, text in pieces(event, YOUTUBE_LINE_BYTES)
         ]
         answer = self.post("".join(lines).encode("utf-8"), _PLAIN, f"seq={self._next}")
+        if not isinstance(answer, str):
+            return answer
         self._next += 1
         with contextlib.suppress(ValueError, OverflowError):  # an answer that is not a time, or out of range
             theirs = datetime.fromisoformat(answer.strip())
             found_s = theirs.replace(tzinfo=theirs.tzinfo or UTC).timestamp() - time.time()
             self._ahead_s = found_s if abs(found_s) < MAX_AHEAD_S else self._ahead_s
+        return Delivered()
 
 
 def _time_text(unix_s: float) -> str:
@@ -196,12 +204,12 @@ class Webhook(WebSink):
         # What posts are signed with; empty: they are not.
         self._key = _key(target.secret("outputs.webhook_secret"))
 
-    def handle(self, event: Event) -> None:
-        """Post an event. Raises PeerError."""
+    def deliver(self, event: Event) -> Answer:
+        """Post an event."""
         if not isinstance(event, Final | Revision | Speakers | Translation):
-            return
+            return Delivered()
         if isinstance(event, Final) and not event.text.strip():
-            return
+            return Delivered()
         body = event.to_json().encode("utf-8")
         name, timestamp = f"{event.session}-{event.seq}", str(int(time.time()))
         headers = {
@@ -212,7 +220,8 @@ class Webhook(WebSink):
         }
         if self._key:
             headers["webhook-signature"] = signature(self._key, name, timestamp, body)
-        self.post(body, headers)
+        answer = self.post(body, headers)
+        return Delivered() if isinstance(answer, str) else answer
 
 
 def signature(key: bytes, name: str, timestamp: str, body: bytes) -> str:

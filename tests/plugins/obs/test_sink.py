@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from streamer.errors import PeerError, RefusalError
+from streamer.outputs.sink import Delivered, Later, Refused
 from streamer.plugins.obs.sink import Obs, authentication
 from tests.builders import ready
 from tests.targets import target
@@ -27,14 +27,14 @@ def test_obs_gets_each_final_once_through_a_restart(caplog: pytest.LogCaptureFix
         ObsStandIn("sesame", ("Captions",)) as stand_in,
         sending(obs(stand_in, password="sesame", text_source="Captions")) as output,
     ):
-        output.handle(ready())
-        output.handle(numbered(1))
+        output.put(ready())
+        output.put(numbered(1))
         stand_in.wait_for(1)
         stand_in.stop()
-        output.handle(numbered(2))
+        output.put(numbered(2))
         wait_failing(output)
         stand_in.start()
-        output.handle(LONG)
+        output.put(LONG)
     assert stand_in.captions[:2] == ["Words 1.", "Words 2."]
     assert " ".join(stand_in.captions[2:]) == LONG.text  # nothing of it was cut off
     assert len(stand_in.captions) == 4
@@ -47,7 +47,7 @@ def test_obs_that_does_not_stream_still_shows_its_text_source() -> None:
     with ObsStandIn(sources=("Captions",)) as stand_in:
         stand_in.room = 0
         with sending(obs(stand_in, text_source="Captions")) as output:
-            output.handle(numbered(1))
+            output.put(numbered(1))
     assert (stand_in.texts, stand_in.captions) == (["Words 1."], [])
 
 
@@ -55,38 +55,36 @@ def test_a_final_that_failed_in_the_middle_is_continued() -> None:
     with ObsStandIn() as stand_in:
         sink = obs(stand_in)
         stand_in.room = 1
-        with pytest.raises(RefusalError):
-            sink.handle(LONG)
+        assert isinstance(sink.deliver(LONG), Refused)
         stand_in.room = math.inf
-        sink.handle(LONG)
+        assert sink.deliver(LONG) == Delivered()
         sink.close()
     assert " ".join(stand_in.captions) == LONG.text
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "why"),
+    ("given", "why"),
     [
-        ({}, RefusalError, "outputs.obs_password"),
-        ({"password": "mustard"}, RefusalError, "password"),
-        ({"password": "sesame", "text_source": "Captoins"}, RefusalError, "No source was found"),
+        ({}, "outputs.obs_password"),
+        ({"password": "mustard"}, "password"),
+        ({"password": "sesame", "text_source": "Captoins"}, "No source was found"),
     ],
 )
-def test_what_obs_refuses_is_a_refusal_without_secrets(given: dict[str, str], error: type[PeerError], why: str) -> None:
-    with ObsStandIn("sesame") as stand_in, pytest.raises(error) as refused:
-        obs(stand_in, **given).handle(numbered(1))
-    assert why in str(refused.value)
-    assert "mustard" not in str(refused.value)
+def test_what_obs_refuses_is_a_refusal_without_secrets(given: dict[str, str], why: str) -> None:
+    with ObsStandIn("sesame") as stand_in:
+        answer = obs(stand_in, **given).deliver(numbered(1))
+    assert isinstance(answer, Refused)
+    assert why in answer.reason
+    assert "mustard" not in answer.reason
 
 
-def test_another_program_or_none_is_an_error() -> None:
+def test_another_program_or_none_may_be_obs_later() -> None:
     with ObsStandIn() as stand_in:
         stand_in.rubbish = True
-        with pytest.raises(PeerError):
-            obs(stand_in).handle(numbered(1))
-    with pytest.raises(PeerError):
-        obs(stand_in).handle(numbered(1))
-    with WebStandIn(lambda request: (200, b"")) as web, pytest.raises(PeerError):
-        obs(web).handle(numbered(1))
+        assert isinstance(obs(stand_in).deliver(numbered(1)), Later)
+    assert isinstance(obs(stand_in).deliver(numbered(1)), Later)
+    with WebStandIn(lambda request: (200, b"")) as web:
+        assert isinstance(obs(web).deliver(numbered(1)), Later)
 
 
 @pytest.mark.parametrize(
@@ -104,9 +102,9 @@ def test_the_usual_port_is_that_of_obs(monkeypatch: pytest.MonkeyPatch, url: str
         raise OSError("refused")
 
     monkeypatch.setattr("streamer.plugins.obs.sink.connect", refuse)
-    with pytest.raises(PeerError) as refused:
-        Obs(target(url)).handle(ready())
-    assert f" {place} " in str(refused.value)
+    answer = Obs(target(url)).deliver(ready())
+    assert isinstance(answer, Later)
+    assert f" {place} " in answer.reason
 
 
 def test_the_challenge_is_answered_as_the_protocol_says() -> None:

@@ -6,7 +6,7 @@ import unicodedata
 from rich.console import Console
 
 from streamer.events import Event
-from streamer.outputs.terminal import TerminalSink
+from streamer.outputs.terminal import Terminal
 
 
 class Screen:
@@ -90,7 +90,7 @@ class Screen:
 def show(*events: Event, screen: Screen | None = None, close: bool = True, corrections: bool = False) -> Screen:
     """Show events, numbered from 1 on."""
     screen = screen or Screen()
-    sink = TerminalSink(screen.console, corrections=corrections)
+    sink = Terminal(screen.console, corrections=corrections)
     for number, event in enumerate(events, 1):
         sink.handle(event if event.seq else event.stamped(number, "s"))
     if close:

@@ -25,8 +25,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import Server, ServerConnection, serve
 
 from streamer.events import Final
-from streamer.outputs.base import Sink
 from streamer.outputs.outputs import Output
+from streamer.outputs.sink import Sink
 from tests import builders
 from tests.waiting import WAIT_S, wait_until
 
@@ -48,8 +48,14 @@ def sending(sink: Sink) -> Iterator[Output]:
     """Put a sink behind a queue, which sends all at the end."""
     output = Output("there", sink, first_delay_s=0.01)
     yield output
-    output.close(time.monotonic() + WAIT_S)
+    finish(output)
     assert output.n_dropped == 0
+
+
+def finish(output: Output) -> None:
+    """Send what is queued."""
+    output.end(time.monotonic() + WAIT_S)
+    output.join()
 
 
 def wait_failing(output: Output) -> None:

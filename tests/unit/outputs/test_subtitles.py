@@ -11,8 +11,8 @@ import pytest
 from streamer.events import Error, Token, from_json
 from streamer.outputs.files import GrowingFile
 from streamer.outputs.outputs import Outputs, parse_target
+from streamer.outputs.sink import read_secret
 from streamer.outputs.subtitles import FORMATS, SubtitleOptions, open_writer
-from streamer.outputs.target import read_secret
 from streamer.settings.table import OutputsSettings, Settings
 from tests.builders import partial, ready
 from tests.refusals import Refusal, refusals

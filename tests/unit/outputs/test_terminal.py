@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from streamer.events import Gap, Revision
-from streamer.outputs.terminal import DaemonTerminal, TerminalSink
+from streamer.outputs.terminal import Terminal, TerminalSink
 from tests.builders import final, partial
 from tests.unit.outputs.screen import Screen, show
 
@@ -57,13 +57,13 @@ def test_unstable_text_never_leaves_the_screen() -> None:
 
 
 def test_what_is_logged_stands_above_the_sentence_that_is_being_spoken(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
+    class Tty(io.StringIO):
         def isatty(self) -> bool:
             return True
 
-    monkeypatch.setattr(sys, "stderr", stderr := Terminal())
+    monkeypatch.setattr(sys, "stderr", stderr := Tty())
     screen = Screen(height=5)
-    sink = TerminalSink(screen.console)
+    sink = Terminal(screen.console)
     sink.handle(final("One."))
     print("INFO first", file=sys.stderr)
     sink.handle(final("Two goes"))
@@ -89,17 +89,17 @@ def test_a_daemons_terminal_that_is_gone_is_written_to_no_further(
     screen, stderr = Screen(), Screen()
     monkeypatch.setattr(stderr, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", stderr)
-    sink = DaemonTerminal(screen.console)
-    sink.handle(final("one").stamped(1, "s"))
+    sink = TerminalSink(Terminal(screen.console), 100)
+    sink.deliver(final("one").stamped(1, "s"))
     assert sys.stderr is not stderr
 
     def write(text: str) -> int:
         raise error
 
     monkeypatch.setattr(screen, "write", write)
-    sink.handle(final("two").stamped(2, "s"))
+    sink.deliver(final("two").stamped(2, "s"))
     assert sys.stderr is stderr
-    sink.handle(final("three").stamped(3, "s"))
+    sink.deliver(final("three").stamped(3, "s"))
     sink.close()
     assert len(caplog.messages) == 1
 
@@ -108,7 +108,7 @@ def test_a_daemons_terminal_that_is_gone_is_written_to_no_further(
 def test_another_size_of_the_terminal_leaves_nothing_behind(size: tuple[int, int]) -> None:
     said = [f"This is sentence number {word} of them." for word in ("one", "two", "three", "four", "five")]
     screen = Screen()
-    sink = TerminalSink(screen.console)
+    sink = Terminal(screen.console)
     for number, text in enumerate(said):
         sink.handle(partial(text, start=number))
         if number == 3:
@@ -120,7 +120,7 @@ def test_another_size_of_the_terminal_leaves_nothing_behind(size: tuple[int, int
 
 def test_what_is_typed_is_not_left_in_the_text() -> None:
     screen = Screen(width=20)
-    sink = TerminalSink(screen.console)
+    sink = Terminal(screen.console)
     sink.handle(final("This is nineteen ch."))
     screen.write("^C")
     sink.close()
@@ -131,7 +131,7 @@ def test_what_is_typed_is_not_left_in_the_text() -> None:
 def test_whatever_comes_each_final_is_there_once(seed: int) -> None:
     rng = random.Random(seed)
     screen = Screen(*rng.choice([(80, 24), (40, 10), (20, 8)]))
-    sink = TerminalSink(screen.console)
+    sink = Terminal(screen.console)
     words = ["alpha", "beta.", "Gamma", "delta", "Mr.", "so?", "supercalifragilisticexpialidocious"]
     texts: dict[int, list[str]] = {}
     for number in range(1, 60, 3):
@@ -167,7 +167,7 @@ def test_where_nothing_can_be_redrawn_only_finals_are_written_one_a_line(termina
     gap = Gap(start=0, end=1, reason="device")
     events = (partial(" a"), final(" a rather long final beyond the width\n"), revision(0, "corrected"), gap)
     for corrections in (False, True):
-        sink = TerminalSink(console, corrections=corrections)
+        sink = Terminal(console, corrections=corrections)
         for event in events:
             sink.handle(event)
         sink.close()
