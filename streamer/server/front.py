@@ -7,17 +7,18 @@ import socket
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import uvicorn
 from prometheus_client import CollectorRegistry
+from uvicorn.server import ServerState
 from websockets.frames import CloseCode
 
 from streamer.outside import is_loopback
 from streamer.server import connection
 from streamer.server.access import Access
-from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
+from streamer.server.connection import CLOSE_TIMEOUT_S, MAX_MESSAGE_BYTES, Connection, answering
 from streamer.server.context import Context, Services
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
@@ -66,15 +67,16 @@ class Server:
             settings=settings,
             access=Access.of(settings, default_token_file),
         )
-        self._state = State(context, {path: socket.max_message_bytes for path, socket in all_sockets().items()})
+        self._state = ServerState()
         self._config = uvicorn.Config(
-            make_app(context),
-            http=HttpProtocol,
-            ws=WebSocketProtocol,
+            answering(make_app(context)),
+            http="h11",
+            ws="websockets-sansio",  # it waits while a client does not read, and does not read while one waits
             # Captions are short and must not wait for a compressor; and each connection would need its memory.
             ws_per_message_deflate=False,
+            ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=connection.KEEPALIVE_S,
-            ws_ping_timeout=connection.KEEPALIVE_S,
+            ws_ping_timeout=None,  # the connection knows whether the client could be heard
             lifespan="off",
             log_config=None,
             access_log=False,
@@ -97,7 +99,7 @@ class Server:
         settings = self._context.settings
         self._config.load()
         # Mistakes of clients, such as port scanners, are not logged.
-        mistakes = ("Invalid", "Unsupported upgrade")
+        mistakes = ("Invalid", "Unsupported upgrade", "ASGI callable returned without completing handshake")
         logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(mistakes))
         if settings.tls not in ("auto", "off") or settings.tls_certificate or settings.tls_key:
             from streamer.server.tls import make_tls  # late: it takes 9 MB
@@ -123,9 +125,10 @@ class Server:
 
     async def _serve(self, sockets: Sequence[socket.socket]) -> None:
         loop, settings = asyncio.get_running_loop(), self._context.settings
+        max_bytes = {path: socket.max_message_bytes for path, socket in all_sockets().items()}
 
-        def make_protocol() -> HttpProtocol:
-            return HttpProtocol(self._config, self._state, {})
+        def make_protocol() -> Connection:
+            return Connection(self._config, self._state, self._context, max_bytes)
 
         tls: dict[str, Any] = {}
         if self._tls is not None:
@@ -215,10 +218,11 @@ class Server:
                 now = time.time()
                 tokens = self._context.access.tokens
                 tokens.refresh()
-                for each in list(self._context.sockets.values()):
-                    if not tokens.holds(each.caller, now):
-                        await each.connection.shut(Close(CloseCode.POLICY_VIOLATION, "token revoked or expired"))
-                for request in [each for each in self._state.connections if isinstance(each, HttpProtocol)]:
+                close = Close(CloseCode.POLICY_VIOLATION, "token revoked or expired")
+                revoked = [each for each in self._context.sockets.values() if not tokens.holds(each.caller, now)]
+                await asyncio.gather(*(each.connection.shut(close) for each in revoked))
+                for each in list(self._state.connections):
+                    request = cast(Connection, each.transport)
                     if request.caller is not None and not tokens.holds(request.caller, now):
                         request.revoke()
                 self._context.services.streams.abandon_unreachable(tokens.names("stream", now))
