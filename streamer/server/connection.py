@@ -30,8 +30,7 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 20.0  # between two pings of uvicorn's; and for an answer
 CLOSE_TIMEOUT_S = 5.0  # for the client to close, too; then the connection is aborted
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: events in it can no longer be superseded
-WRITE_BUFFER_BYTES = 32 * 1024  # in the process, in addition: then `send` waits
-MOST_UNREAD_BYTES = 1024 * 1024  # in the process, of what nobody waits for: answers to pings
+MOST_UNREAD_BYTES = 1024 * 1024  # in the process: nothing waits before answers to pings
 READ_BYTES = 16 * 1024  # read at a time: its frames are parsed in one step, while other clients wait
 BODY_BYTES = 16 * 1024  # of a request's body must arrive in `server.header_timeout_s`
 MAX_MESSAGE_BYTES = 4096  # at an address without WebSockets
@@ -84,7 +83,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         if hasattr(transport, "max_size"):  # of asyncio's sockets on a selector (tiny-frames)
             transport.max_size = READ_BYTES
         make: Any = self._config.http_protocol_class
@@ -106,18 +104,20 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         if self._request is not None and self._clock is not None and self._n_bytes >= BODY_BYTES:
             self._expect_request()
         parts = getattr(self._protocol, "frames", None)  # of a message; None for HTTP
-        if parts is not None:
-            # What the application sends waits before it passes this limit, pongs do not (unread-pongs); and no limit of
-            # uvicorn's counts parts that are empty (empty-continuations).
-            n_unread = self._transport.get_write_buffer_size()
-            if n_unread > MOST_UNREAD_BYTES or len(parts) > MAX_PARTS:
-                self.abort()
+        if parts is not None and self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
+            self._transport.pause_reading()  # until the client reads answers to its pings (unread-pongs)
+        if (
+            parts is not None and len(parts) > MAX_PARTS
+        ):  # no limit of uvicorn's counts empty ones (empty-continuations)
+            self.abort()
 
     def pause_writing(self) -> None:
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
         self._protocol.resume_writing()
+        if not getattr(self._protocol, "read_paused", True):  # uvicorn has not paused it
+            self.resume_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
