@@ -146,21 +146,18 @@ def test_at_each_step_of_an_update_all_that_was_delivered_is_there(
     path, moments = tmp_path / f"captions{ending}", list[str]()
 
     class Watched(io.FileIO):
-        def look(self) -> None:
-            at = self.seek(0, io.SEEK_CUR)
+        def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
+            return self.noted(super().write(data))
+
+        def truncate(self, size: int | None = None) -> int:
+            return self.noted(super().truncate(size))
+
+        def noted(self, done: int) -> int:
+            at = self.tell()
             self.seek(0)
             moments.append(self.readall().decode("utf-8"))
             self.seek(at)
-
-        def write(self, data: Any) -> int:  # noqa: ANN401 - any buffer
-            n_written = super().write(data)
-            self.look()
-            return n_written
-
-        def truncate(self, size: int | None = None) -> int:
-            n_bytes = super().truncate(size)
-            self.look()
-            return n_bytes
+            return done
 
     monkeypatch.setattr(Path, "open", lambda self, *_, **__: Watched(self, "r+"))
     output = growing(path)
