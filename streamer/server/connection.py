@@ -22,7 +22,7 @@ from websockets.frames import CloseCode
 
 from streamer.outside import one_line
 from streamer.server.context import Context
-from streamer.server.tokens import AccessToken
+from streamer.server.tokens import Tokens
 from streamer.server.ws import GONE_EVENT
 
 logger = logging.getLogger(__name__)
@@ -35,6 +35,30 @@ READ_BYTES = 16 * 1024  # read at a time: its frames are parsed in one step, whi
 BODY_BYTES = 16 * 1024  # of a request's body must arrive in `server.header_timeout_s`
 MAX_MESSAGE_BYTES = 4096  # at an address without WebSockets
 MAX_PARTS = 8192  # of a message
+
+
+class Deadline:
+    """A time by which something has to come, and the bytes that have come since it was set."""
+
+    def __init__(self) -> None:
+        # None: nothing is expected.
+        self._timer: asyncio.TimerHandle | None = None
+        self.n_bytes = 0
+
+    def __bool__(self) -> bool:
+        return self._timer is not None
+
+    def set(self, timeout_s: float, otherwise: Callable[[], None]) -> None:
+        """Expect something within some seconds, in the place of what was expected before."""
+        self.clear()
+        self._timer = asyncio.get_running_loop().call_later(timeout_s, otherwise)
+        self.n_bytes = 0
+
+    def clear(self) -> None:
+        """Expect nothing."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class Connection(asyncio.Protocol, asyncio.Transport):
@@ -57,9 +81,8 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         # messages of it are still to be received.
         self._closing = False
         self.gone = asyncio.Event()
-        # Ends it if what is expected does not come in time; bytes received since then; the time of the last ones.
-        self._clock: asyncio.TimerHandle | None = None
-        self._n_bytes = 0
+        # Ends it if a request, or the client's side of a close, does not come in time; when anything came last.
+        self._deadline = Deadline()
         self._heard_at = 0.0
         # The request that is being answered; whether the answer has begun; whether there was one before.
         self._request: Scope | None = None
@@ -94,14 +117,14 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Pass data on; restart the clock with each part of a body (slow-bodies)."""
         if self._closing:
             return
-        self._n_bytes += len(data)
+        self._deadline.n_bytes += len(data)
         self._heard_at = self._loop.time()
         try:
             self._protocol.data_received(data)
         except Exception as error:  # noqa: BLE001 - uvicorn did not expect what the client sent (bad-utf8)
             logger.debug("a connection is closed: %s", one_line(error))
             self.close()
-        if self._request is not None and self._clock is not None and self._n_bytes >= BODY_BYTES:
+        if self._request is not None and self._deadline and self._deadline.n_bytes >= BODY_BYTES:
             self._expect_request()
         parts = getattr(self._protocol, "frames", None)  # of a message; None for HTTP
         if parts is not None and self._transport.get_write_buffer_size() > MOST_UNREAD_BYTES:
@@ -121,7 +144,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
-        self._expect_nothing()
+        self._deadline.clear()
         self.gone.set()
         if self._protocol is not None:
             self._protocol.connection_lost(exc)
@@ -145,7 +168,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Become a WebSocket, unless data follows the request (pipelined-upgrade) or it cannot be read (odd-offers)."""
         behind, _ = self._protocol.conn.trailing_data
         self._protocol = protocol
-        self._expect_nothing()
+        self._deadline.clear()
         if behind or not self._protocol.handshake_initiated:
             text = "the request for a WebSocket has headers that are not valid, or data behind it: expected neither"
             self._refuse(HTTPStatus.BAD_REQUEST, text, "http")
@@ -170,7 +193,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
             self._transport.resume_reading()
         else:
             self._transport.close()
-        self._expect(CLOSE_TIMEOUT_S, self.abort)
+        self._deadline.set(CLOSE_TIMEOUT_S, self.abort)
 
     def abort(self) -> None:
         self._transport.abort()
@@ -178,17 +201,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
     # Time, and refusals.
 
     def _expect_request(self) -> None:
-        self._expect(self._context.settings.header_timeout_s, self._refuse_slow)
-
-    def _expect(self, timeout_s: float, otherwise: Callable[[], None]) -> None:
-        self._expect_nothing()
-        self._n_bytes = 0
-        self._clock = self._loop.call_later(timeout_s, otherwise)
-
-    def _expect_nothing(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
+        self._deadline.set(self._context.settings.header_timeout_s, self._refuse_slow)
 
     def _refuse_slow(self) -> None:
         if (
@@ -200,14 +213,11 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         message = f"the request was not complete within {timeout_s:g} s (server.header_timeout_s)"
         self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "header_timeout")
 
-    @property
-    def caller(self) -> AccessToken | None:
-        """The token of the request that is being answered, if any."""
-        return self._request["state"].get("caller") if self._request is not None else None
-
-    def revoke(self) -> None:
-        """End the request whose token was revoked: with an error, or in the middle of the response."""
-        self._refuse(HTTPStatus.UNAUTHORIZED, "the token was revoked or has expired", "token")
+    def check_token(self, tokens: Tokens, now: float) -> None:
+        """End the request, if any, whose token was revoked: with an error, or in the middle of the response."""
+        caller = self._request["state"].get("caller") if self._request is not None else None
+        if caller is not None and not tokens.holds(caller, now):
+            self._refuse(HTTPStatus.UNAUTHORIZED, "the token was revoked or has expired", "token")
 
     def _refuse(self, status: HTTPStatus, message: str, reason: str) -> None:
         """Send an error, unless an answer has begun, and close."""
@@ -225,14 +235,14 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         """Have a request answered, whose body has its time, and then the next request."""
         self._request = scope
         if {name for name, _ in scope["headers"]}.isdisjoint((b"content-length", b"transfer-encoding")):
-            self._expect_nothing()
+            self._deadline.clear()
         else:
             self._expect_request()
 
         async def receiving() -> Message:
             message = await receive()
             if self._request is scope and not message.get("more_body") and not self._closing:
-                self._expect_nothing()
+                self._deadline.clear()
             return message
 
         async def sending(message: Message) -> None:
@@ -275,7 +285,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
                     return
                 closed = True
                 # In time, also if the client does not read (deaf-subscribers) or answer (unanswered-close).
-                self._expect(CLOSE_TIMEOUT_S, self.abort)
+                self._deadline.set(CLOSE_TIMEOUT_S, self.abort)
             await send(message)
             if message["type"] == "websocket.accept":
                 accepted, self._heard_at = True, self._loop.time()

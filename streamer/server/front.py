@@ -222,9 +222,7 @@ class Server:
                 revoked = [each for each in self._context.sockets.values() if not tokens.holds(each.caller, now)]
                 await asyncio.gather(*(each.connection.shut(close) for each in revoked))
                 for each in list(self._state.connections):
-                    request = cast(Connection, each.transport)
-                    if request.caller is not None and not tokens.holds(request.caller, now):
-                        request.revoke()
+                    cast(Connection, each.transport).check_token(tokens, now)
                 self._context.services.streams.abandon_unreachable(tokens.names("stream", now))
             except Exception:  # the next check must not fail with this one
                 logger.exception("checking for revoked tokens failed")
