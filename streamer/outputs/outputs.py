@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections import Counter, deque
+from collections.abc import Iterator
 from pathlib import Path
 
 from streamer import entry_points
@@ -156,7 +157,7 @@ class Output:
 
     def _deliver(self, event: Event) -> None:
         """Deliver an event until the sink takes it, has refused it too often, or there is no time left."""
-        delay_s = self._first_delay_s
+        delays_s = retry_delays(self._first_delay_s)
         # After a refusal the following events are tried once each, so that refused ones do not pile up.
         n_left = 1 if isinstance(self._trouble, Refused) else MAX_REFUSALS
         while time.monotonic() <= self._deadline:
@@ -169,10 +170,8 @@ class Output:
                 if not n_left:
                     self._trouble = answer
                     break
-            # Jitter, so that clients of one server do not all reconnect at the same moment.
             least_s = answer.delay_s if isinstance(answer, Later) else 0.0
-            self._pause(max(least_s, delay_s * random.uniform(0.5, 1.0)))  # noqa: S311
-            delay_s = min(2 * delay_s, MAX_DELAY_S)
+            self._pause(max(least_s, next(delays_s)))
         self._drop(event)
 
     def _attempt(self, event: Event | None) -> Answer:
@@ -234,6 +233,17 @@ class _Queue(queue.Queue[Event | None]):
             if (partial := next(partials, None)) is not None and partial.segment <= item.segment:
                 self.queue.remove(partial)
         self.queue.append(item)
+
+
+def retry_delays(first_s: float) -> Iterator[float]:
+    """Yield the seconds before further attempts, growing to MAX_DELAY_S.
+
+    They are random, so that clients of one server do not all reconnect at the same moment.
+    """
+    delay_s = first_s
+    while True:
+        yield delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+        delay_s = min(2 * delay_s, MAX_DELAY_S)
 
 
 def _has_text(event: Event) -> bool:

@@ -105,6 +105,14 @@ def test_a_webhook_gets_signed_json_once_through_faults_and_restarts(caplog: pyt
     assert "SECRET" not in caplog.text
 
 
+@pytest.mark.parametrize(("wanted", "delay_s"), [("7", 7.0), ("86400", sinks.MAX_RETRY_S), ("soon", 0.0)])
+def test_a_service_says_when_to_come_again(wanted: str, delay_s: float) -> None:
+    with WebStandIn(answers([(503, b"")]), retry_after=wanted) as stand_in:
+        answer = webhook(stand_in).deliver(numbered(1))
+    assert isinstance(answer, Later)
+    assert answer.delay_s == delay_s
+
+
 def test_webhooks_get_revisions_and_speakers_and_without_a_secret_no_signature() -> None:
     first = numbered(1)
     events: list[Event] = [first, revised(first, "One"), Speakers(same=("S2", "S1")).stamped(98, "s")]

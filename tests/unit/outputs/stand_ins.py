@@ -106,6 +106,7 @@ class WebStandIn(StandIn):
     answer: Callable[[Request], Answer]
     requests: list[Request] = field(default_factory=list)
     port: int = 0
+    retry_after: str = ""
     _server: ThreadingHTTPServer | None = None
     _connections: list[socket.socket] = field(default_factory=list)
 
@@ -134,6 +135,7 @@ class WebStandIn(StandIn):
                     return
                 self.send_response(answer[0])
                 self.send_header("Content-Length", str(len(answer[1])))
+                self.send_header("Retry-After", stand_in.retry_after)
                 self.end_headers()
                 self.wfile.write(answer[1])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from streamer.engine.eventlog import EventLog
 from streamer.events import End, Event, Final, Gap, Speech
 from streamer.outputs import outputs as module
-from streamer.outputs.outputs import MAX_REFUSALS, Output, Outputs, parse_target
+from streamer.outputs.outputs import MAX_REFUSALS, Output, Outputs, parse_target, retry_delays
 from streamer.outputs.sink import MAX_WAITING, MAX_WAITING_LIVE, Answer, Delivered, Later, Refused, Sink
 from streamer.plugins.obs.sink import Obs
 from streamer.plugins.web.sinks import Webhook, YouTube, Zoom
@@ -241,6 +241,12 @@ def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes() -> N
     finish(made)
     assert peer.taken == [numbered(1)]
     assert made.n_failures >= 3
+
+
+def test_attempts_are_made_at_longer_and_longer_intervals() -> None:
+    longest_s = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0)
+    for delay_s, most_s in zip(retry_delays(0.5), longest_s, strict=False):
+        assert 0.5 * most_s <= delay_s <= most_s
 
 
 def test_settings_make_each_kind() -> None:

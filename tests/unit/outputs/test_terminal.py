@@ -12,6 +12,7 @@ from rich.console import Console
 from streamer.events import Gap, Revision
 from streamer.outputs.terminal import Terminal, TerminalSink
 from tests.builders import final, partial
+from tests.unit.outputs.finals import labelled, worded
 from tests.unit.outputs.screen import Screen, show
 
 
@@ -65,6 +66,7 @@ def test_what_is_logged_stands_above_the_sentence_that_is_being_spoken(monkeypat
     screen = Screen(height=5)
     sink = Terminal(screen.console)
     sink.handle(final("One."))
+    assert sys.stderr.isatty()
     print("INFO first", file=sys.stderr)
     sink.handle(final("Two goes"))
     print("INFO second", file=sys.stderr)
@@ -152,6 +154,14 @@ def test_whatever_comes_each_final_is_there_once(seed: int) -> None:
         text = next(text for text in (text.replace(" ", "") for text in either) if shown.startswith(text))
         shown = shown.removeprefix(text)
     assert shown == ""
+
+
+def test_a_pipe_has_the_names_of_speakers() -> None:
+    pipe = io.StringIO()
+    sink = Terminal(Console(file=pipe))
+    sink.handle(final("Yes.", speaker="Ann"))
+    sink.handle(labelled(worded((" No.", 0.0, 0.5), (" Why?", 0.5, 1.0)), "S1", "S2"))
+    assert pipe.getvalue() == "Ann: Yes.\nS1: No.\nS2: Why?\n"
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
