@@ -281,8 +281,6 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         async def sending(message: Message) -> None:
             nonlocal accepted, closed
             if message["type"] == "websocket.close" and accepted:
-                if closed:
-                    return
                 closed = True
                 # In time, also if the client does not read (deaf-subscribers) or answer (unanswered-close).
                 self._deadline.set(CLOSE_TIMEOUT_S, self.abort)

@@ -7,7 +7,7 @@ import socket
 import struct
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -85,6 +85,20 @@ async def test_a_request_that_takes_too_long_is_given_up(begun: bytes) -> None:
         await within(reader.read())
         pass_time(5.1)
         await until(lambda: not running.server.n_connections)
+        writer.close()
+
+
+async def test_each_part_of_a_body_has_its_time() -> None:
+    async with serving(recordings=cast("Any", object())) as running:
+        reader, writer = await running.raw()
+        part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'.ljust(17_000, b"0")
+        head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {3 * len(part)}\r\n"
+        writer.write(f"{head}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode())
+        for n_parts in range(1, 4):
+            writer.write(part)
+            await running.value("streamer_received_bytes_total", {}, len(part) * n_parts)
+            pass_time(6.0)
+        assert (await within(reader.readline())).startswith(b"HTTP/1.1 400 ")
         writer.close()
 
 
