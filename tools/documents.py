@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from streamer import events
-from streamer.cli import make_parser
+from streamer.commands.parser import make_parser
 from streamer.commands.table import summaries
 from streamer.events import EVENT_TYPES, Event
 from streamer.settings.documents import SCHEMA_NAME, config_yaml, json_schema

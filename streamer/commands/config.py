@@ -3,20 +3,26 @@
 import os
 import sys
 from pathlib import Path
+from typing import Annotated
 
-from streamer.audio.sources.address import is_address, shown
 from streamer.commands.invocation import Invocation
+from streamer.commands.run import RUN
+from streamer.commands.signature import MODEL, Arg, Flags
 from streamer.errors import UsageError
 from streamer.settings.documents import SCHEMA_NAME, config_yaml, json_schema, settings_yaml
 from streamer.settings.load import config_path, default_config_path, given_values
 from streamer.settings.registry import SETTINGS
 
 
-def show(invocation: Invocation) -> int:
-    """Print each setting as a configuration file has it, with where it comes from. Returns the exit code.
+def show(invocation: Annotated[Invocation, Flags((*RUN, *MODEL), decoding="all")]) -> int:
+    """Print each setting as config.yaml has it, and where it comes from.
 
-    Secrets that are set are masked. Raises ConfigError if a setting is refused.
+    That is a default, the file, an environment variable or a flag. Tokens and keys are masked.
+
+    Example: streamer config show --model base.en
     """
+    from streamer.audio.sources.address import is_address, shown
+
     given = given_values(invocation.config, os.environ, invocation.overrides)
     values = {name: given[name].value if name in given else setting.default for name, setting in SETTINGS.items()}
     if is_address(str(values["input.source"])):
@@ -28,12 +34,16 @@ def show(invocation: Invocation) -> int:
     return 0
 
 
-def init(output: Path | None, *, force: bool) -> int:
-    """Write a configuration file with all defaults, each explained, and its schema beside it. Returns the exit code.
+def init(
+    *,
+    output: Annotated[
+        Path | None, Arg("where to write (default: the user's configuration directory)", "FILE", ("-o",))
+    ] = None,
+    force: Annotated[bool, Arg("replace FILE if it exists")] = False,
+) -> int:
+    """Write a configuration file with all defaults, each explained, its schema beside it, and print where it is.
 
-    output : the file; None: the user's own
-
-    Raises UsageError if it exists, unless `force` is set, and if it cannot be written.
+    Example: streamer config init
     """
     path = output or default_config_path()
     if path.is_file() and not force:
@@ -48,7 +58,10 @@ def init(output: Path | None, *, force: bool) -> int:
     return 0
 
 
-def print_schema() -> int:
-    """Print the JSON Schema of the configuration file. Returns the exit code."""
+def schema() -> int:
+    """Print the JSON Schema of the configuration file, by which editors complete and check it.
+
+    Example: streamer config schema
+    """
     sys.stdout.write(json_schema())
     return 0

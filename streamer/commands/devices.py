@@ -1,42 +1,43 @@
 """`streamer devices`: inference devices, the device of each stage, microphones, system sound and applications."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-
-from streamer.audio.sources.application import describe_applications, list_streams
-from streamer.audio.sources.microphone import list_microphones
-from streamer.audio.sources.system import SystemSound
-from streamer.commands.terminal import make_table
+from streamer.commands.signature import DEVICES, Flags
+from streamer.commands.terminal import make_console, make_table
 from streamer.errors import StreamerError
 from streamer.settings.table import ModelSettings, Settings
-from streamer.setup.loading import device_settings
-from streamer.whisper.device.devices import (
-    SETTINGS_OF,
-    DeviceInfo,
-    StagePlan,
-    list_devices,
-    own_properties,
-    plan_stages,
-)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from streamer.whisper.device.devices import DeviceInfo, StagePlan
 
 
-def show_devices(settings: Settings, console: Console) -> int:
-    """Print inference devices, the stages' devices and microphones. Returns the exit code."""
+def devices(*, settings: Annotated[Settings, Flags(DEVICES)]) -> int:
+    """List inference devices and microphones.
+
+    Shows what each stage of the model would use, too.
+
+    Example: streamer devices
+    """
+    from streamer.whisper.device.devices import list_devices
+
+    console = make_console()
     try:
-        devices = list_devices()
+        found = list_devices()
     except StreamerError as error:
         _say(console, f"Inference devices: {error}")
     else:
-        _show_inference_devices(devices, console)
-        _show_stages(settings.model, [device.name for device in devices], console)
+        _show_inference_devices(found, console)
+        _show_stages(settings.model, [device.name for device in found], console)
     _show_microphones(console)
     _show_system_sound(console)
     _show_applications(console)
     return 0
 
 
-def _show_inference_devices(devices: Sequence[DeviceInfo], console: Console) -> None:
+def _show_inference_devices(devices: "Sequence[DeviceInfo]", console: "Console") -> None:
     if not devices:
         _say(console, "Inference devices: none; `streamer doctor` says what is missing")
         return
@@ -46,7 +47,10 @@ def _show_inference_devices(devices: Sequence[DeviceInfo], console: Console) -> 
     console.print(table, markup=False)
 
 
-def _show_stages(model: ModelSettings, available: Sequence[str], console: Console) -> None:
+def _show_stages(model: ModelSettings, available: Sequence[str], console: "Console") -> None:
+    from streamer.setup.loading import device_settings
+    from streamer.whisper.device.devices import own_properties, plan_stages
+
     try:
         plans = plan_stages(device_settings(model), available)
     except StreamerError as error:
@@ -61,7 +65,9 @@ def _show_stages(model: ModelSettings, available: Sequence[str], console: Consol
     console.print(table, markup=False)
 
 
-def _why(plan: StagePlan, device: str, model: ModelSettings, available: Sequence[str]) -> str:
+def _why(plan: "StagePlan", device: str, model: ModelSettings, available: Sequence[str]) -> str:
+    from streamer.whisper.device.devices import SETTINGS_OF
+
     if plan.npu_through_cpu:
         return f"model.npu_through_cpu: {plan.why(device, available)}"
     if plan.wanted == "AUTO":
@@ -71,7 +77,9 @@ def _why(plan: StagePlan, device: str, model: ModelSettings, available: Sequence
     return f"model.{setting} is {own}" if own else f"model.device is {model.device}"
 
 
-def _show_microphones(console: Console) -> None:
+def _show_microphones(console: "Console") -> None:
+    from streamer.audio.sources.microphone import list_microphones
+
     try:
         microphones = list_microphones()
     except StreamerError as error:
@@ -93,7 +101,9 @@ def _show_microphones(console: Console) -> None:
     console.print(table, markup=False)
 
 
-def _show_system_sound(console: Console) -> None:
+def _show_system_sound(console: "Console") -> None:
+    from streamer.audio.sources.system import SystemSound
+
     sound = SystemSound()
     try:
         sound.check()
@@ -103,7 +113,9 @@ def _show_system_sound(console: Console) -> None:
         _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
 
 
-def _show_applications(console: Console) -> None:
+def _show_applications(console: "Console") -> None:
+    from streamer.audio.sources.application import describe_applications, list_streams
+
     try:
         playing = describe_applications(list_streams())
     except StreamerError as error:
@@ -112,5 +124,5 @@ def _show_applications(console: Console) -> None:
         _say(console, f"Applications that play now: {playing}; with --input app:NAME")
 
 
-def _say(console: Console, text: str) -> None:
+def _say(console: "Console", text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)

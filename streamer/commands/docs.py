@@ -1,20 +1,23 @@
-"""`streamer docs`: the documentation, which comes with the program."""
+"""`streamer docs` and `streamer completion`: the documentation, which comes with the program, and a shell's help."""
 
 import sys
 from pathlib import Path
+from typing import Annotated, Literal
 
 import streamer
+from streamer.commands.signature import Arg
 from streamer.errors import UsageError
+from streamer.extras import requires
 
 # In a wheel beside the modules, in a source tree beside the package.
 _PACKAGE = Path(streamer.__file__).parent
 FOLDERS = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
 
 
-def show_page(page: str | None) -> int:
-    """Print a page as it is written, in Markdown; without a name, the names of all. Returns the exit code.
+def docs(page: Annotated[str | None, Arg("such as models; without it, the list of pages", "PAGE")] = None) -> int:
+    """Print a page of the documentation, or the list of pages.
 
-    Raises UsageError if there is no such page.
+    Example: streamer docs models
     """
     folder = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
     pages = {path.stem: path for path in sorted(folder.glob("*.md"))}
@@ -24,4 +27,18 @@ def show_page(page: str | None) -> int:
         sys.stdout.write(pages[page].read_text(encoding="utf-8"))
     else:
         raise UsageError(f"page {page!r:.60} not found: expected one of {', '.join(pages)}")
+    return 0
+
+
+def completion(shell: Annotated[Literal["bash", "zsh", "fish", "powershell"], Arg("which shell")]) -> int:
+    """Let a shell complete commands and flags.
+
+    Prints what a shell has to read at its start, in ~/.bashrc, ~/.zshrc, ~/.config/fish/config.fish or $PROFILE.
+
+    Example: streamer completion bash
+    """
+    requires("argcomplete", extra="completion", purpose="streamer completion")
+    from argcomplete.shell_integration import shellcode
+
+    sys.stdout.write(shellcode(["streamer"], shell=shell))
     return 0

@@ -9,23 +9,25 @@ import contextlib
 import json
 import os
 import platform
-import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
-from rich.console import Console
-from rich.text import Text
 
 from streamer.commands.invocation import Invocation
-from streamer.commands.terminal import make_table
+from streamer.commands.signature import MODEL, Arg, Flags
+from streamer.commands.terminal import make_console, make_table
 from streamer.errors import ConfigError
 from streamer.findings import Finding, Severity, ok, problem
 from streamer.settings.load import config_path, default_token_path
 from streamer.settings.table import AUTO, Settings
 from streamer.version import __version__
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # For which an answer is waited for: the first question to a driver may make it start.
 TIMEOUT_S = 60.0
@@ -118,11 +120,19 @@ REPORT = "Report"
 _PROBES = {**CHECKS, REPORT: Probe(_report, CHECKS["OpenVINO"].remedy)}
 
 
-def diagnose(invocation: Invocation, console: Console, *, report: bool = False) -> int:
-    """Check everything and print it; the defaults, if the settings are refused. Returns 1 if there are problems.
+def doctor(
+    *,
+    report: Annotated[bool, Arg("print devices, drivers and verdicts, to be pasted into an issue")] = False,
+    invocation: Annotated[Invocation, Flags(MODEL)],
+) -> int:
+    """Look for what is wrong with this machine's set-up.
 
-    report : print as text what the project needs of a machine with an NPU instead, without names and paths of persons
+    Checks drivers, libraries, permissions, sound, the model and the port, and says how to repair what is wrong. The
+    exit code is 1 if something is.
+
+    Example: streamer doctor --model base.en
     """
+    console = make_console()
     python = f"{platform.python_implementation()} {platform.python_version()}"
     findings = {"Program": ok(f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")}
     if report:
@@ -146,8 +156,10 @@ def diagnose(invocation: Invocation, console: Console, *, report: bool = False) 
     return show(findings, console)
 
 
-def show(findings: Mapping[str, Finding], console: Console) -> int:
+def show(findings: Mapping[str, Finding], console: "Console") -> int:
     """Print findings by their names. Returns 1 if there are problems, else 0."""
+    from rich.text import Text
+
     styles = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.PROBLEM: "bold red"}
     table = make_table("Checks", "Check", "Verdict", "Found, and what to do")
     for name, finding in findings.items():
@@ -164,6 +176,8 @@ def show(findings: Mapping[str, Finding], console: Console) -> int:
 
 def check_apart(name: str, settings: Settings, timeout_s: float = TIMEOUT_S) -> dict[str, Finding]:
     """Run a check in another process. If it crashes or hangs, the only finding is a problem of the check's name."""
+    import subprocess
+
     try:
         process = subprocess.Popen(  # noqa: S603 - this very program
             [sys.executable, "-I", "-c", ANSWER, json.dumps(sys.path)],

@@ -9,13 +9,17 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, Literal, TextIO
 
-from streamer.audio.sources.file import check_audio
+from streamer.commands.signature import Arg
 from streamer.errors import TruncatedAudioError, UsageError
 
-# As the name of a file: audio in any format we read, on standard input.
-STANDARD_INPUT = Path("-")
+# As the name of a file: audio in any format we read, on standard input; or standard output.
+STANDARD_STREAM = Path("-")
+
+# Arguments of commands that write.
+Format = Literal["text", "json", "jsonl", "srt", "vtt", "tsv"]
+Output = Annotated[Path, Arg("where to write; - is standard output", "FILE", ("-o",))]
 
 # What is taken from a folder.
 _RECORDINGS = (
@@ -76,8 +80,11 @@ def check_recordings(paths: Sequence[Path]) -> None:
 
     Raises UsageError for standard input, AudioFileError if there is no audio.
     """
+    # Late, as the command line itself needs no codecs.
+    from streamer.audio.sources.file import check_audio
+
     for path in paths:
-        if path == STANDARD_INPUT:
+        if path == STANDARD_STREAM:
             raise UsageError("standard input cannot be measured: expected the name of a file")
         check_audio(path)
 
@@ -170,7 +177,7 @@ def _names(paths: Sequence[Path]) -> list[str]:
         places = [Path()] * len(paths)
     else:
         places = [folder.relative_to(common) for folder in folders]
-    stems = ["stdin" if path == STANDARD_INPUT else path.stem for path in paths]
+    stems = ["stdin" if path == STANDARD_STREAM else path.stem for path in paths]
     choices = [
         stems,
         [str(place / stem) for place, stem in zip(places, stems, strict=True)],
@@ -207,7 +214,7 @@ def opened(target: Path | None, flag: str = "--output") -> Iterator[TextIO]:
 
     Raises UsageError, which names the `flag`, if it cannot be written.
     """
-    if target is None:
+    if target is None or target == STANDARD_STREAM:
         yield sys.stdout
         return
     truncated: TruncatedAudioError | None = None

@@ -8,31 +8,43 @@ import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
-
-from streamer.commands.files import format_of, opened
+from streamer.commands.files import STANDARD_STREAM, Format, Output, format_of, opened
+from streamer.commands.signature import Arg, Flags
+from streamer.commands.terminal import make_console
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
-from streamer.history.audio import find_spans
-from streamer.history.database import AUTO, history_path
-from streamer.history.reader import MARKS, HistoryFile, KeptSession, shown_time
-from streamer.outputs.subtitles import open_writer, subtitle_options
-from streamer.outputs.subtitles.cues import file_line
-from streamer.outputs.subtitles.revised import speaker_of, turns
 from streamer.outside import printable
 from streamer.settings.table import Settings
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from streamer.history.reader import HistoryFile, KeptSession
 
 LAST = "last"  # names the newest session
 SHOWN_CHARS = 8  # of a session's name: enough to distinguish it from all others
 
 
-def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
-    """Print the newest sessions, the newest last. Returns the exit code."""
+# Arguments of these commands.
+Session = Annotated[str, Arg("the beginning of a session's name, or last", "SESSION")]
+Limit = Annotated[int, Arg("at most this many", "N", within=(1, 1_000_000))]
+Original = Annotated[bool, Arg("texts as they were said first, not as corrected")]
+HistorySettings = Annotated[Settings, Flags(("server.history",))]
+
+
+def list_sessions(*, limit: Limit = 50, settings: HistorySettings) -> int:
+    """List the newest sessions, the newest last.
+
+    Example: streamer history list --limit 10
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from streamer.history.audio import find_spans
+
     file = find_history(settings)
     in_use = file.in_use
     table = Table(box=None, pad_edge=False)
@@ -46,15 +58,18 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
             *(short_name(session.id), local_time(session.started), ended, str(session.n_events), audio),
             *(Text(printable(text)) for text in (session.source, session.ready.model)),
         )
-    console.print(table)
+    make_console().print(table)
     return 0
 
 
-def show(settings: Settings, name: str, *, original: bool) -> int:
-    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code.
+def show(name: Session, *, original: Original = False, settings: HistorySettings) -> int:
+    """Print a session's text, with times of its audio.
 
-    original : whether finals are shown as they were before corrections
+    Example: streamer history show last
     """
+    from streamer.outputs.subtitles.cues import file_line
+    from streamer.outputs.subtitles.revised import speaker_of, turns
+
     file = find_history(settings)
     session = find_session(file, name)
     sys.stdout.write(f"# {local_time(session.started)}, {printable(session.source)}\n")
@@ -73,31 +88,53 @@ def show(settings: Settings, name: str, *, original: bool) -> int:
 
 def missing(gap: Gap) -> str:
     """Return a line that stands for a gap."""
+    from streamer.outputs.subtitles.cues import file_line
+
     return f"[{gap.end - gap.start:.1f} s missing: {file_line(gap.reason)}]"
 
 
-def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
-    """Write a session's transcript in a format, to standard output or a file. Returns the exit code.
+def export(
+    name: Session,
+    *,
+    format: Annotated[Format | None, Arg("what to write (default: what --output ends with, else text)")] = None,
+    output: Output = STANDARD_STREAM,
+    original: Original = False,
+    settings: Annotated[Settings, Flags(("output.subtitle_style", "server.history"))],
+) -> int:
+    """Write a session as `transcribe` would have, in any of its formats.
 
-    original : whether finals are written as they were before corrections
+    Example: streamer history export last -o talk.srt
     """
+    from streamer.outputs.subtitles import open_writer, subtitle_options
+
     file = find_history(settings)
     session = find_session(file, name)
     with opened(output) as stream:
-        format = format or format_of(output)
-        writer = open_writer(format, stream, subtitle_options(settings))
+        chosen = format or format_of(output)
+        writer = open_writer(chosen, stream, subtitle_options(settings))
         # JSON Lines have each event as it came, those that correct finals included.
-        for event in file.transcript(session, newest=not original and format != "jsonl"):
+        for event in file.transcript(session, newest=not original and chosen != "jsonl"):
             writer.handle(event)
         writer.close()
     return 0
 
 
-def search(settings: Settings, words: Sequence[str], console: Console, *, limit: int) -> int:
-    """Print the newest finals that have all words and "phrases", the newest last.
+def search(
+    words: Annotated[Sequence[str], Arg('words, or "phrases"', "WORDS")],
+    *,
+    limit: Limit = 50,
+    settings: HistorySettings,
+) -> int:
+    """Find words in all sessions.
 
-    Returns the exit code: 1 if there are none, as grep does.
+    Prints the newest texts that have all WORDS; those within quotation marks follow each other. The exit code is 1 if
+    none is found.
+
+    Example: streamer history search budget
     """
+    from rich.text import Text
+
+    console = make_console()
     hits = find_history(settings).search(" ".join(words), limit)
     for hit in reversed(hits):
         place = f"{short_name(hit.session)}  {local_time(hit.at)}  {clock(hit.start_s)}  "
@@ -105,8 +142,17 @@ def search(settings: Settings, words: Sequence[str], console: Console, *, limit:
     return 0 if hits else 1
 
 
-def delete(settings: Settings, name: str | None, *, before: str | None, yes: bool) -> int:
-    """Delete a session, or all text from before a time, after confirmation. Returns the exit code."""
+def delete(
+    name: Annotated[str | None, Arg("the beginning of a session's name, or last", "SESSION")] = None,
+    *,
+    before: Annotated[str | None, Arg("delete what was said before, such as 2026-05-31", "DATE")] = None,
+    yes: Annotated[bool, Arg("do not ask")] = False,
+    settings: HistorySettings,
+) -> int:
+    """Delete a session, or all text from before a date, when that was confirmed.
+
+    Example: streamer history delete --before 2026-05-31
+    """
     if (name is None) == (before is None):
         raise UsageError("expected either a session to delete or --before DATE")
     file = find_history(settings)
@@ -129,14 +175,17 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
     return 0
 
 
-def find_history(settings: Settings) -> HistoryFile:
+def find_history(settings: Settings) -> "HistoryFile":
     """Return the history that the settings name, or the one of `auto`. Raises ConfigError."""
+    from streamer.history.database import AUTO, history_path
+    from streamer.history.reader import HistoryFile
+
     file = HistoryFile(history_path(settings.server.history or AUTO))
     file.check()
     return file
 
 
-def find_session(file: HistoryFile, name: str) -> KeptSession:
+def find_session(file: "HistoryFile", name: str) -> "KeptSession":
     """Return the session whose name begins so, or the newest. Raises UsageError."""
     found = file.sessions(1) if name == LAST else file.named(name)
     if len(found) == 1:
@@ -158,7 +207,11 @@ def _confirm(what: str, *, yes: bool) -> None:
         raise UsageError("nothing was deleted")
 
 
-def _highlighted(snippet: str) -> Text:
+def _highlighted(snippet: str) -> "Text":
+    from rich.text import Text
+
+    from streamer.history.reader import MARKS
+
     text = Text()
     for i, part in enumerate(re.split("|".join(MARKS), snippet)):
         text.append(part, style="bold" if i % 2 else "")
@@ -171,6 +224,8 @@ def short_name(session: str) -> str:
 
 
 def local_time(at: float) -> str:
+    from streamer.history.reader import shown_time
+
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(shown_time(at)))
 
 

@@ -1,16 +1,15 @@
-"""`streamer listen`: prints what a running daemon publishes."""
+"""`streamer listen`: prints what a running daemon publishes; and what all clients of one need."""
 
-import asyncio
 import contextlib
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from streamer.client.captions import listen as listen_to
-from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
-from streamer.commands.terminal import make_console, notice
+from streamer.commands.invocation import read_token
+from streamer.commands.signature import Arg, Flags, endless
+from streamer.commands.terminal import make_console, notice, run_until_interrupted
 from streamer.errors import ConfigError, UsageError
 from streamer.events import Error, Event, Gap
 from streamer.outside import host_port, one_line, own_host
@@ -18,6 +17,7 @@ from streamer.settings.load import TOKEN_VARIABLE
 from streamer.settings.table import Settings
 
 if TYPE_CHECKING:
+    from streamer.client.connection import DaemonAddress
     from streamer.outputs.subtitles import Writer
 
 logger = logging.getLogger(__name__)
@@ -25,15 +25,44 @@ logger = logging.getLogger(__name__)
 # Finals that wait for their revisions if they are written as subtitles.
 N_WAITING = 2
 
+# Arguments that say which daemon it is, as `daemon_address` takes them.
+Daemon = Annotated[
+    str | None,
+    Arg(
+        "the daemon: HOST:PORT, ws://..., wss://... or unix://PATH (default: the port of the settings, on this"
+        " machine)",
+        "URL",
+    ),
+]
+TokenFile = Annotated[
+    str,
+    Arg("holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)", "FILE"),
+]
+Fingerprint = Annotated[str, Arg("certificate of the daemon, as it prints it at its start", "SHA256")]
 
-def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, corrections: bool) -> int:
-    """Print a daemon's captions until it ends. Returns the exit code.
+Corrections = Annotated[bool, Arg("print corrections of captions as lines, instead of changing those on the screen")]
 
-    format : one of the command's formats; None: captions in a terminal, else text
-    corrections : whether corrections of captions are printed, as lines of their own
 
-    Raises PeerError if there is no daemon or it refuses, UsageError if the options do not fit.
+@endless
+def listen(
+    url: Daemon = None,
+    *,
+    token_file: TokenFile = "",
+    fingerprint: Fingerprint = "",
+    format: Annotated[
+        Literal["text", "jsonl", "srt", "vtt", "captions"] | None,
+        Arg("what to write (default: captions in a terminal, else text)"),
+    ] = None,
+    corrections: Corrections = False,
+    settings: Annotated[Settings, Flags(("output.subtitle_style",))],
+) -> int:
+    """Print what a running daemon publishes.
+
+    Follows its captions, across interruptions, until it ends.
+
+    Example: streamer listen --format text
     """
+    daemon = daemon_address(url, token_file, fingerprint, settings)
     if corrections and format not in (None, "captions"):
         raise UsageError(
             f"--corrections cannot be combined with --format {format}: expected the format captions; leave out one of"
@@ -51,15 +80,17 @@ def listen(settings: Settings, daemon: DaemonAddress, *, format: str | None, cor
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     try:
-        asyncio.run(follow(daemon, sink.handle, tell_trouble=not shown))
+        run_until_interrupted(follow(daemon, sink.handle, tell_trouble=not shown))
     finally:
         with contextlib.suppress(OSError):  # the reader of the pipe may have gone
             sink.close()
     return 0
 
 
-async def follow(address: DaemonAddress, handle: Callable[[Event], object], *, tell_trouble: bool) -> None:
+async def follow(address: "DaemonAddress", handle: Callable[[Event], object], *, tell_trouble: bool) -> None:
     """Pass a daemon's events to `handle`; with `tell_trouble` log gaps and errors, if it does not show them."""
+    from streamer.client.captions import listen as listen_to
+
     async with contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events:
         async for event in events:
             if tell_trouble:
@@ -75,21 +106,16 @@ def log_trouble(event: Event) -> None:
         logger.warning("%s: %s", one_line(event.code), one_line(event.message))
 
 
-def daemon_of(arguments: Mapping[str, Any], settings: Settings) -> DaemonAddress:
-    """Return the daemon that the arguments `DAEMON` and `CLIENT` name. Raises UsageError."""
-    from streamer.commands.token import read_token
-
-    token = read_token(file) if (file := arguments["token_file"]) else ""
-    return daemon_address(arguments["url"], token, arguments["fingerprint"], settings)
-
-
-def daemon_address(url: str | None, token: str, fingerprint: str, settings: Settings) -> DaemonAddress:
+def daemon_address(url: str | None, token_file: str, fingerprint: str, settings: Settings) -> "DaemonAddress":
     """Return the address of a daemon: `url`, or the one at which the settings would start one. Raises UsageError.
 
-    If neither `token` nor `url` has a token, it is that of the environment; for the daemon of the settings, else
+    If neither a file nor `url` has a token, it is that of the environment; for the daemon of the settings, else
     theirs. The certificate of the daemon of the settings is known by its file.
     """
+    from streamer.client.connection import DEFAULT_PORT, parse_address
+
     server = settings.server
+    token = read_token(token_file) if token_file else ""
     known = os.environ.get(TOKEN_VARIABLE, "")
     if url:
         address = parse_address(url, token, fingerprint)

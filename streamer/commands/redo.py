@@ -3,31 +3,39 @@
 import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated
 
-from streamer.check import check_options
-from streamer.commands.history import clock, find_history, find_session, local_time, missing, short_name
+from streamer.commands.history import Session, clock, find_history, find_session, local_time, missing, short_name
+from streamer.commands.signature import MODEL, Flags
+from streamer.commands.terminal import end_on_sigterm
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import Final, Gap
-from streamer.history import audio as history_audio
-from streamer.history.reader import HistoryFile, KeptSession
-from streamer.offline import transcribe
-from streamer.outputs.subtitles.cues import file_line
 from streamer.outside import printable
 from streamer.settings.table import Settings
-from streamer.setup.loading import load_chosen
-from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+
+if TYPE_CHECKING:
+    from streamer.history.reader import HistoryFile, KeptSession
+    from streamer.whisper.model import WhisperModel
 
 MAX_HOLE_SAMPLES = 5 * SAMPLE_RATE  # audio on both sides of a shorter hole is transcribed as one
 NEAR_S = 1.0  # words farther from a line than this are a line of their own
 
 
-def redo(settings: Settings, name: str) -> int:
-    """Transcribe a session's audio with the settings' model, and print its lines as they were and are now.
+def redo(name: Session, *, settings: Annotated[Settings, Flags(("server.history", *MODEL), decoding="all")]) -> int:
+    """Transcribe a session's audio again, and print both texts.
 
-    Returns the exit code. Raises UsageError if no audio is kept, and what `load_chosen` raises.
+    Needs audio, which a daemon with --history-audio keeps. A line that reads otherwise is printed twice: after - as it
+    was, after + as MODEL has it. The history stays as it is.
+
+    Example: streamer history redo last --model small.en
     """
+    from streamer.check import check_options
+    from streamer.history import audio as history_audio
+    from streamer.outputs.subtitles.cues import file_line
+    from streamer.setup.loading import load_chosen
+
+    end_on_sigterm()
     file = find_history(settings)
     session = find_session(file, name)
     spans = history_audio.find_spans(file, session.id, max_hole=MAX_HOLE_SAMPLES)
@@ -55,13 +63,17 @@ def redo(settings: Settings, name: str) -> int:
 
 
 def _words_again(
-    file: HistoryFile,
-    session: KeptSession,
+    file: "HistoryFile",
+    session: "KeptSession",
     spans: Iterable[tuple[int, int]],
     settings: Settings,
-    model: WhisperModel,
+    model: "WhisperModel",
 ) -> Iterator[tuple[float, str]]:
     """Transcribe spans of a session, in samples; yield the middle of each word, in seconds, and the word."""
+    from streamer.history import audio as history_audio
+    from streamer.offline import transcribe
+    from streamer.whisper.options import resolve_decoding
+
     decoding = resolve_decoding(settings.decoding, model, settings.speech, words=True)
     for start, end in spans:
         for final in transcribe(model, history_audio.read(file, session.id, start, end), decoding):
@@ -77,6 +89,8 @@ def _beside(
     lines : (start, end, text)
     words : (middle, word), in order
     """
+    from streamer.outputs.subtitles.cues import file_line
+
     # Until when words belong to a line, when it starts, and its text.
     places: list[tuple[float, float, str]] = []
     last_s = 0.0

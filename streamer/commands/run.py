@@ -2,16 +2,34 @@
 
 import re
 import signal
+from typing import Annotated
 
 from streamer.commands.invocation import Invocation
+from streamer.commands.listen import Corrections
+from streamer.commands.signature import ADDRESS, CORRECTION, MODEL, Arg, Flags, endless
 from streamer.commands.terminal import notice
 
+# Settings of the daemon.
+RUN = (
+    *("input.source", "input.fallback", "input.microphone", "input.speed", "input.exit_at_end"),
+    *("input.min_battery", "model.unload_s"),
+    *(*ADDRESS, "server.history", "server.history_audio", "outputs.to"),
+    *(*CORRECTION, "speakers.enabled", "speech.turns"),
+)
 
-def run(invocation: Invocation, *, captions: bool, corrections: bool) -> int:
-    """Run the daemon until it is stopped. Returns the exit code. Raises StreamerError if it cannot start.
 
-    captions : whether the input's captions are drawn in the terminal
-    corrections : whether corrections are printed there, as lines of their own
+@endless
+def run(
+    *,
+    captions: Annotated[bool, Arg("do not draw captions in the terminal")] = True,
+    corrections: Corrections = False,
+    invocation: Annotated[Invocation, Flags((*RUN, *MODEL), decoding="live")],
+) -> int:
+    """The daemon: captions live audio for every client that connects.
+
+    Publishes captions on one port: a page for browsers, WebSockets for programs. Ends with Ctrl-C.
+
+    Example: streamer run --model base.en
     """
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it

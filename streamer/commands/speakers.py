@@ -2,14 +2,10 @@
 
 from itertools import islice
 from pathlib import Path
+from typing import Annotated
 
-import numpy as np
-from rich.console import Console
-
-from streamer.after.speakers import enrolled
-from streamer.after.speakers.live import RecordedSpeakers
-from streamer.audio.sources.file import read_audio
-from streamer.commands.terminal import say
+from streamer.commands.signature import Arg, Flags
+from streamer.commands.terminal import make_console, say
 from streamer.errors import AudioFileError
 from streamer.outside import escaped
 from streamer.settings.table import Settings
@@ -24,11 +20,27 @@ MAX_BLOCKS = 3000
 MIN_SIMILARITY = 0.6
 
 
-def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
-    """Keep the voice of the one who speaks in a recording. Returns the exit code.
+# Arguments of these commands.
+Person = Annotated[str, Arg("what the person is called", "NAME")]
+EnrolledSettings = Annotated[Settings, Flags(("speakers.enrolled",))]
 
-    Raises AudioFileError if it has too little speech, or that of several people.
+
+def enrol(
+    name: Person,
+    file: Annotated[Path, Arg("recording of this person alone, of half a minute", "FILE")],
+    *,
+    settings: EnrolledSettings,
+) -> int:
+    """Learn the voice of the one who speaks in a recording.
+
+    Example: streamer speakers enrol Anna anna.flac
     """
+    import numpy as np
+
+    from streamer.after.speakers import enrolled
+    from streamer.after.speakers.live import RecordedSpeakers
+    from streamer.audio.sources.file import read_audio
+
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
     enrolled.path_of(folder, name)  # now: a bad name costs no time
     blocks, diarization = RecordedSpeakers(settings).recognize(islice(read_audio(file), MAX_BLOCKS))
@@ -46,18 +58,29 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
             " record one person alone, in a quiet place"
         )
     enrolled.enrol(folder, name, voice)
-    say(console, escaped(f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"))
+    say(make_console(), escaped(f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"))
     return 0
 
 
-def list_speakers(settings: Settings, console: Console) -> int:
-    """Print who is enrolled, a name a line. Returns the exit code."""
+def list_speakers(*, settings: EnrolledSettings) -> int:
+    """List the people who are enrolled.
+
+    Example: streamer speakers list
+    """
+    from streamer.after.speakers import enrolled
+
+    console = make_console()
     for name in enrolled.read_enrolled(enrolled.enrolled_folder(settings.speakers.enrolled)):
         say(console, escaped(name))
     return 0
 
 
-def forget(settings: Settings, name: str) -> int:
-    """Delete what is kept of a person. Returns the exit code. Raises UsageError if there is nothing."""
+def forget(name: Person, *, settings: EnrolledSettings) -> int:
+    """Delete what is kept of a voice.
+
+    Example: streamer speakers forget Anna
+    """
+    from streamer.after.speakers import enrolled
+
     enrolled.forget(enrolled.enrolled_folder(settings.speakers.enrolled), name)
     return 0

@@ -2,10 +2,10 @@
 
 import signal
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, TextIO
 
 from streamer import log
-from streamer.extras import requires
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _NUMBERS = ("Number", "Channels", "Rate", "Size")
 
 
-def make_console() -> "Console":
-    """Return a console on standard output."""
+def make_console(file: TextIO | None = None) -> "Console":
+    """Return a console on standard output, or on a file that is as wide."""
     # Late, as the command line itself needs none.
     from rich.console import Console
 
@@ -27,7 +27,7 @@ def make_console() -> "Console":
             raise BrokenPipeError
 
     # A pipe has no width; 80 columns would fold what a script wants on one line.
-    return _PipeConsole() if sys.stdout.isatty() else _PipeConsole(width=200)
+    return _PipeConsole(file=file, width=None if sys.stdout.isatty() else 200)
 
 
 def make_table(title: str, *columns: str) -> "Table":
@@ -46,15 +46,6 @@ def say(console: "Console", text: str, style: str = "") -> None:
     console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
 
 
-def print_completion(shell: str) -> int:
-    """Print what a shell has to read to complete commands and flags. Returns the exit code."""
-    requires("argcomplete", extra="completion", purpose="streamer completion")
-    from argcomplete.shell_integration import shellcode
-
-    sys.stdout.write(shellcode(["streamer"], shell=shell))
-    return 0
-
-
 def notice(message: str) -> None:
     """Print a line on standard error, behind what was logged before."""
     log.say(f"streamer: {message}")
@@ -66,3 +57,12 @@ def end_on_sigterm() -> None:
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+
+
+def run_until_interrupted(work: Coroutine[None, None, None]) -> None:
+    """Run a coroutine to its end, or until Ctrl-C or SIGTERM: raises KeyboardInterrupt."""
+    # Late, as the command line itself does not need it.
+    import asyncio
+
+    end_on_sigterm()
+    asyncio.run(work)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import streamer
-from streamer.cli import make_parser
+from streamer.commands.parser import make_parser
 from streamer.commands.table import summaries
 from streamer.settings.registry import SETTINGS
 from tests.daemon import REPOSITORY

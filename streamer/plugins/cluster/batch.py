@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from streamer.audio.sources.file import Recording
-from streamer.commands.files import STANDARD_INPUT
+from streamer.commands.files import STANDARD_STREAM
 from streamer.commands.transcribe import Files, print_error
 from streamer.engine.eventlog import EventLog
 from streamer.errors import ClusterError, ConfigError, StreamerError, UnknownModelError, UsageError
@@ -45,7 +45,7 @@ class OnWorkers:
             raise UsageError(
                 "--stream needs the engine of this machine and cannot be used with --nats: remove one of them"
             )
-        if STANDARD_INPUT in paths:
+        if STANDARD_STREAM in paths:
             raise UsageError(
                 "standard input cannot be used with --nats, because a worker may have to read it again: pass files"
             )
@@ -61,11 +61,14 @@ class OnWorkers:
                     f"{flag} is only available on this machine and cannot be used with --nats: remove one of them"
                 )
 
-    async def transcribe(self, files: Files) -> list[int]:
+    def transcribe(self, files: Files) -> list[int]:
         """Transcribe files; return the exit code of each.
 
         Raises ClusterError without NATS or a worker, and what else ends all of them.
         """
+        return asyncio.run(self._transcribed(files))
+
+    async def _transcribed(self, files: Files) -> list[int]:
         workers = Workers()
 
         async def note_worker(data: bytes, reply: Reply) -> None:

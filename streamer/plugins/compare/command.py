@@ -3,69 +3,90 @@
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from rich.console import Console
-
-from streamer.check import check_options
-from streamer.commands.files import check_recordings, check_target, opened, read_spoken
+from streamer.commands.files import (
+    STANDARD_STREAM,
+    Output,
+    check_recordings,
+    check_target,
+    opened,
+    read_spoken,
+)
 from streamer.commands.invocation import Invocation
-from streamer.commands.terminal import make_console
-from streamer.commands.words import words
+from streamer.commands.signature import MODEL_FILES, Arg, Flags, needs
+from streamer.commands.terminal import end_on_sigterm, make_console
 from streamer.errors import PeerError, UsageError
 from streamer.plugins.compare.candidates import parse_candidates
-from streamer.plugins.compare.compare import compare
-from streamer.plugins.compare.runs import failed, played, transcribed
-from streamer.plugins.compare.table import print_comparison
 from streamer.settings.load import CONFIG_VARIABLE
 from streamer.settings.registry import SETTINGS
-from streamer.setup.progress import show_progress
-from streamer.whisper.locate import find_or_pull
+
+if TYPE_CHECKING:
+    from streamer.plugins.compare.runs import Runs
 
 
-def compare_models(
-    invocation: Invocation,
-    files: Sequence[Path],
+@needs("rapidfuzz", extra="compare")
+def compare(
+    files: Annotated[Sequence[Path], Arg("recording", "FILE")],
     *,
-    models: Sequence[str],
-    references: Sequence[Path] | None,
-    streaming: bool,
-    format: str,
-    output: Path | None,
+    models: Annotated[
+        Sequence[str],
+        Arg(
+            "models with commas between them, each with settings of its own if MODEL@SECTION.KEY=VALUE is written, such"
+            " as base.en,base.en@decoding.beam_size=5; in double quotes if a comma is in it",
+            "M,M",
+        ),
+    ],
+    reference: Annotated[
+        Sequence[Path],
+        Arg("what is said in the recording; again for each further one, in their order", "FILE.txt"),
+    ] = (),
+    stream: Annotated[bool, Arg("as live captions, at real-time pace: delays are measured")] = False,
+    format: Annotated[Literal["table", "json"], Arg("what to write")] = "table",
+    output: Output = STANDARD_STREAM,
+    invocation: Annotated[Invocation, Flags(MODEL_FILES, decoding="all")],
 ) -> int:
-    """Compare models over recordings, and print or write the comparison.
+    """Recordings through several models or settings, side by side.
 
-    references : files with what is said in each of the recordings; or None
-    streaming : whether they are played at real-time pace, as live captions
+    Each transcribes in a process of its own. Shows their errors against a reference, else how far they disagree, word
+    by word; their speed, their delays and their memory. The exit code is 1 if one of them could not transcribe
+    everything.
 
-    Returns the exit code: 1 if a model could not transcribe everything. Raises StreamerError if none could.
+    Example: streamer compare talk.wav --models tiny.en,base.en
     """
-    texts = _check(files, references or (), output)
+    # Late, as the command line itself needs none of them.
+    from streamer.plugins.compare.compare import compare as compare_runs
+    from streamer.plugins.compare.runs import failed
+    from streamer.plugins.compare.table import print_comparison
+
+    invocation.settings()  # begins to log
+    end_on_sigterm()
+    texts = _check(files, reference, output)
     candidates = parse_candidates(models)
     for name, own in candidates.items():
-        _check_settings(name, own, invocation, streaming=streaming)
+        _check_settings(name, own, invocation, streaming=stream)
     # Before anything is measured: a slip in the last name should not cost the time of the others.
     unreached = {name: error for name, own in candidates.items() if (error := _pull(own["model.name"]))}
     paths = [path.absolute() for path in files]
-    found = {}
-    for name, own in candidates.items():
-        if name in unreached:
-            found[name] = failed(paths, unreached[name])
-            continue
-        with show_progress(name) as shown:
-            shown.begin("playing at real-time pace" if streaming else "transcribing")
-            found[name] = (played if streaming else transcribed)(paths, _environment(invocation, own))
-    comparison = compare([path.name for path in files], texts, found)
-    console = make_console()
-    with opened(output) as stream:
+    measured = {
+        name: failed(paths, unreached[name])
+        if name in unreached
+        else _measured(name, paths, _environment(invocation, own), live=stream)
+        for name, own in candidates.items()
+    }
+    found = compare_runs([path.name for path in files], texts, measured)
+    with opened(output) as text:
         if format == "json":
-            stream.write(comparison.to_json())
+            text.write(found.to_json())
         else:
-            print_comparison(comparison, Console(file=stream, width=console.width) if output else console)
-    return 1 if any(row.error for row in comparison.rows) else 0
+            print_comparison(found, make_console(text))
+    return 1 if any(row.error for row in found.rows) else 0
 
 
-def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | None) -> list[str]:
+def _check(paths: Sequence[Path], references: Sequence[Path], output: Path) -> list[str]:
     """Return the references' texts. Raises UsageError or AudioFileError for what can be seen before anything is run."""
+    from streamer.commands.words import words
+
     if len(set(paths)) < len(paths):
         raise UsageError("the same recording is given twice: remove one")
     check_recordings(paths)
@@ -83,6 +104,8 @@ def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | Non
 
 def _check_settings(name: str, own: Mapping[str, str], invocation: Invocation, *, streaming: bool) -> None:
     """Raise UsageError if the settings of a candidate are wrong."""
+    from streamer.check import check_options
+
     try:
         settings = invocation.load(own)
         check_options(settings, streaming=streaming)
@@ -92,6 +115,16 @@ def _check_settings(name: str, own: Mapping[str, str], invocation: Invocation, *
         raise UsageError(
             "cannot compare with decoding.task both, which gives two texts: expected transcribe or translate"
         )
+
+
+def _measured(name: str, paths: Sequence[Path], environ: Mapping[str, str], *, live: bool) -> "Runs":
+    """Return what a candidate makes of recordings, played at real-time pace if it is measured `live`."""
+    from streamer.plugins.compare.runs import played, transcribed
+    from streamer.setup.progress import show_progress
+
+    with show_progress(name) as shown:
+        shown.begin("playing at real-time pace" if live else "transcribing")
+        return (played if live else transcribed)(paths, environ)
 
 
 def _environment(invocation: Invocation, own: Mapping[str, str]) -> dict[str, str]:
@@ -104,6 +137,9 @@ def _environment(invocation: Invocation, own: Mapping[str, str]) -> dict[str, st
 
 def _pull(name: str) -> str:
     """Fetch a model unless it is here; return why that fails, or an empty text. Raises ModelError for unknown names."""
+    from streamer.setup.progress import show_progress
+    from streamer.whisper.locate import find_or_pull
+
     try:
         with show_progress(name) as shown:
             find_or_pull(name, shown.fetched)

@@ -16,8 +16,8 @@ import msgspec
 import psutil
 
 from streamer import log
-from streamer.commands.bench import PeakMemory
 from streamer.commands.figures import Run
+from streamer.commands.measure import PeakMemory
 from streamer.events import End, Final, Ready, from_json
 
 logger = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""`streamer type`: types what is said to a daemon into the focused window."""
+"""Types what is said to a daemon into the focused window, until it ends."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DaemonAddress
 from streamer.client.control import command
 from streamer.commands.listen import log_trouble
-from streamer.commands.terminal import notice
+from streamer.commands.terminal import notice, run_until_interrupted
 from streamer.errors import PeerError, UsageError
 from streamer.lock import LockedError, locked
 from streamer.plugins.dictation.dictation import Dictation
@@ -34,8 +34,8 @@ RETRY_S = 0.1  # between attempts to reach a process that is to begin or end typ
 TOGGLE_S = 5.0  # in which a process answers that is to begin or end typing
 
 
-def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> int:
-    """Type what is said to a daemon until it ends. Returns the exit code.
+def dictate(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> None:
+    """Type what is said to a daemon until it ends.
 
     finals : whether whole sentences are typed, not words as soon as they are stable
     key : types only while this key is held; empty: from the start
@@ -50,7 +50,7 @@ def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) ->
             name = desktop()
             typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
             try:
-                asyncio.run(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
+                run_until_interrupted(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
             finally:
                 typist.end_line()
     except LockedError:
@@ -59,7 +59,6 @@ def type_text(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) ->
                 "`streamer type` is already running: end it, or begin and end its typing with `streamer type --toggle`"
             ) from None
         notice(f"typing {_toggled(folder / 'port')}")
-    return 0
 
 
 class _Switch:

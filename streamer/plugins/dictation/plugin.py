@@ -1,31 +1,33 @@
-"""What dictation adds: a command."""
+"""`streamer type`: types what is said to a daemon into the focused window."""
 
-from streamer.commands.table import CLIENT, DAEMON, Subcommand, argument
+from typing import Annotated
 
-TYPE = Subcommand(
-    "type",
-    "type what is said to a running daemon into the focused window",
-    "streamer.plugins.dictation.command:type_text",
-    (
-        argument("--finals", "whole sentences, not words as soon as they are stable", action="store_true"),
-        argument(
-            "--key",
-            "only while this key is held: F1 to F24, Pause, ScrollLock, Menu (X11, Windows)",
-            default="",
-            metavar="KEY",
-        ),
-        argument(
-            "--toggle",
-            "begin or end the typing of a `streamer type` that runs, else start one",
-            action="store_true",
-        ),
-        argument("--daemon", dest="url", **DAEMON),
-        *CLIENT,
-    ),
-    example="--finals",
-    more="Types words when they no longer change. To begin and end typing by a key, bind `streamer type --toggle`"
-    " to it in the desktop's settings. Text that cannot be typed goes to the clipboard and the terminal. Ends with"
-    " Ctrl-C.",
-    endless=True,
-    ends_on_sigterm=True,
-)
+from streamer.commands.listen import Daemon, Fingerprint, TokenFile, daemon_address
+from streamer.commands.signature import Arg, Flags, endless
+from streamer.settings.table import Settings
+
+
+@endless
+def type_text(
+    *,
+    finals: Annotated[bool, Arg("whole sentences, not words as soon as they are stable")] = False,
+    key: Annotated[
+        str, Arg("only while this key is held: F1 to F24, Pause, ScrollLock, Menu (X11, Windows)", "KEY")
+    ] = "",
+    toggle: Annotated[bool, Arg("begin or end the typing of a `streamer type` that runs, else start one")] = False,
+    daemon: Daemon = None,
+    token_file: TokenFile = "",
+    fingerprint: Fingerprint = "",
+    settings: Annotated[Settings, Flags()],
+) -> int:
+    """Type what is said to a running daemon into the focused window.
+
+    Types words when they no longer change. To begin and end typing by a key, bind `streamer type --toggle` to it in the
+    desktop's settings. Text that cannot be typed goes to the clipboard and the terminal. Ends with Ctrl-C.
+
+    Example: streamer type --finals
+    """
+    from streamer.plugins.dictation.command import dictate
+
+    dictate(daemon_address(daemon, token_file, fingerprint, settings), finals=finals, key=key, toggle=toggle)
+    return 0

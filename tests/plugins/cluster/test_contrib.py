@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from streamer.cli import make_parser
+from streamer.commands.parser import make_parser
 from streamer.plugins.cluster.local import find_nats_server
 from streamer.plugins.cluster.settings import ClusterSettings
 from streamer.plugins.cluster.worker import DRAIN_S

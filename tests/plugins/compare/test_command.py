@@ -10,7 +10,6 @@ import soundfile
 from streamer.commands.figures import Run
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import PeerError
-from streamer.plugins.compare import command
 from streamer.plugins.compare.runs import Runs
 from streamer.settings.load import load_settings
 from tests.daemon import SAMPLE, Outcome, recording
@@ -39,7 +38,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[Mapping[str, str]]:
         run = Run(segments=[(0.0, "the commission")], language="en", audio_s=3.0, wall_s=1.0, cpu_s=1.0)
         return Runs(recordings=[run] * len(paths))
 
-    monkeypatch.setattr(command, "transcribed", pretend)
+    monkeypatch.setattr("streamer.plugins.compare.runs.transcribed", pretend)
     return environments
 
 
@@ -106,7 +105,7 @@ def test_a_model_that_cannot_be_fetched_has_a_row(
             raise PeerError("the Hub is away")
         return Path()
 
-    monkeypatch.setattr(command, "find_or_pull", fetch)
+    monkeypatch.setattr("streamer.whisper.locate.find_or_pull", fetch)
     outcome = run_here("compare", clip, "--models", "nano.en,base.en")
     assert outcome.exit_code == 1
     assert "base.en: the Hub is away" in outcome.stdout

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.commands import bench as command
+from streamer.commands import bench
 from streamer.commands.energy import EnergyMeter
 from streamer.commands.files import check_recordings
 from streamer.constants import SAMPLE_RATE
@@ -41,7 +41,8 @@ def played(talks: Path) -> tuple[dict[str, Any], str]:
     paper, figures = Paper(), talks / "figures.json"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(EnergyMeter, "joules", lambda _: 7.0)
-        assert command.bench(CPU, [str(talks)], json_path=figures, console=paper) == 0
+        patch.setattr(bench, "make_console", lambda: paper)
+        assert bench.bench([str(talks)], json=figures, settings=CPU) == 0
     return json.loads(figures.read_text(encoding="utf-8")), paper.text
 
 
@@ -73,9 +74,9 @@ def test_without_the_package_no_errors_are_counted_and_a_line_says_so(
     talks: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     paths = [talks / "a.wav", talks / "b.wav"]
-    assert command._texts_beside(paths) == ["The Commission regards such impromptu stops", ""]
+    assert bench._texts_beside(paths) == ["The Commission regards such impromptu stops", ""]
     monkeypatch.setitem(sys.modules, "rapidfuzz", None)
-    assert command._texts_beside(paths) == []
+    assert bench._texts_beside(paths) == []
     assert capfd.readouterr().err.count("\n") == 1
 
 
@@ -86,7 +87,7 @@ def test_without_files_the_sample_of_the_program_is_played(monkeypatch: pytest.M
         asked.extend(paths)
         check_recordings([Path("-")])
 
-    monkeypatch.setattr(command, "check_recordings", check)
+    monkeypatch.setattr(bench, "check_recordings", check)
     with pytest.raises(UsageError):
-        command.bench(CPU, [], json_path=None, console=Paper())
+        bench.bench(settings=CPU)
     assert asked == [SAMPLE]

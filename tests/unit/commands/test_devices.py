@@ -8,7 +8,6 @@ from streamer.audio.sources.application import PlaybackStream
 from streamer.audio.sources.microphone import MicrophoneInfo
 from streamer.audio.sources.system import SystemSound
 from streamer.commands import devices
-from streamer.commands.devices import show_devices
 from streamer.errors import AudioDeviceError, InferenceError
 from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.device.devices import DeviceInfo
@@ -23,12 +22,18 @@ HEADSET = MicrophoneInfo(3, "[bold]Headset", "ALSA", 2, 48_000, True)
 def shown(monkeypatch: pytest.MonkeyPatch, *found: DeviceInfo, width: int = 200, **model: Any) -> Paper:  # noqa: ANN401
     """Return what is printed on a machine with these inference devices, with these settings of the model."""
     names = {"application.name": "Fire\x1b[1mfox", "application.process.binary": "firefox-bin"}
-    monkeypatch.setattr(devices, "list_devices", lambda: list(found))
-    monkeypatch.setattr(devices, "list_microphones", lambda: [HEADSET])
+    monkeypatch.setattr("streamer.whisper.device.devices.list_devices", lambda: list(found))
+    monkeypatch.setattr("streamer.audio.sources.microphone.list_microphones", lambda: [HEADSET])
     monkeypatch.setattr(SystemSound, "check", lambda sound: setattr(sound, "name", "system sound of 'Boxes'"))
-    monkeypatch.setattr(devices, "list_streams", lambda: [PlaybackStream(1, names), PlaybackStream(2, names)])
+    streams = [PlaybackStream(1, names), PlaybackStream(2, names)]
+    monkeypatch.setattr("streamer.audio.sources.application.list_streams", lambda: streams)
+    return printed(monkeypatch, Settings(model=ModelSettings(**model)), width)
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, settings: Settings, width: int = 200) -> Paper:
     paper = Paper(width)
-    assert show_devices(Settings(model=ModelSettings(**model)), paper) == 0
+    monkeypatch.setattr(devices, "make_console", lambda: paper)
+    assert devices.devices(settings=settings) == 0
     return paper
 
 
@@ -83,11 +88,9 @@ def test_what_is_missing_is_a_line_and_no_failure(monkeypatch: pytest.MonkeyPatc
     assert "Inference devices: none" in shown(monkeypatch).text
     sound = AudioDeviceError("no sound [server]")
     monkeypatch.setattr(SystemSound, "check", lambda _: fail(sound))
-    monkeypatch.setattr(devices, "list_streams", lambda: fail(sound))
-    monkeypatch.setattr(devices, "list_microphones", list)
-    monkeypatch.setattr(devices, "list_devices", lambda: fail(InferenceError("no OpenVINO")))
-    paper = Paper()
-    assert show_devices(Settings(), paper) == 0
-    lines = [line.split(":")[:2] for line in paper.text.splitlines()]
+    monkeypatch.setattr("streamer.audio.sources.application.list_streams", lambda: fail(sound))
+    monkeypatch.setattr("streamer.audio.sources.microphone.list_microphones", list)
+    monkeypatch.setattr("streamer.whisper.device.devices.list_devices", lambda: fail(InferenceError("no OpenVINO")))
+    lines = [line.split(":")[:2] for line in printed(monkeypatch, Settings()).text.splitlines()]
     assert [name for name, _ in lines] == ["Inference devices", "Microphones", "System sound", "Applications"]
     assert [said.strip() for name, said in lines if name != "Microphones"] == ["no OpenVINO", *[str(sound)] * 2]

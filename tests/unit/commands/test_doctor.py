@@ -8,7 +8,7 @@ import psutil
 import pytest
 
 from streamer.commands import doctor
-from streamer.commands.doctor import CHECKS, REPORT, TABLE_WIDTH, check_apart, diagnose, show
+from streamer.commands.doctor import CHECKS, REPORT, TABLE_WIDTH, check_apart, show
 from streamer.commands.invocation import Invocation
 from streamer.findings import Finding
 from streamer.settings.table import ModelSettings, Settings
@@ -86,7 +86,8 @@ def test_the_table_shows_all_and_counts(width: int) -> None:
 def diagnosed(monkeypatch: pytest.MonkeyPatch, config: Path | None, found: Mapping[str, Finding]) -> tuple[int, str]:
     monkeypatch.setattr(doctor, "check_apart", lambda name, settings: {name: found.get(name, Finding(OK, "fine"))})
     paper = Paper()
-    exit_code = diagnose(Invocation(config, {}), paper)
+    monkeypatch.setattr(doctor, "make_console", lambda: paper)
+    exit_code = doctor.doctor(invocation=Invocation(config, {}))
     assert all(name in paper.text for name in ("Program", *CHECKS))
     # Cells are folded.
     return exit_code, re.sub(r"[\s│]+", "", paper.text)
@@ -105,7 +106,8 @@ def test_the_report_is_text_without_the_persons_directory(monkeypatch: pytest.Mo
     found = {"NPU": Finding(OK, f"AI Boost, {Path.home() / 'x.blob'}, " + "long " * 50)}
     monkeypatch.setattr(doctor, "check_apart", lambda name, settings: found if name == REPORT else {})
     paper = Paper(80)
-    assert diagnose(Invocation(None, {}), paper, report=True) == 0
+    monkeypatch.setattr(doctor, "make_console", lambda: paper)
+    assert doctor.doctor(report=True, invocation=Invocation(None, {})) == 0
     program, npu = paper.text.splitlines()
     assert program.startswith("Program: streamer ")
     assert npu.startswith(f"NPU: AI Boost, {Path('~') / 'x.blob'}, long long")

@@ -11,7 +11,6 @@ import msgspec
 import numpy as np
 import pytest
 
-from streamer.commands import redo
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.journal import Journal
 from streamer.events import Final, Gap, Revision, Translation
@@ -157,7 +156,7 @@ def test_words_belong_to_the_line_at_their_time_or_are_a_line(
     def transcribe(*_: object) -> Iterator[Final]:
         yield final(again, words=timed_words(*words))
 
-    monkeypatch.setattr(redo, "transcribe", transcribe)
+    monkeypatch.setattr("streamer.offline.transcribe", transcribe)
     keep(tmp_path / "h.db", "abc1", *LINES, audio=(0, np.zeros(SAMPLE_RATE, dtype=np.float32)))
     done = run_here("history", "redo", "abc", "--model", SAMPLE.parent, "--history", tmp_path / "h.db")
     head, *lines = done.stdout.splitlines()

@@ -38,7 +38,7 @@ def run(run_here: Run, tmp_path: Path) -> Run:
 @pytest.fixture
 def windows(monkeypatch: pytest.MonkeyPatch) -> Callable[[Float32Array], None]:
     """Let a recording have these windows, shape (n, 192), whatever is said in it."""
-    monkeypatch.setattr("streamer.commands.speakers.read_audio", lambda file: iter(()))
+    monkeypatch.setattr("streamer.audio.sources.file.read_audio", lambda file: iter(()))
 
     def let(vectors: Float32Array) -> None:
         monkeypatch.setattr(Diarization, "vectors", property(lambda self: vectors))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.commands.token import read_token
+from streamer.commands.invocation import read_token
 from streamer.errors import UsageError
 from streamer.server.tokens import AccessToken, Tokens
 from tests.daemon import Outcome

