@@ -1,5 +1,6 @@
 """What commands share of the terminal: a console, notices, and an end by signal."""
 
+import contextlib
 import signal
 import sys
 from collections.abc import Coroutine
@@ -60,9 +61,15 @@ def end_on_sigterm() -> None:
 
 
 def run_until_interrupted(work: Coroutine[None, None, None]) -> None:
-    """Run a coroutine to its end, or until Ctrl-C or SIGTERM: raises KeyboardInterrupt."""
+    """Run a coroutine to its end, or until Ctrl-C or SIGTERM, which are noticed at once: raises KeyboardInterrupt."""
     # Late, as the command line itself does not need it.
     import asyncio
 
+    async def waking() -> None:
+        # A signal that comes just before the loop waits wakes it only if the loop was told of signals. Windows' is.
+        with contextlib.suppress(NotImplementedError):
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
+        await work
+
     end_on_sigterm()
-    asyncio.run(work)
+    asyncio.run(waking())

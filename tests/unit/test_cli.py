@@ -154,6 +154,27 @@ def test_the_program_ends_though_a_thread_is_left_in_a_compiler(daemon: bool) ->
     assert (done.returncode, done.stdout) == (3, b"done\n")
 
 
+INTERRUPTED = """
+import sys
+from streamer import __main__
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == "streamer.cli":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Finder)
+raise SystemExit(__main__.main())
+"""
+
+
+def test_an_interrupt_while_the_program_is_imported_is_one_line() -> None:
+    line = [sys.executable, "-c", INTERRUPTED]
+    done = subprocess.run(line, capture_output=True, encoding="utf-8", timeout=WAIT_S, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "streamer: error: interrupted\n")
+
+
 def test_pages_are_listed_and_printed(run_here: Run) -> None:
     pages = run_here("docs").stdout.split()
     assert pages == sorted(path.stem for path in (REPOSITORY / "docs").glob("*.md"))

@@ -15,6 +15,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from streamer.commands.listen import daemon_address
+from streamer.commands.terminal import run_until_interrupted
 from streamer.events import End, Error, Event, Gap, Revision
 from streamer.settings.table import ServerSettings, Settings
 from tests import builders
@@ -145,3 +146,15 @@ def test_an_interrupted_listen_ends_in_order(number: signal.Signals, before: Any
             process.send_signal(number)
             stdout, stderr = process.communicate()
     assert (process.returncode, stdout, b"Traceback" in stderr) == (0, b"", False)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="its loop is always told of signals")
+def test_a_loop_that_waits_is_woken_by_a_signal_whichever_thread_gets_it() -> None:
+    found = []
+
+    async def look() -> None:
+        found.append(signal.set_wakeup_fd(-1))
+        signal.set_wakeup_fd(found[0])
+
+    run_until_interrupted(look())
+    assert found != [-1]
