@@ -56,7 +56,6 @@ def compare(
     """
     # Late, as the command line itself needs none of them.
     from streamer.plugins.compare.compare import compare as compare_runs
-    from streamer.plugins.compare.runs import failed
     from streamer.plugins.compare.table import print_comparison
 
     invocation.settings()  # begins to log
@@ -65,16 +64,7 @@ def compare(
     candidates = parse_candidates(models)
     for name, own in candidates.items():
         _check_settings(name, own, invocation, streaming=stream)
-    # Before anything is measured: a slip in the last name should not cost the time of the others.
-    unreached = {name: error for name, own in candidates.items() if (error := _pull(own["model.name"]))}
-    paths = [path.absolute() for path in files]
-    measured = {
-        name: failed(paths, unreached[name])
-        if name in unreached
-        else _measured(name, paths, _environment(invocation, own), live=stream)
-        for name, own in candidates.items()
-    }
-    found = compare_runs([path.name for path in files], texts, measured)
+    found = compare_runs([path.name for path in files], texts, _measured(candidates, files, invocation, live=stream))
     with opened(output) as text:
         if format == "json":
             text.write(found.to_json())
@@ -117,14 +107,23 @@ def _check_settings(name: str, own: Mapping[str, str], invocation: Invocation, *
         )
 
 
-def _measured(name: str, paths: Sequence[Path], environ: Mapping[str, str], *, live: bool) -> "Runs":
-    """Return what a candidate makes of recordings, played at real-time pace if it is measured `live`."""
-    from streamer.plugins.compare.runs import played, transcribed
+def _measured(
+    candidates: Mapping[str, Mapping[str, str]], files: Sequence[Path], invocation: Invocation, *, live: bool
+) -> "dict[str, Runs]":
+    """Return what each candidate makes of recordings, played at real-time pace if they are measured `live`."""
+    from streamer.plugins.compare.runs import failed, played, transcribed
     from streamer.setup.progress import show_progress
 
-    with show_progress(name) as shown:
-        shown.begin("playing at real-time pace" if live else "transcribing")
-        return (played if live else transcribed)(paths, environ)
+    # Before anything is measured: a slip in the last name should not cost the time of the others.
+    unreached = {name: error for name, own in candidates.items() if (error := _pull(own["model.name"]))}
+    paths = [path.absolute() for path in files]
+    found = {name: failed(paths, error) for name, error in unreached.items()}
+    for name, own in candidates.items():
+        if name not in unreached:
+            with show_progress(name) as shown:
+                shown.begin("playing at real-time pace" if live else "transcribing")
+                found[name] = (played if live else transcribed)(paths, _environment(invocation, own))
+    return {name: found[name] for name in candidates}
 
 
 def _environment(invocation: Invocation, own: Mapping[str, str]) -> dict[str, str]:
