@@ -11,7 +11,7 @@ from streamer.settings.table import ModelSettings, Settings
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streamer.whisper.device.devices import DeviceInfo, StagePlan
+    from streamer.whisper.device.devices import StagePlan
 
 
 def devices(*, settings: Annotated[Settings, Flags(DEVICES)]) -> int:
@@ -21,23 +21,24 @@ def devices(*, settings: Annotated[Settings, Flags(DEVICES)]) -> int:
 
     Example: streamer devices
     """
-    from streamer.whisper.device.devices import list_devices
-
     console = make_console()
-    try:
-        found = list_devices()
-    except StreamerError as error:
-        _say(console, f"Inference devices: {error}")
-    else:
-        _show_inference_devices(found, console)
-        _show_stages(settings.model, [device.name for device in found], console)
-    _show_microphones(console)
-    _show_system_sound(console)
-    _show_applications(console)
+    for title, show in (
+        ("Inference devices", _show_inference_devices),
+        ("Microphones", _show_microphones),
+        ("System sound", _show_system_sound),
+        ("Applications", _show_applications),
+    ):
+        try:
+            show(settings.model, console)
+        except StreamerError as error:
+            _say(console, f"{title}: {error}")
     return 0
 
 
-def _show_inference_devices(devices: "Sequence[DeviceInfo]", console: "Console") -> None:
+def _show_inference_devices(model: ModelSettings, console: "Console") -> None:
+    from streamer.whisper.device.devices import list_devices
+
+    devices = list_devices()
     if not devices:
         _say(console, "Inference devices: none; `streamer doctor` says what is missing")
         return
@@ -45,19 +46,18 @@ def _show_inference_devices(devices: "Sequence[DeviceInfo]", console: "Console")
     for device in devices:
         table.add_row(device.name, device.about)
     console.print(table, markup=False)
+    try:
+        _show_stages(model, [device.name for device in devices], console)
+    except StreamerError as error:
+        _say(console, f"Stages: {error}")
 
 
 def _show_stages(model: ModelSettings, available: Sequence[str], console: "Console") -> None:
     from streamer.setup.loading import device_settings
     from streamer.whisper.device.devices import own_properties, plan_stages
 
-    try:
-        plans = plan_stages(device_settings(model), available)
-    except StreamerError as error:
-        _say(console, f"Stages: {error}")
-        return
     table = make_table("Stages of the model, with the present settings", "Stage", "Device", "Why", "Properties set")
-    for plan in plans.values():
+    for plan in plan_stages(device_settings(model), available).values():
         device, *others = plan.candidates
         why = _why(plan, device, model, available)
         own = " ".join(f"{key}={value}" for key, value in own_properties(device, plan).items())
@@ -77,51 +77,32 @@ def _why(plan: "StagePlan", device: str, model: ModelSettings, available: Sequen
     return f"model.{setting} is {own}" if own else f"model.device is {model.device}"
 
 
-def _show_microphones(console: "Console") -> None:
+def _show_microphones(_: ModelSettings, console: "Console") -> None:
     from streamer.audio.sources.microphone import list_microphones
 
-    try:
-        microphones = list_microphones()
-    except StreamerError as error:
-        _say(console, f"Microphones: {error}")
-        return
+    microphones = list_microphones()
     if not microphones:
         _say(console, "Microphones: none; plug one in, or name a file with --input FILE")
         return
     table = make_table("Microphones", "Number", "Name", "System", "Channels", "Rate", "Default")
-    for microphone in microphones:
-        table.add_row(
-            str(microphone.index),
-            microphone.name,
-            microphone.host_api,
-            str(microphone.channels),
-            f"{microphone.default_sample_rate} Hz",
-            "yes" if microphone.is_default else "",
-        )
+    for each in microphones:
+        channels, rate, default = str(each.channels), f"{each.default_sample_rate} Hz", "yes" if each.is_default else ""
+        table.add_row(str(each.index), each.name, each.host_api, channels, rate, default)
     console.print(table, markup=False)
 
 
-def _show_system_sound(console: "Console") -> None:
+def _show_system_sound(_: ModelSettings, console: "Console") -> None:
     from streamer.audio.sources.system import SystemSound
 
     sound = SystemSound()
-    try:
-        sound.check()
-    except StreamerError as error:
-        _say(console, f"System sound: {error}")
-    else:
-        _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
+    sound.check()
+    _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
 
 
-def _show_applications(console: "Console") -> None:
+def _show_applications(_: ModelSettings, console: "Console") -> None:
     from streamer.audio.sources.application import describe_applications, list_streams
 
-    try:
-        playing = describe_applications(list_streams())
-    except StreamerError as error:
-        _say(console, f"Applications: {error}")
-    else:
-        _say(console, f"Applications that play now: {playing}; with --input app:NAME")
+    _say(console, f"Applications that play now: {describe_applications(list_streams())}; with --input app:NAME")
 
 
 def _say(console: "Console", text: str) -> None:

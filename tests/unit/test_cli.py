@@ -97,7 +97,7 @@ def failing_at_the_end(*_: object) -> int:
 def test_a_command_that_fails_is_one_line(
     show: Callable[..., int], says: str, run_here: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.commands.devices._show_microphones", show)
+    monkeypatch.setattr("streamer.commands.devices.make_console", show)
     done = run_here("devices")
     assert (done.exit_code, done.error().startswith(f"streamer: error: {says}")) == (1, True)
     assert "Traceback" in run_here("devices", "--debug").stderr

@@ -76,7 +76,8 @@ def test_what_its_types_do_not_allow_is_refused(flag: str) -> None:
 
 
 def test_flags_of_settings_go_to_the_settings() -> None:
-    run("--debug show x --port 1")
+    run("--debug --config f show x --port 1")
+    assert GIVEN["settings"].config == Path("f")
     assert GIVEN["settings"].overrides == {"server.port": "1", "log.level": "debug"}
 
 
