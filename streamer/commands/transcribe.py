@@ -140,6 +140,9 @@ def transcribe(
     lengths, exit_code = _check_files(paths, track, console)
     if not lengths:
         return exit_code
+    from streamer.check import check_options  # this late, as it imports OpenVINO
+
+    check_options(settings, streaming=stream)
     work = Files(lengths, track, plan, subtitle_options(settings), console)
     if elsewhere is not None:
         return max(exit_code, *elsewhere.transcribe(work))
@@ -148,9 +151,6 @@ def transcribe(
 
 def _check(settings: Settings, *, streaming: bool) -> None:
     """Raise UsageError for settings that cannot be combined."""
-    # Late, as the command line itself needs no model.
-    from streamer.check import check_options
-
     if settings.decoding.task == "both" and streaming:
         raise UsageError(
             "--stream writes no translation beside the text: leave it out, or choose another --task than both"
@@ -159,7 +159,6 @@ def _check(settings: Settings, *, streaming: bool) -> None:
         raise UsageError(
             "--speakers cannot be combined with --stream, as it reads the whole file first: leave out one of the two"
         )
-    check_options(settings, streaming=streaming)
 
 
 def _transcribe(work: Files, settings: Settings, *, streaming: bool) -> int:
