@@ -50,7 +50,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions only
         import argcomplete
 
-        argcomplete.autocomplete(make_parser(os.environ["COMP_LINE"].split()))
+        argcomplete.autocomplete(make_parser(os.environ.get("COMP_LINE", "").split()))
     args, unknown = make_parser(dashed).parse_known_args(dashed)
     if unknown:
         args.parser.refuse(unknown[0])
