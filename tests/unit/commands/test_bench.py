@@ -58,6 +58,7 @@ def test_delays_cost_and_memory_of_all_recordings_are_printed(played: tuple[dict
     assert (data["model"], data["devices"]["encoder"], data["language"]) == ("nano.en", "CPU", "en")
     # A machine that is busy keeps none.
     assert ("This machine would keep at most" in printed) == (data["sessions"] is not None)
+    assert ("one session" in printed) == (data["sessions"] == 1)
 
 
 def test_errors_are_counted_if_the_text_of_each_recording_lies_beside_it(played: tuple[dict[str, Any], str]) -> None:

@@ -49,6 +49,11 @@ def test_names_that_are_not_text_are_checked_in_another_process() -> None:
     expect(found["Compiled graphs"], PROBLEM, "/dev/null/\udcff")
 
 
+def test_which_model_auto_stands_for_is_found_by_the_speed() -> None:
+    named = Settings().having({"model.name": "nano.en"})
+    assert ["Model" in CHECKS["Files"].run(settings) for settings in (Settings(), named)] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("code", "words"),
     [

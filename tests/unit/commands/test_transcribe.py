@@ -100,3 +100,11 @@ def test_files_are_transcribed_into_a_folder_and_what_cannot_be_is_in_the_exit_c
     assert texts["talk.txt"].startswith("The Commission regards")
     assert (done.exit_code, done.stdout, texts["silence.txt"]) == (2, "", "")
     assert "text.wav" in done.error()
+
+
+def test_a_closed_standard_input_is_refused_before_a_model_is_looked_at(
+    run_here: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    monkeypatch.setattr("streamer.check.check_options", None)
+    assert run_here("transcribe", "-").exit_code == 2
