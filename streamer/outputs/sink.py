@@ -8,6 +8,7 @@ from pathlib import Path
 from streamer.errors import ConfigError
 from streamer.events import Event
 from streamer.outputs.subtitles.cues import SubtitleOptions
+from streamer.settings.registry import value_of
 from streamer.settings.table import Settings
 
 MAX_WAITING = 1000
@@ -77,11 +78,11 @@ class Target:
 
     def secret(self, name: str) -> str:
         """Return a setting's value by its dotted name, or what the file holds that it names as `@FILE`."""
-        return read_secret(self.settings[name], name)
+        return read_secret(str(value_of(self.settings, name)), name)
 
     def address(self, name: str) -> str:
         """Return the argument, or without one a setting's value, or what the file holds that it names as `@FILE`."""
-        return read_secret(self.argument or self.settings[name], name)
+        return read_secret(self.argument or str(value_of(self.settings, name)), name)
 
 
 def read_secret(text: str, name: str) -> str:

@@ -50,7 +50,7 @@ def test_names_that_are_not_text_are_checked_in_another_process() -> None:
 
 
 def test_which_model_auto_stands_for_is_found_by_the_speed() -> None:
-    named = Settings().having({"model.name": "nano.en"})
+    named = Settings(model=ModelSettings(name="nano.en"))
     assert ["Model" in CHECKS["Files"].run(settings) for settings in (Settings(), named)] == [False, True]
 
 
