@@ -25,41 +25,41 @@ HOUSE = [
 # Lines of Python in each room, and what they are to become; `modules` are in no room. The first number only falls, or
 # says beside it why not. Plainer sentences of refusals took some lines more in all rooms.
 BUDGETS = {
-    "plugins": (7639, 5650),
-    "commands": (2881, 2400),  # bench: the offline text beside, energy
-    "server": (4023, 2520),
-    "daemon": (1422, 1300),  # two followers of the daemon's own input: who spoke, and that all is said
+    "plugins": (7674, 5650),  # signatures of commands
+    "commands": (3102, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
+    "server": (4009, 2520),
+    "daemon": (1303, 1300),  # a stream and its session are one class
     "after": (2564, 2050),  # the second pass counts only where it is likelier
-    "setup": (714, 700),
+    "setup": (806, 700),  # what a session's settings come to, which the daemon had
     "offline": (1179, 950),
-    "history": (908, 640),
-    "protocols": (2586, 1980),  # what msgspec refuses, in plain words
-    "client": (1014, 850),
-    "outputs": (1880, 1240),
-    "engine": (2119, 1280),  # commands are values; recovery, journal and the count stand by themselves
+    "history": (904, 640),
+    "protocols": (2508, 1980),  # what msgspec refuses, in plain words
+    "client": (1055, 850),  # one table of transitions, and what drives it
+    "outputs": (1919, 1240),  # a file loses no line that was delivered, killed or on a full disk
+    "engine": (2111, 1280),  # commands are values; recovery, journal and the count stand by themselves
     "session": (2559, 1450),  # one frozen value in parts, the table of what is decoded again, policies
     "whisper": (10564, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
     "audio": (3493, 2150),
-    "settings": (1326, 900),
-    "modules": (2989, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
+    "settings": (1419, 900),  # what a session may choose, which protocols had
+    "modules": (2879, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
 }
 
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (4203, 3200),
+    "unit/session unit/engine": (4215, 3200),
     "unit/whisper": (9470, 6300),
-    "unit/server wire": (6499, 3300),
-    "unit/history unit/daemon unit/offline": (3283, 2000),
-    "unit/protocols": (873, 850),
-    "unit/outputs": (1422, 1300),
-    "unit/audio unit/after": (4863, 3150),
-    "unit/commands unit/setup unit/settings": (2388, 1600),
-    "plugins": (6078, 4000),
+    "unit/server wire": (6617, 3300),  # connections without overrides of uvicorn
+    "unit/history unit/daemon unit/offline": (3377, 2000),  # the history against a model
+    "unit/protocols": (868, 850),
+    "unit/outputs": (1512, 1300),  # kills
+    "unit/audio unit/after": (4865, 3150),
+    "unit/commands unit/setup unit/settings": (2698, 1600),  # what small faults showed
+    "plugins": (6098, 4000),
     "e2e": (2682, 1700),
     "reference": (2399, 2600),
     "tools": (722, 400),
-    ".": (49796, 32000),
-    "../tools": (6818, 5000),
+    ".": (50466, 32000),
+    "../tools": (6824, 5000),
 }
 
 # What passes the limits of a file (lines), a function (lines, parameters) and a class (methods, attributes), and by how
@@ -67,31 +67,24 @@ TEST_BUDGETS = {
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS, MAX_CLASS = 350, 50, 6, (20, 15)
 LONG_FILES = {
     "streamer.audio.sources.microphone": 386,
-    "streamer.client.connection": 385,
-    "streamer.client.stream": 502,
-    "streamer.commands.table": 487,
-    "streamer.history.history": 607,
-    "streamer.protocols.deepgram": 464,
+    "streamer.protocols.deepgram": 463,
     "streamer.protocols.openai_realtime": 380,
-    "streamer.server.runtime": 411,
-    "streamer.settings.table": 645,
+    "streamer.settings.table": 619,
     "streamer.whisper.device.compile": 419,
     "streamer.whisper.model": 716,
 }
 LONG_FUNCTIONS = {
-    "streamer.app._run": 52,
     "streamer.audio.sources.container.__init__": 64,
-    "streamer.commands.transcribe.transcribe_files": 57,
-    "streamer.commands.transcribe._streaming": 57,
     "streamer.whisper.decode.search.follow": 53,
     "streamer.whisper.decode.window.decode_windows": 58,
 }
 MANY_PARAMETERS = {
     "streamer.audio.sources.container.__init__": 8,
-    "streamer.commands.transcribe.transcribe_files": 7,
+    "streamer.commands.transcribe.transcribe": 7,
     "streamer.daemon.recordings.recorded_segments": 7,
     "streamer.offline.recording.transcribe_segments": 7,
-    "streamer.plugins.compare.command.compare_models": 7,
+    "streamer.plugins.compare.command.compare": 7,
+    "streamer.plugins.dictation.plugin.type_text": 7,
     "streamer.whisper.decode.fallback.decode_with_fallback": 8,
     "streamer.whisper.decode.word_timestamps.add_word_timestamps": 8,
     "streamer.whisper.device.compile.__init__": 7,
@@ -100,15 +93,13 @@ MANY_PARAMETERS = {
 LARGE_CLASSES = {
     "streamer.app.Daemon": (11, 18),
     "streamer.audio.sources.container.AudioTrack": (14, 27),
-    "streamer.history.history.History": (23, 10),
-    "streamer.outputs.outputs.Output": (9, 16),
+    "streamer.daemon.streams.ClientStream": (29, 13),  # two classes before, of 12 and 21 methods
     "streamer.protocols.deepgram.ListenQuery": (3, 18),
     "streamer.protocols.deepgram.Live": (17, 17),
     "streamer.protocols.openai_realtime.Realtime": (29, 18),
-    "streamer.server.runtime._Runtime": (30, 19),
+    "streamer.server.runtime.Conversation": (23, 14),
     "streamer.session.course.Course": (23, 3),
     "streamer.session.session.Session": (29, 4),
-    "streamer.settings.setting.Setting": (5, 21),
     "streamer.settings.table.ModelSettings": (0, 16),
     "streamer.settings.table.DecodingSettings": (0, 41),
     "streamer.settings.table.ServerSettings": (0, 28),
