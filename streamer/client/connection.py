@@ -124,7 +124,7 @@ async def open_connection(
 ) -> ClientConnection | StreamerError:
     """Connect to an address with a query, and return the connection or why there is none.
 
-    answer_s : a daemon that answers no ping for so long is gone
+    answer_s : within which a daemon must answer a ping
     """
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}

@@ -46,7 +46,7 @@ TRANSITIONS: Mapping[State, Mapping[Input, State]] = {
 }
 _CONNECTED = ("starting", "resuming", "open")
 
-# Errors that a program may want to tell apart, by their codes.
+# Errors that a program may want to distinguish, by their codes.
 _ERRORS = {
     cls.code: cls
     for cls in (
@@ -59,7 +59,7 @@ _ERRORS = {
 class Client:
     """A client that reads the captions of a daemon's own input. A subclass sends audio, too."""
 
-    # A daemon that answers no ping for so many seconds is gone.
+    # Seconds within which a daemon must answer a ping.
     answer_s = KEEPALIVE_S
 
     def __init__(self, address: DaemonAddress, on_notice: Callable[[str], None], wait_s: float | None = None) -> None:

@@ -66,5 +66,5 @@ class Sent:
         return self._items[self._n_sent][2] if self._n_sent < len(self._items) else self._opening
 
     def is_finished(self, position: int) -> bool:
-        """Return whether there is no more audio behind a position, and none will come."""
+        """Return whether the audio is complete and ends at a position."""
         return bool(self._items) and self._items[-1][1] is FINISH and position >= self.position

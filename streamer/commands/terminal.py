@@ -66,7 +66,7 @@ def run_until_interrupted(work: Coroutine[None, None, None]) -> None:
     import asyncio
 
     async def waking() -> None:
-        # A signal that comes just before the loop waits wakes it only if the loop was told of signals. Windows' is.
+        # A signal just before the loop waits wakes it only if the loop has a wakeup descriptor, as Windows' has.
         with contextlib.suppress(NotImplementedError):
             asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, signal.raise_signal, signal.SIGINT)
         await work

@@ -117,7 +117,7 @@ class HistoryFile:
         return self._sessions(where, prefix=prefix.lstrip("-"))
 
     def next_own(self, number: int) -> KeptSession | None:
-        """Return the daemon's first own session after a number, None if there is none."""
+        """Return the daemon's first own session after a number, None behind the last."""
         return next(iter(self._sessions("number > :number AND own ORDER BY number LIMIT 1", number=number)), None)
 
     def _sessions(self, where: str, *, public: bool = False, **values: object) -> list[KeptSession]:

@@ -17,7 +17,7 @@ MAX_WAITING_LIVE = 100  # some minutes: older captions are useless for live view
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """The event is where it belongs, or is none that this sink shows."""
+    """The event is where it belongs, or this sink does not show it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -161,7 +161,7 @@ class Connection(asyncio.Protocol, asyncio.Transport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        self._heard_at = self._loop.time()  # until now the client could not be heard
+        self._heard_at = self._loop.time()  # nothing could be received until now
         self._transport.resume_reading()
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:

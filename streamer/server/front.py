@@ -76,7 +76,7 @@ class Server:
             ws_per_message_deflate=False,
             ws_max_size=MAX_MESSAGE_BYTES,
             ws_ping_interval=connection.KEEPALIVE_S,
-            ws_ping_timeout=None,  # the connection knows whether the client could be heard
+            ws_ping_timeout=None,  # the connection knows whether it could read
             lifespan="off",
             log_config=None,
             access_log=False,

@@ -12,7 +12,7 @@ from streamer.settings.registry import SECTIONS, SETTINGS
 from streamer.settings.setting import Setting
 from streamer.settings.values import NONE
 
-# Name of the file with the JSON Schema, beside the configuration file, whose first line tells editors of it.
+# Name of the file with the JSON Schema, beside the configuration file, whose first line names it to editors.
 SCHEMA_NAME = "config.schema.json"
 
 # Column at which comments begin, unless a value is too long for that.

@@ -1,4 +1,4 @@
-// The captions page: what the daemon hears, or this browser's microphone, a file, an earlier session.
+// The captions page: the daemon's own input, or this browser's microphone, a file, an earlier session.
 
 import { keepToken, takeToken } from "./address.js";
 import { openMicrophone } from "./capture.js";
@@ -18,12 +18,12 @@ const MAX_SPOKEN = 3; // of these, the newest
 const MAX_UNSENT_BYTES = 8 * 2 ** 20; // microphone audio that the daemon has not taken; over a minute of it
 
 // What the page shows, one of
-//   {kind: "live", client, connection, asksToken, input}: what the daemon hears. `connection` is as client.js reports it, `input`
+//   {kind: "live", client, connection, asksToken, input}: the daemon's own input. `connection` is as client.js reports it, `input`
 //     as the daemon does: {paused, kept, audio}
 //   {kind: "microphone", client, connection, capture, paused, muted, stopping}: that of this browser; off where `capture` is null
 //   {kind: "file", name, job, progress}: done where `job` is null
 //   {kind: "past", title}: a session that the daemon has kept
-// and with each {transcript, model, empty, message, asking, notice}: what was said; the event `ready`; what stands where there is
+// and with each {transcript, model, empty, message, asking, notice}: what was said; the event `ready`; what is shown if there is
 // no text; what went wrong; whether the browser asks its user for the microphone; what the daemon has to say of its model.
 let state = { transcript: new Transcript(), asking: false, notice: "" };
 let token = takeToken(); // what the daemon asks its clients for; empty where none is known
@@ -80,7 +80,7 @@ function render(shown) {
 
   $("job").hidden = !job;
   write("job-text", progress?.text ?? "");
-  if (progress?.part === undefined) $("job-progress").removeAttribute("value"); // it moves, and says no more
+  if (progress?.part === undefined) $("job-progress").removeAttribute("value"); // it moves, without a share
   else $("job-progress").value = progress.part;
 
   $("token-form").hidden = !shown.asksToken;
@@ -152,7 +152,7 @@ function show(event) {
   }
   shown.changed.forEach((entry) => view.change(entry));
   if (shown.live) view.showLive();
-  if (kind === "live" && event.type === "gap" && event.reason === "paused") command(); // somebody else may have done it
+  if (kind === "live" && event.type === "gap" && event.reason === "paused") command(); // another client may have done it
   update({ model: shown.ready ?? state.model });
   view.follow();
 }
@@ -364,7 +364,7 @@ async function transcribeFile(file) {
   if (document.activeElement === document.body) main.focus(); // the button to cancel it is gone
 }
 
-// What is said of a file, and the part of it that is done, where that is known.
+// What is said of a file, and the part of it that is done, if known.
 function progressOf(name, { sent, done, length }) {
   if (sent < 1) return { text: `Sending ${name}: ${Math.round(100 * sent)} %`, part: sent };
   if (!done) return { text: `${name}: listening` };

@@ -26,7 +26,7 @@ const TRANSITIONS = {
 
 // Follow the captions of the daemon's own input. `onEvent` is given each event once; `onState` what becomes of the
 // connection: {state: "connecting" | "open" | "lost" | "refused" | "ended", attempt, status, code, message}. `status` is that
-// of HTTP, 0 where nobody answers. "refused" (for 401, the token is missing or wrong) and "ended" stay so until `retry` is
+// of HTTP, 0 without an answer. "refused" (for 401, the token is missing or wrong) and "ended" stay so until `retry` is
 // called; after "lost" it is tried again. `after`: 0 for everything from the start; else only what comes.
 // Returns {retry(), close()}.
 export function listen(options) {
@@ -59,7 +59,7 @@ export function stream({ start = {}, ...options }) {
 // A client that reads captions, over one connection after another. A subclass sends audio, too.
 class Client {
   path = "v1/captions";
-  failed = "refused"; // what the program is told where the client has failed
+  failed = "refused"; // reported to the program if the client has failed
   waits = true; // whether to wait for a daemon that is away: always, once it was there
   state = "connecting";
   session = ""; // of the newest event
@@ -77,7 +77,7 @@ class Client {
     Object.assign(this, { after, onEvent, report: onState });
   }
 
-  // Go to the next state, for a reason that the program is told.
+  // Go to the next state, for a reason that is reported to the program.
   move(input, why) {
     const before = this.state;
     this.state = TRANSITIONS[before][input] ?? before;
@@ -228,12 +228,12 @@ class Stream extends Client {
   greet() {
     if (this.session) {
       this.move("resume");
-      this.#tell({ type: "resume", session: this.session, after: this.seq });
+      this.#write({ type: "resume", session: this.session, after: this.seq });
       return;
     }
     this.#beginAnew(this.#base);
     this.move("start");
-    this.#sent.opening().forEach((message) => this.#tell(message));
+    this.#sent.opening().forEach((message) => this.#write(message));
     this.#pump();
   }
 
@@ -283,7 +283,7 @@ class Stream extends Client {
     return lost;
   }
 
-  #tell(message) {
+  #write(message) {
     this.socket?.send(JSON.stringify(message));
   }
 
@@ -297,7 +297,7 @@ class Stream extends Client {
       const item = this.#sent.take();
       if (item === undefined) return;
       if (item instanceof Uint8Array) this.socket.send(item);
-      else this.#tell(item);
+      else this.#write(item);
     }
   }
 }
@@ -392,7 +392,7 @@ async function whyNot(address, token) {
   }
 }
 
-// An event, or null where a message is none.
+// An event, or null if a message is not one.
 function parsed(data) {
   try {
     const event = JSON.parse(data);
