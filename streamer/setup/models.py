@@ -143,7 +143,7 @@ class Models:
         """Return the models on this machine that the settings allow, the daemon's own first."""
         names = [self._settings.name, *(name for name in self._settings.also if name != ALL)]
         if ALL in self._settings.also:
-            names += [*shipped(), *(model.name for model in cache.downloaded() if not lora.is_alone(model.path))]
+            names += [*shipped(), *(name for name, path in cache.downloaded().items() if not lora.is_alone(path))]
         found: dict[Path, Known] = {}
         for name in names:
             if path := find_model(name):

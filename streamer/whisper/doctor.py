@@ -25,7 +25,7 @@ WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
 def check_model(name: str) -> Finding:
     """Check that a model is here, and that its files are whole."""
     path = locate.find_model(name)
-    if path is None and cache.repository(name) is not None:
+    if path is None and cache.parse(name) is not None:
         pull = f"streamer models pull {name:.200}"
         return warning(f"{name!r:.200} is not here; it would be fetched at the first start", pull)
     if path is None:

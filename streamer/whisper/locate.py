@@ -51,7 +51,7 @@ def find_or_pull(name: str, on_progress: OnProgress) -> Path:
             f"{name} is neither a file nor a folder: expected a model; if it is a link, its target is missing"
         )
     beside = _nearest(name, _beside(name))
-    if cache.repository(name) is not None:
+    if cache.parse(name) is not None:
         try:
             return fetch.pull(name, on_progress=on_progress)
         except (ModelError, PeerError) as error:

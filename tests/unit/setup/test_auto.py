@@ -37,7 +37,7 @@ class World:
     """What is on this machine, and what sources have."""
 
     def __init__(self) -> None:
-        self.here, self.adopted, self.there = set[str](), set[str](), {"small.en", "base", "tiny.en"}
+        self.here, self.there = set[str](), {"small.en", "base", "tiny.en"}
         self.error: StreamerError = PeerError("the Hub cannot be reached")
         self.fetched: list[str] = []
         self.n_measured, self.speed = 0, FAST
@@ -59,7 +59,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     world = World()
     monkeypatch.setattr(auto, "fetch", world.fetch)
     monkeypatch.setattr(cache, "cached", lambda name: SAMPLE.parent if name in world.here else None)
-    monkeypatch.setattr(cache, "adopted", lambda name: Path(name) if name in world.adopted else None)
     monkeypatch.setattr(Speed, "measured", world.measured)
     # Of each of four cores this process takes a tenth.
     monkeypatch.setattr(psutil, "cpu_percent", lambda: 10.0 + world.busy_percent)
@@ -116,12 +115,10 @@ def test_which_model_is_used(
     assert world.n_measured == (0 if options else 1)
 
 
-def test_what_cannot_be_fetched_or_does_not_fit_is_not_chosen_and_what_another_program_has_is(
-    world: World, tmp_path: Path
-) -> None:
+def test_what_cannot_be_fetched_or_does_not_fit_is_not_chosen(world: World, tmp_path: Path) -> None:
     world.there = {"base"}
     assert (chosen(tmp_path), world.fetched) == ("base", ["small.en", "base"])
-    world.adopted = {"tiny.en"}
+    world.here = {"tiny.en"}
     assert (chosen(tmp_path), world.fetched) == ("tiny.en", ["small.en", "base"])
     assert auto.keeping_pace(["small.en", "base", "tiny.en"], FAST, 10**9 // 2, StreamSettings()) == ["tiny.en"]
 

@@ -16,7 +16,7 @@ from streamer.whisper.hub.published import Vocabulary
 from streamer.whisper.source import read_model
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from tests.hub_server import COMMIT, Hub
+from tests.hub_server import COMMIT, Hub, ask
 from tests.package_index import Index, index_without_a_hub, packed
 from tests.unit.whisper.support import NANO, check_one_line, nano_table, random_checkpoint, write_huggingface
 from tests.unit.whisper.tokens.published import CASES, LARGE_V3, Case, check
@@ -54,7 +54,7 @@ def offline(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
 def hub(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     with Hub(tmp_path / "hub") as hub:
         hub.add(REPOSITORY, {"tokenizer.json": TOKENIZER_JSON})
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        ask(hub.url, monkeypatch)
         yield hub
 
 
