@@ -34,6 +34,7 @@ def _size(width: int, layers: tuple[int, int], n_vocab: int = 51864, n_mels: int
 SIZES = {
     "tiny.en": _size(384, (4, 4)),
     "base.en": _size(512, (6, 6)),
+    "distil-small.en": _size(768, (12, 4)),
     "small.en": _size(768, (12, 12)),
     "medium.en": _size(1024, (24, 24)),
     "turbo": _size(1280, (32, 4), 51866, 128),

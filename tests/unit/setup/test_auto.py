@@ -18,6 +18,7 @@ from streamer.setup import auto, fit
 from streamer.setup.fit import SIZES, Speed, decoder_bytes, delay_s, encoder_flops, memory_bytes
 from streamer.whisper import cache as measurements
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.heads import PRESETS, Preset
 from streamer.whisper.hub import cache
 from streamer.whisper.weights.checkpoint import expected_shapes
 from tests.daemon import SAMPLE
@@ -37,7 +38,7 @@ class World:
     """What is on this machine, and what sources have."""
 
     def __init__(self) -> None:
-        self.here, self.there = set[str](), {"small.en", "base", "tiny.en"}
+        self.here, self.there = set[str](), {"distil-small.en", "small.en", "base.en", "base", "tiny.en"}
         self.error: StreamerError = PeerError("the Hub cannot be reached")
         self.fetched: list[str] = []
         self.n_measured, self.speed = 0, FAST
@@ -115,6 +116,30 @@ def test_which_model_is_used(
     assert world.n_measured == (0 if options else 1)
 
 
+def test_where_english_is_named_base_en_is_better_than_base(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    world.speed = slower(10)
+    assert chosen(tmp_path, language="en") == chosen(tmp_path, language="en", live=False) == "base.en"
+    assert chosen(tmp_path, language="en", task="translate") == "base"
+    world.here = {"base", "tiny.en"}
+    assert chosen(tmp_path, language="en") == "base"
+    assert "`streamer models pull base.en`" in caplog.messages[-1]
+    world.here, world.there, world.fetched = set(), {"base"}, []
+    assert (chosen(tmp_path, language="en"), world.fetched) == ("base", ["base.en", "base"])
+
+
+def test_distil_small_en_is_better_than_small_en_when_its_heads_are_known(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (chosen(tmp_path), auto.candidates(DecodingSettings())[0]) == ("small.en", "small.en")
+    monkeypatch.setitem(PRESETS, "distil-small.en", Preset(4, 12, 51864, ((3, 2),)))
+    assert chosen(tmp_path) == "distil-small.en"
+    world.speed = slower(10)
+    assert chosen(tmp_path / "slow") == "base"
+
+
 def test_what_cannot_be_fetched_or_does_not_fit_is_not_chosen(world: World, tmp_path: Path) -> None:
     world.there = {"base"}
     assert (chosen(tmp_path), world.fetched) == ("base", ["small.en", "base"])
@@ -169,7 +194,7 @@ def test_the_doctor_says_which_models_fit_and_keep_pace(world: World) -> None:
 
     world.speed = SERVER
     whole, short = delays(windows_s=(30,)), delays()
-    assert ([*whole], [*short]) == (["tiny.en", "base.en"], ["tiny.en", "base.en", "small.en"])
+    assert ([*whole], [*short]) == (["tiny.en", "base.en"], ["tiny.en", "base.en", "distil-small.en", "small.en"])
     assert whole["tiny.en"] < whole["base.en"]
     assert all(short[name] < whole[name] for name in whole)
     expect(checked(), OK, "turbo is too slow")
