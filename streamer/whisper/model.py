@@ -20,6 +20,7 @@ from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.allocator import give_back_mapped
+from streamer.whisper.device.busy import busy_checks, npu_busy_us
 from streamer.whisper.device.checks import check_decoder, check_freshness, run_stages
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import (
@@ -524,11 +525,14 @@ def verify_model(
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
+    busy_us = npu_busy_us()
     tried = list(_device_checks(source, compilation, runtime, everywhere=True))
     yield from tried
     verdicts = _verdicts(source, compilation)
     compared = list(_speech_checks(source, compilation, runtime, verdicts.accelerated()))
     yield from compared
+    on_npu = [stage for stage, device in compilation.devices.items() if kind_of(device) == "NPU"]
+    yield from busy_checks(busy_us, () if options.devices.npu_through_cpu else on_npu)
     problems = {stage: str(error) for stage, error in _errors([*tried, *compared]).items()}
     verdicts.keep({**{check.stage: "" for check in compared}, **problems})
 

@@ -156,9 +156,9 @@ def remedy_for(device: str, error: Exception) -> str:
 
 
 def why_it_cannot_compile(device: str) -> str:
-    """Have a device compile a graph of one operation. Returns why it cannot, in a line; empty if it can."""
-    error = _refusal(the_core(), device, {})
-    return "" if error is None else f"it compiles nothing ({first_line(error)}): {remedy_for(device, error)}"
+    """Have a device compile and compute a graph of one operation. Returns why it cannot, in a line; empty if it can."""
+    error = _refusal(the_core(), device, {}, compute=True)
+    return "" if error is None else f"it computes nothing ({first_line(error)}): {remedy_for(device, error)}"
 
 
 def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:
@@ -298,11 +298,15 @@ def device_facts(core: ov.Core, device: str) -> list[str]:
     return [ov.get_version(), device, *(device_property(core, device, name) for name in names)]
 
 
-def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Exception | None:
-    """Return with what a device refuses to compile a small graph."""
+def _refusal(
+    core: ov.Core, device: str, properties: Mapping[str, object], *, compute: bool = False
+) -> Exception | None:
+    """Return with what a device refuses to compile a small graph, or to `compute` it, too."""
     x = opset13.parameter([1, 16])
     try:
-        core.compile_model(ov.Model([opset13.relu(x)], [x], "properties"), device, dict(properties))
+        compiled = core.compile_model(ov.Model([opset13.relu(x)], [x], "properties"), device, dict(properties))
+        if compute:
+            compiled.create_infer_request().infer()
     except Exception as error:  # noqa: BLE001 - plugins and the bindings raise what they like
         return error
     return None

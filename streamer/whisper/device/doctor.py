@@ -11,6 +11,7 @@ import openvino
 from streamer.errors import StreamerError
 from streamer.findings import Finding, missing, ok, problem, warning
 from streamer.whisper.device import drivers
+from streamer.whisper.device.busy import busy_checks, npu_busy_us
 from streamer.whisper.device.devices import (
     DeviceInfo,
     DeviceSettings,
@@ -96,8 +97,14 @@ def _check_accelerator(
 
 
 def _try(names: Sequence[str], found: str, *, needed: bool) -> Finding:
-    """Have the devices of a kind compile a small graph."""
+    """Have the devices of a kind compile and compute a small graph; an NPU's busy time shows whether it has."""
+    since_us = npu_busy_us()
     reasons = [reason for reason in map(why_it_cannot_compile, names) if reason]
+    npus = [name for name in names if kind_of(name) == "NPU"]
+    for check in busy_checks(since_us, () if reasons else npus):
+        if not check.passed:
+            reasons.append("it computed nothing, although a small graph came back: its busy time did not rise")
+        found = f"{found}, busy for {check.found} when it was tried"
     return missing(f"{found}; {'; '.join(reasons)}", needed=needed) if reasons else ok(found)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
+from streamer.whisper.device import drivers
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.device.verdicts import kept_verdicts
@@ -91,6 +92,17 @@ def test_verify_keeps_what_fails_another_check_than_that_of_speech(
         patched.setattr(model_module, "_device_checks", lambda *_, **__: iter([stale]))
         assert stale in list(verify_model(str(NANO), LoadOptions(cache_dir=str(cache_dir))))
     check(1, encoder="CPU")
+
+
+def test_verify_says_whether_the_npu_was_busy(tmp_path: Path, cache_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counter = tmp_path / "sys/class/accel/accel0/device/npu_busy_time_us"
+    counter.parent.mkdir(parents=True)
+    counter.write_text("7", encoding="ascii")
+    monkeypatch.setattr(drivers, "ROOT", tmp_path)
+    options = LoadOptions(cache_dir=str(cache_dir))
+    assert [check.name for check in verify_model(str(NANO), options) if not check.passed] == ["NPU: busy time"]
+    npu_computes(monkeypatch, "encoder", lambda values: counter.write_text("2007", encoding="ascii"))
+    assert [check.found for check in verify_model(str(NANO), options) if "busy" in check.name] == ["2.0 ms"]
 
 
 def test_a_device_that_hangs_is_refused_with_all_its_stages(

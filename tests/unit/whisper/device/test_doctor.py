@@ -12,7 +12,7 @@ import pytest
 
 from streamer.errors import InferenceError
 from streamer.findings import Finding
-from streamer.whisper.device import doctor, drivers
+from streamer.whisper.device import busy, doctor, drivers
 from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 from streamer.whisper.device.drivers import Obstacle
 from streamer.whisper.device.verdicts import DeviceVerdict
@@ -98,6 +98,17 @@ def test_an_npu_that_compiles_nothing_is_of_no_use(check: Check, monkeypatch: py
     expect(found["NPU"], WARNING, "driver 1688; it does not")
     expect(found["GPU"], OK, "Arc")
     expect(check(ALL, device="NPU")["NPU"], PROBLEM, "it does not")
+
+
+@pytest.mark.parametrize(("busy_us", "severity"), [(2500, OK), (0, PROBLEM)])
+def test_an_npu_is_busy_when_it_is_tried(
+    check: Check, monkeypatch: pytest.MonkeyPatch, busy_us: int, severity: object
+) -> None:
+    counts_us = iter([1000, 1000 + busy_us] * 2)
+    monkeypatch.setattr(doctor, "npu_busy_us", lambda: next(counts_us))
+    monkeypatch.setattr(busy, "npu_busy_us", lambda: next(counts_us))
+    found = check([CPU, ALL[2]], device="NPU")["NPU"]
+    expect(found, severity, f"busy for {busy_us / 1000} ms")
 
 
 @pytest.mark.parametrize("system", ["Windows", "Darwin"])
