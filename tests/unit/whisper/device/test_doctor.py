@@ -11,7 +11,7 @@ import openvino
 import pytest
 
 from streamer.errors import InferenceError
-from streamer.findings import Finding
+from streamer.findings import Finding, Severity
 from streamer.whisper.device import busy, doctor, drivers
 from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 from streamer.whisper.device.drivers import Obstacle
@@ -102,7 +102,7 @@ def test_an_npu_that_compiles_nothing_is_of_no_use(check: Check, monkeypatch: py
 
 @pytest.mark.parametrize(("busy_us", "severity"), [(2500, OK), (0, PROBLEM)])
 def test_an_npu_is_busy_when_it_is_tried(
-    check: Check, monkeypatch: pytest.MonkeyPatch, busy_us: int, severity: object
+    check: Check, monkeypatch: pytest.MonkeyPatch, busy_us: int, severity: Severity
 ) -> None:
     counts_us = iter([1000, 1000 + busy_us] * 2)
     monkeypatch.setattr(doctor, "npu_busy_us", lambda: next(counts_us))
