@@ -71,12 +71,12 @@ def find(wanted: Wanted) -> Path | None:
     """Return the path of a model in the Hub's cache if it is whole, as `cached`."""
     for ref in (wanted.ref, wanted.ref.with_name("main")):
         with suppress(OSError, ValueError, ModelError):
-            snapshot = wanted.folder / "snapshots" / ref.read_text(encoding="utf-8").strip()
-            if wanted.file and (snapshot / wanted.file).is_file():
-                return snapshot / wanted.file
-            names = {} if wanted.file else choose([path.name for path in snapshot.iterdir() if path.is_file()], "")
-            if names and (ref == wanted.ref or any(signs.issubset(names) for signs in _SURE_SIGNS)):
-                return snapshot
+            path = wanted.folder / "snapshots" / ref.read_text(encoding="utf-8").strip() / wanted.file
+            if path.is_file():
+                return path
+            names = choose([file.name for file in path.iterdir() if file.is_file()], wanted.repository)
+            if ref == wanted.ref or any(signs.issubset(names) for signs in _SURE_SIGNS):
+                return path
     return None
 
 
