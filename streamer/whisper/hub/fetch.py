@@ -84,7 +84,7 @@ def _from_hub(wanted: Wanted, on_progress: OnProgress, *, hasty: bool) -> Path:
             path = Path(hf_hub_download(wanted.repository, file, library_name="streamer", tqdm_class=bar))
             n_here += n_bytes
             on_progress(Progress(file, n_here, n_all))
-        if not wanted.file:
+        if not wanted.file and all((path.parent / name).is_file() for name in sizes):  # all are of one version
             write_text(wanted.ref, path.parent.name)
     except StreamerError:
         raise

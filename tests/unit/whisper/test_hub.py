@@ -232,6 +232,16 @@ def test_a_newer_version_is_fetched_when_the_old_one_has_gone(server: Hub) -> No
     assert [name for name in MODEL if server.fetched(name)] == ["config.json"]  # the rest was here
 
 
+def test_files_of_two_versions_are_no_model(server: Hub) -> None:
+    def change(progress: Progress) -> None:
+        server.commit = "f" * 40
+
+    with pytest.raises(PeerError):
+        fetch.pull("tiny", on_progress=change)
+    assert cache.cached("tiny") is None
+    assert content(fetch.pull("tiny")) == MODEL
+
+
 def test_a_system_without_symbolic_links_keeps_files(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_SYMLINKS", True)
     directory = fetch.pull("tiny")
