@@ -30,5 +30,7 @@ MAX_CHANNELS = 32
 # A file counts as truncated if more than this is missing: encoders of lossy formats round to their own frames.
 TRUNCATED_S = 0.2
 
-# Samples as bytes: 16-bit integers, or 32-bit floats from -1 to 1, little-endian.
+# Samples as bytes, little-endian: 16-bit integers, or 32-bit floats from -1 to 1. Other protocols, and WAV files, have
+# unsigned integers of 8 bits, integers of 24 and 32 bits, and G.711, too.
 PcmFormat = Literal["s16le", "f32le"]
+PcmEncoding = Literal[PcmFormat, "u8", "s24le", "s32le", "mulaw", "alaw"]

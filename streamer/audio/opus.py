@@ -2,13 +2,11 @@
 
 import contextlib
 import io
-import itertools
 
 import numpy as np
 
 from streamer.arrays import Float32Array, Int16Array
-from streamer.audio.resample import Resampler
-from streamer.audio.sources.container import AudioTrack
+from streamer.audio.track import AudioTrack
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import TruncatedAudioError
 
@@ -35,13 +33,11 @@ def decode(data: bytes, n_samples: int) -> Float32Array:
 
     Raises ValueError if it has no audio that can be decoded.
     """
-    track = AudioTrack(io.BytesIO(data))
-    resampler = Resampler(track.sample_rate, track.channels)
     samples = np.zeros(n_samples, dtype=np.float32)
     n_done = 0
-    with contextlib.closing(track), contextlib.suppress(TruncatedAudioError):
-        for block in itertools.chain(track.blocks(), [None]):
-            part = (resampler.flush() if block is None else resampler.process(block))[: n_samples - n_done]
+    with contextlib.closing(AudioTrack(io.BytesIO(data))) as track, contextlib.suppress(TruncatedAudioError):
+        for block in track.blocks():
+            part = block[: n_samples - n_done]
             samples[n_done : n_done + len(part)] = part
             n_done += len(part)
             if n_done == n_samples:  # a few bytes can stand for hours

@@ -1,13 +1,17 @@
-"""Raw PCM from a client or a pipe to 16 kHz mono samples, and samples to 16-bit integers."""
+"""Raw PCM, from a client or a pipe, to 16 kHz mono samples, and samples to 16-bit integers."""
+
+import functools
+from typing import Any
 
 import numpy as np
 
 from streamer.arrays import Float32Array, Int16Array
 from streamer.audio.resample import Resampler
-from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmEncoding
 from streamer.errors import ProtocolError
 
-BYTES_PER_SAMPLE: dict[str, int] = {"s16le": 2, "f32le": 4}
+BYTES_PER_SAMPLE: dict[PcmEncoding, int] = {"u8": 1, "s16le": 2, "s24le": 3, "s32le": 4}
+BYTES_PER_SAMPLE |= {"f32le": 4, "mulaw": 1, "alaw": 1}
 
 # Frames converted at a time, so that a huge chunk needs no huge intermediate arrays.
 BLOCK_FRAMES = 65_536
@@ -19,6 +23,38 @@ def to_int16(samples: Float32Array) -> Int16Array:
     return packed
 
 
+def to_float(data: bytes | memoryview, encoding: PcmEncoding) -> Float32Array:
+    """Return whole samples, shape (n,): integers as -1 to 1, floats as they are."""
+    match encoding:
+        case "f32le":
+            return np.frombuffer(data, "<f4").astype(np.float32)
+        case "mulaw" | "alaw":
+            return _g711_table(encoding)[np.frombuffer(data, np.uint8)]
+        case "u8":
+            samples = np.frombuffer(data, np.uint8).astype(np.float32)
+            samples -= 128.0
+        case "s24le":
+            wide = np.zeros((len(data) // 3, 4), np.uint8)
+            wide[:, 1:] = np.frombuffer(data, np.uint8).reshape(-1, 3)
+            samples = wide.view("<i4").ravel().astype(np.float32)
+            samples /= 2.0**8
+        case "s16le" | "s32le":
+            samples = np.frombuffer(data, f"<i{BYTES_PER_SAMPLE[encoding]}").astype(np.float32)
+    samples /= 2.0 ** (8 * BYTES_PER_SAMPLE[encoding] - 1)
+    return samples
+
+
+@functools.cache
+def _g711_table(encoding: str) -> Float32Array:
+    """Return the sample of each code of G.711, from FFmpeg's decoder, shape (256,)."""
+    import av  # late: it takes 20 MB and a tenth of a second
+
+    decoder: Any = av.CodecContext.create(f"pcm_{encoding}", "r")
+    decoder.sample_rate, decoder.layout = 8_000, "mono"
+    [frame] = decoder.decode(av.Packet(bytes(range(256))))
+    return to_float(frame.to_ndarray().astype("<i2").tobytes(), "s16le")
+
+
 class PcmDecoder:
     """Bytes to samples, cut anywhere; what is wrong with them is collected in words, each kind once a stream.
 
@@ -26,8 +62,8 @@ class PcmDecoder:
     infinite, taken as silence), `out_of_range` (beyond -1 to 1, clipped).
     """
 
-    def __init__(self, format: str, sample_rate: int, channels: int, *, whole_chunks: bool = True) -> None:
-        """Decode `format` ("s16le" or "f32le"), `sample_rate` frames a second, `channels` interleaved.
+    def __init__(self, encoding: PcmEncoding, sample_rate: int, channels: int, *, whole_chunks: bool = True) -> None:
+        """Decode `sample_rate` frames a second, of `channels` interleaved samples.
 
         `whole_chunks` says whether each chunk should be a whole number of frames, as messages are, or may be cut
         anywhere, as reads from a pipe are.
@@ -39,20 +75,16 @@ class PcmDecoder:
             raise ProtocolError(f"sample rate is {sample_rate!r:.40} Hz: {expected}")
         if not 1 <= channels <= MAX_CHANNELS:
             raise ProtocolError(f"channel count is {channels!r:.40}: expected 1 to {MAX_CHANNELS}")
-        self.format = format
+        self.encoding = encoding
         self.sample_rate = sample_rate
         self.channels = channels
 
         # Bytes of one frame: a sample of each channel.
-        self.frame_bytes = BYTES_PER_SAMPLE[format] * channels
+        self.frame_bytes = BYTES_PER_SAMPLE[encoding] * channels
 
         # Frames decoded so far, at the stream's own rate.
         self.frames_decoded = 0
 
-        # NaN and infinite samples so far.
-        self.bad_samples = 0
-
-        self._dtype = np.dtype("<i2" if format == "s16le" else "<f4")
         self._resampler = Resampler(sample_rate, channels)
         self._whole_chunks = whole_chunks
 
@@ -68,16 +100,18 @@ class PcmDecoder:
         if self._carried:
             data = self._carried + data
         n_frames, n_rest = divmod(len(data), self.frame_bytes)
-        self._carried = bytes(data[len(data) - n_rest :])
+        end = len(data) - n_rest
+        self._carried = bytes(data[end:])
         if n_rest and self._whole_chunks:
             self._report(
                 "odd_bytes",
-                f"a chunk of {self.format} audio ends with {n_rest} byte(s) of an incomplete frame, which were joined"
+                f"a chunk of {self.encoding} audio ends with {n_rest} byte(s) of an incomplete frame, which were joined"
                 f" to the next chunk: expected a multiple of {self.frame_bytes} bytes; send whole frames",
             )
+        block_bytes = BLOCK_FRAMES * self.frame_bytes
         blocks = [
-            self._resampler.process(self._frames(data, first, min(BLOCK_FRAMES, n_frames - first)))
-            for first in range(0, n_frames, BLOCK_FRAMES)
+            self._resampler.process(self._frames(data[first : min(first + block_bytes, end)]))
+            for first in range(0, end, block_bytes)
         ]
         self.frames_decoded += n_frames
         return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.float32)
@@ -88,7 +122,7 @@ class PcmDecoder:
             self._report(
                 "odd_bytes",
                 f"the audio ends with {len(self._carried)} byte(s) of a frame of {self.frame_bytes}, which were"
-                f" dropped: expected {self.format} with {self.channels} channel(s); check format and channel count",
+                f" dropped: expected {self.encoding} with {self.channels} channel(s); check format and channel count",
             )
             self._carried = b""
         return self._resampler.flush()
@@ -102,22 +136,18 @@ class PcmDecoder:
         problems, self._problems = self._problems, []
         return problems
 
-    def _frames(self, data: bytes | memoryview, first: int, n_frames: int) -> Float32Array:
-        raw = np.frombuffer(data, self._dtype, n_frames * self.channels, first * self.frame_bytes)
-        if self.format == "s16le":
-            samples = raw.astype(np.float32)
-            samples /= 32768.0
-        else:
-            samples = self._checked(raw.astype(np.float32))
-        return samples.reshape(n_frames, self.channels)
+    def _frames(self, data: bytes | memoryview) -> Float32Array:
+        samples = to_float(data, self.encoding)
+        if self.encoding == "f32le":
+            self._check(samples)
+        return samples.reshape(-1, self.channels)
 
-    def _checked(self, samples: Float32Array) -> Float32Array:
-        n_bad = silence_bad_samples(samples)
-        if n_bad:
-            self.bad_samples += n_bad
+    def _check(self, samples: Float32Array) -> None:
+        """Mend floats in place, and report what was wrong with them."""
+        if n_bad := silence_bad_samples(samples):
             self._report(
                 "bad_samples",
-                f"{self.bad_samples} audio sample(s) are NaN or infinite and were replaced by silence: expected -1 to"
+                f"{n_bad} audio sample(s) are NaN or infinite and were replaced by silence: expected -1 to"
                 " 1; check the sender's conversion to float",
             )
         peak = float(np.abs(samples).max(initial=0.0))
@@ -128,7 +158,6 @@ class PcmDecoder:
                 " full scale before sending them as float",
             )
             np.clip(samples, -1.0, 1.0, out=samples)
-        return samples
 
     def _report(self, code: str, message: str) -> None:
         if code not in self._reported:

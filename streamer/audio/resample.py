@@ -46,19 +46,20 @@ class Mixer:
 
     def process(self, frames: Float32Array) -> Float32Array:
         """Return frames, shape (n, channels), as mono, shape (n,)."""
-        mix = frames.mean(axis=1, dtype=np.float32) if self._weights is None else frames @ self._weights
+        mix = _mean(frames) if self._weights is None else frames @ self._weights
         n_frames = len(frames)
-        starts = np.arange(-self._n_frames, n_frames, self._hop).clip(0)
         if not n_frames:
             return mix
         result = mix
-        for start, end in itertools.pairwise([*starts, n_frames]):
+        starts = np.arange(-self._n_frames, n_frames, self._hop).clip(0)
+        of_mix = np.add.reduceat(np.square(mix, dtype=np.float64), starts)
+        of_channels = np.add.reduceat(np.square(frames, dtype=np.float64), starts)
+        for i, (start, end) in enumerate(itertools.pairwise([*starts.tolist(), n_frames])):
             if self._alone is not None or self._before is not None:
                 result = mix.copy() if result is mix else result
                 result[start:end] = self._faded(mix[start:end], frames[start:end])
-            with np.errstate(over="ignore", invalid="ignore"):
-                self._energies[0] += np.square(mix[start:end], dtype=np.float64).sum()
-                self._energies[1:] += np.einsum("ij,ij->j", *[frames[start:end]] * 2, dtype=np.float64)
+            self._energies[0] += of_mix[i]
+            self._energies[1:] += of_channels[i]
             self._n_frames += end - start
             if self._n_frames == self._hop:
                 self._judge()
@@ -91,15 +92,26 @@ class Mixer:
         self._energies[:] = 0.0
 
 
+def _mean(frames: Float32Array) -> Float32Array:
+    """Return the mean of the channels, shape (n,): several times as fast as NumPy's over a few columns."""
+    total = frames[:, 0].copy()
+    for channel in frames.T[1:]:
+        total += channel
+    return total / np.float32(frames.shape[1])
+
+
 class Resampler:
     """Streaming conversion to 16 kHz mono with soxr; the result does not depend on how the audio is cut into blocks."""
 
-    def __init__(self, sample_rate: int, channels: int) -> None:
+    def __init__(
+        self, sample_rate: int, channels: int, weights: Float32Array | None = None, centre: int | None = None
+    ) -> None:
+        """Convert `channels` channels, which are mixed as by `Mixer`."""
         assert MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE, f"sample rate {sample_rate} was not validated"
         assert 1 <= channels <= MAX_CHANNELS, f"channel count {channels} was not validated"
         self.sample_rate = sample_rate
         self.channels = channels
-        self._mixer = Mixer(sample_rate, channels)
+        self._mixer = Mixer(sample_rate, channels, weights, centre)
 
         # The converter, made at the first block and forgotten by flush(); not used if the rate is already right.
         self._stream: soxr.ResampleStream | None = None

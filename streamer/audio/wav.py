@@ -13,9 +13,19 @@ from dataclasses import dataclass
 
 from streamer.arrays import Float32Array
 from streamer.audio.pcm import to_int16
-from streamer.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE, PcmEncoding
 
 FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+
+_ENCODINGS: dict[tuple[int, int], PcmEncoding] = {
+    (FORMAT_PCM, 8): "u8",
+    (FORMAT_PCM, 16): "s16le",
+    (FORMAT_PCM, 24): "s24le",
+    (FORMAT_PCM, 32): "s32le",
+    (FORMAT_FLOAT, 32): "f32le",
+    (FORMAT_ALAW, 8): "alaw",
+    (FORMAT_MULAW, 8): "mulaw",
+}
 
 # Programs that write to a pipe do not know the length: they write 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
 UNKNOWN_LENGTH_FROM = 0x7FFF_0000
@@ -56,9 +66,10 @@ class WavHeader:
     data_bytes: int | None
 
     @property
-    def has_speakers(self) -> bool:
-        """Whether it says which of several channels is for which speaker."""
-        return self.channels > 2 and self.channel_mask != 0
+    def encoding(self) -> PcmEncoding | None:
+        """The encoding of raw samples; None for other audio, and if channels are for speakers: FFmpeg knows these."""
+        has_speakers = self.channels > 2 and self.channel_mask != 0
+        return None if has_speakers else _ENCODINGS.get((self.format, self.bits_per_sample))
 
     @property
     def announced_s(self) -> float | None:

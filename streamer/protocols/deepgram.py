@@ -15,8 +15,9 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat, AudioReader
-from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.pcm import BYTES_PER_SAMPLE
+from streamer.audio.stream import StreamDecoder
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE, PcmEncoding
 from streamer.errors import AudioFileError, ConfigError, IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
@@ -33,7 +34,7 @@ TIMEOUT_S = 10.0
 MIN_SILENCE_MS, MAX_SILENCE_MS = 100, 10_000
 
 # Of raw samples. Other audio is recognised by its first bytes.
-ENCODINGS = {"linear16": LINEAR16, "linear32": FLOAT32, "mulaw": MULAW, "alaw": ALAW}
+ENCODINGS: dict[str, PcmEncoding] = {"linear16": "s16le", "linear32": "f32le", "mulaw": "mulaw", "alaw": "alaw"}
 
 # Deepgram's own names of HTTP errors; the others have the standard's.
 _ERROR_CODES = {
@@ -92,6 +93,11 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
         return self.punctuate or self.smart_format
 
     @property
+    def bytes_per_s(self) -> int:
+        """Bytes a second of raw samples."""
+        return BYTES_PER_SAMPLE[ENCODINGS[self.encoding or ""]] * self.channels * (self.sample_rate or 0)
+
+    @property
     def hotwords(self) -> tuple[str, ...] | None:
         """Likely words and phrases, as many as a session takes; None if not given."""
         return hotwords((*self.keyterm, *(word.partition(":")[0] for word in self.keywords)))
@@ -139,14 +145,15 @@ class Live(adapter.Adapter):
     timeout_s: float | None = TIMEOUT_S
 
     def __init__(self, query: ListenQuery, *, request_id: str, created: str) -> None:
-        self._query, self._options = query, query.options
+        self._query = query
         self._request_id = request_id
         self._created = created
         self._sha256 = hashlib.sha256()
-        raw = ENCODINGS.get(query.encoding or "")
-        given = AudioFormat(raw, query.sample_rate, query.channels) if raw and query.sample_rate else None
-        self._reader = AudioReader(given)
-        self._opened = False
+        # What the session is opened with; None once it is open.
+        self._start: StreamStart | None = _start(query)
+        # Decodes a file; None for raw samples. And how much audio came.
+        self._decoder = None if query.encoding in ENCODINGS else StreamDecoder()
+        self._received_s = 0.0
         # Whether further messages are ignored.
         self._finished = False
         self._model = ""
@@ -170,7 +177,7 @@ class Live(adapter.Adapter):
             return []
         if isinstance(message, str):
             return self._command(message)
-        return self._write(message) if message else self._finish()
+        return [*self._write(message), *self._utterance_end(self._received_s)] if message else self._finish()
 
     def refused(self, error: StreamerError) -> list[Action]:
         if isinstance(error, IdleError):
@@ -214,36 +221,31 @@ class Live(adapter.Adapter):
         return []
 
     def _open(self) -> list[Action]:
-        format, query, options = self._reader.format, self._query, self._options
-        if self._opened or format is None:
+        start = self._start
+        if start is None or (self._decoder is not None and not self._decoder.begun):
             return []
-        self._opened = True
-        silence_ms = query.endpointing if query.endpointing and query.endpointing is not True else None
-        start = StreamStart(
-            format=format.encoding.format,
-            sample_rate=format.sample_rate,
-            channels=format.channels,
-            language=options.language,
-            languages=options.languages,
-            hotwords=options.hotwords,
-            words=True,
-            min_silence_s=silence_ms and min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) / 1000,
-        )
+        self._start = None
         return [Open(start)]
 
     def _write(self, data: bytes) -> list[Action]:
+        """Write audio to the session; without any, which is its end, what the decoder still holds."""
         self._sha256.update(data)
-        try:
-            audio = self._reader.read(data)
-        except AudioFileError as error:
-            return self._fail(error)
-        problems = [_error("DataError", problem) for problem in self._reader.take_problems()]
-        written = [Write(audio)] if audio else self._alive()
-        return [*self._open(), *written, *problems, *self._utterance_end(self._reader.read_s)]
+        decoder, audio = self._decoder, data
+        if decoder is None:
+            self._received_s += len(data) / self._query.bytes_per_s
+        else:
+            audio = (decoder.decode(data) if data else decoder.finish()).astype("<f4").tobytes()
+            self._received_s = decoder.decoded_s
+        written = [Write(audio)] if audio else self._alive() if data else []
+        actions = [*self._open(), *written]
+        if decoder is not None:
+            actions += [_error("DataError", problem) for _, problem in decoder.take_problems()]
+            actions += self._fail(decoder.failure) if decoder.failure is not None else []
+        return actions
 
     def _fail(self, error: AudioFileError) -> list[Action]:
         """Hang up because of what was sent, after the results of what came before."""
-        if not self._opened:
+        if self._start is not None:
             return self._hang_up(1008, f"DATA-0000: {error}")
         self._finished, self.timeout_s = True, None
         self.hangup = Hangup(1008, one_line(f"DATA-0000: {error}"))
@@ -251,7 +253,7 @@ class Live(adapter.Adapter):
 
     def _alive(self) -> list[Action]:
         """Reset the idle timeout of the session, which is not paused, so nothing else happens."""
-        return [Do("resume")] if self._opened else []
+        return [Do("resume")] if self._start is None else []
 
     def _command(self, text: str) -> list[Action]:
         try:
@@ -262,8 +264,8 @@ class Live(adapter.Adapter):
         match kind:
             case "CloseStream":
                 return self._finish()
-            case "Finalize" if self._opened:
-                self._finalizing_until = self._reader.read_s
+            case "Finalize" if self._start is None:
+                self._finalizing_until = self._received_s
                 return [Do("flush")]
             case "Finalize":
                 return []
@@ -271,28 +273,24 @@ class Live(adapter.Adapter):
 
     def _finish(self) -> list[Action]:
         self._finished, self.timeout_s = True, None
-        actions: list[Action] = []
-        try:
-            while rest := self._reader.finish():
-                actions += [*self._open(), Write(rest)]
-        except AudioFileError as error:
-            return [*actions, *self._fail(error)]
-        actions += self._open()
-        return [*actions, Finish()] if self._opened else self._conclude()
+        actions = self._write(b"")
+        if self._decoder is not None and self._decoder.failure is not None:
+            return actions
+        return [*actions, Finish()] if self._start is None else self._conclude()
 
     def _conclude(self) -> list[Action]:
         """Send the remaining results and the metadata, and hang up."""
         self._finished = True
         said = self._release()
-        if self._model and self._reader.read_s - self._final_until >= 0.001:
-            said.append(self._result((), self._reader.read_s, final=True))
+        if self._model and self._received_s - self._final_until >= 0.001:
+            said.append(self._result((), self._received_s, final=True))
         metadata = {
             "type": "Metadata",
             "transaction_key": "deprecated",
             "request_id": self._request_id,
             "sha256": self._sha256.hexdigest(),
             "created": self._created,
-            "duration": round(self._reader.read_s, 3),
+            "duration": round(self._received_s, 3),
             "channels": 1,
         }
         return [*said, say_json(metadata), self.hangup]
@@ -312,7 +310,7 @@ class Live(adapter.Adapter):
         result = self._result(
             final.words, final.end, final=True, speech_final=speech_final, from_finalize=from_finalize
         )
-        return [result, *self._utterance_end(self._reader.read_s)]
+        return [result, *self._utterance_end(self._received_s)]
 
     def _drop_utterances(self, until: float) -> bool:
         """Remove the utterances that are final, or lost, up to a time; return whether there were any."""
@@ -453,6 +451,22 @@ def _model(name: str) -> dict[str, Any]:
     """Return the description of a model; its UUID is always the same."""
     number = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     return {"model_uuid": number, "model_info": {"name": name, "version": "1", "arch": "whisper"}}
+
+
+def _start(query: ListenQuery) -> StreamStart:
+    """Return what a session is opened with: for raw samples, or for those of `StreamDecoder`."""
+    options, raw = query.options, ENCODINGS.get(query.encoding or "")
+    silence_ms = query.endpointing if query.endpointing and query.endpointing is not True else None
+    return StreamStart(
+        format=raw or "f32le",
+        sample_rate=(raw and query.sample_rate) or SAMPLE_RATE,
+        channels=query.channels if raw else 1,
+        language=options.language,
+        languages=options.languages,
+        hotwords=options.hotwords,
+        words=True,
+        min_silence_s=silence_ms and min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) / 1000,
+    )
 
 
 def _error(variant: str, description: str, message: str = "") -> Action:

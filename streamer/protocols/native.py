@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, cast, get_args, get_origin
 
 import msgspec
 
-from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmEncoding, PcmFormat
 from streamer.errors import ProtocolError
 from streamer.settings.options import SessionOptions, line
 from streamer.settings.setting import values_of, within
@@ -19,8 +19,9 @@ Kind = Literal["start", "set", "finish"] | Command
 class StreamStart(SessionOptions, frozen=True, kw_only=True):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
 
-    # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved.
-    format: Annotated[PcmFormat, msgspec.Meta(description=" or ".join(get_args(PcmFormat)))] = "s16le"
+    # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved. Clients of other
+    # protocols have more of them.
+    format: PcmEncoding = "s16le"
 
     # Samples a second and channel.
     sample_rate: Annotated[int, within(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000
@@ -48,7 +49,8 @@ def _keys(message: type[msgspec.Struct]) -> dict[str, Any]:
 
 # The keys of each type of message, and what their values may be.
 _KEYS: dict[str, dict[str, Any]] = {
-    "start": _keys(StreamStart),
+    "start": _keys(StreamStart)
+    | {"format": Annotated[PcmFormat, msgspec.Meta(description=" or ".join(get_args(PcmFormat)))]},
     "set": _keys(SessionOptions),
     **{kind: {} for kind in (*get_args(Command), "finish")},
 }

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
+from streamer.constants import PcmEncoding
 from streamer.errors import ConfigError, ProtocolError
 from streamer.outside import one_line
 from streamer.protocols.adapter import parted, plain
@@ -58,7 +58,7 @@ class ALaw(msgspec.Struct, frozen=True, tag="audio/pcma"):
 
 
 # Samples a second, and how they are written.
-FORMATS: dict[type, tuple[int, Encoding]] = {Pcm: (24_000, LINEAR16), MuLaw: (8_000, MULAW), ALaw: (8_000, ALAW)}
+FORMATS: dict[type, tuple[int, PcmEncoding]] = {Pcm: (24_000, "s16le"), MuLaw: (8_000, "mulaw"), ALaw: (8_000, "alaw")}
 
 _Name = Annotated[str, msgspec.Meta(max_length=100)]
 _Names = Annotated[tuple[_Name, ...], msgspec.Meta(max_length=100)]

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from streamer.audio.pcm import BYTES_PER_SAMPLE
 from streamer.errors import StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
 from streamer.protocols import adapter, openai_messages
@@ -170,15 +171,13 @@ class Realtime(adapter.Adapter):
         if self._refused or not audio:
             return []
         rate, encoding = openai_messages.FORMATS[type(self._session.audio.input.format)]
-        actions: list[Action] = [Write(encoding.decode(audio))]
-        if not self._opened:
-            self._opened = True
-            options = msgspec.structs.asdict(self._session.options())
-            actions.insert(0, Open(StreamStart(**options, format="s16le", sample_rate=rate)))
+        options = msgspec.structs.asdict(self._session.options())
+        opening = [] if self._opened else [Open(StreamStart(**options, format=encoding, sample_rate=rate))]
+        self._opened = True
         if self._item is None and not self._detects:
             self._item = self._new_item(self._buffer_s)
-        self._sent_s += len(audio) / encoding.width / rate
-        return actions
+        self._sent_s += len(audio) / BYTES_PER_SAMPLE[encoding] / rate
+        return [*opening, Write(audio)]
 
     def _commit(self) -> list[Action]:
         begin_s, end_s = self._buffer_s, self._sent_s

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
+from streamer.constants import PcmEncoding
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, read_json, say_json
@@ -20,7 +20,7 @@ from streamer.protocols.text import hotwords, note_model
 from streamer.settings.table import Task
 
 END_OF_AUDIO = b"END_OF_AUDIO"
-ENCODINGS = {"float32": FLOAT32, "int16": LINEAR16, "uint8": PCM[1]}
+ENCODINGS: dict[str, PcmEncoding] = {"float32": "f32le", "int16": "s16le", "uint8": "u8"}
 
 # Clients write and show the text of this backend only.
 BACKEND = "faster_whisper"
@@ -82,7 +82,7 @@ class WhisperLive(Adapter):
         if message == END_OF_AUDIO:
             self._finished = True
             return [Finish()]
-        return [Write(ENCODINGS[self._config.audio_format].decode(message))]
+        return [Write(message)]
 
     def on_event(self, event: Event) -> Sequence[Action]:
         match event:
@@ -125,7 +125,7 @@ class WhisperLive(Adapter):
         self._completed = deque(maxlen=min(max(config.send_last_n_segments or N_SEGMENTS, 1), MAX_SEGMENTS))
         phrases = config.hotwords.split(",") if isinstance(config.hotwords, str) else config.hotwords
         start = StreamStart(
-            format=ENCODINGS[config.audio_format].format,
+            format=ENCODINGS[config.audio_format],
             language=config.language,
             task=config.task,
             hotwords=hotwords(phrases),

@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from streamer.audio.encodings import PCM, AudioFormat, AudioReader
-from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmEncoding
 from streamer.errors import ProtocolError, StreamerError
 from streamer.events import End, Error, Event, Final
 from streamer.outside import one_line
@@ -19,6 +18,9 @@ from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Sa
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import hotwords, note_model
 from streamer.version import __version__
+
+# Integers, by the bytes of a sample.
+ENCODINGS: dict[int, PcmEncoding] = {1: "u8", 2: "s16le", 3: "s24le", 4: "s32le"}
 
 MAX_LINE_BYTES = 2**16
 MAX_DATA_BYTES = 2**20
@@ -115,9 +117,9 @@ class Wyoming(Adapter):
         """Serve a client; `info` answers `describe`, see the function of that name."""
         self._info = info
         self._reader = EventReader()
-        # The current request, and the reader of its audio; a session is open if that is not None.
+        # The current request, and the format of its audio; a session is open if that is not None.
         self._request = _Request()
-        self._audio: AudioReader | None = None
+        self._format: _Format | None = None
         # Finals so far, each with its leading space, and their language.
         self._chunks: list[str] = []
         self._language = ""
@@ -168,31 +170,31 @@ class Wyoming(Adapter):
             case "transcribe":
                 self._request = msgspec.convert(event.data, _Request)
             case "audio-chunk":
-                given = msgspec.convert(event.data, _Format)
-                return self._write(AudioFormat(PCM[given.width], given.rate, given.channels), event.payload)
+                return self._write(msgspec.convert(event.data, _Format), event.payload)
             case "audio-stop":
-                if self._audio is None:
+                if self._format is None:
                     return self._transcript()
                 self._finishing = True
                 return [Finish()]
         return []  # each chunk repeats the fields of audio-start
 
-    def _write(self, format: AudioFormat, audio: bytes) -> list[Action]:
+    def _write(self, format: _Format, audio: bytes) -> list[Action]:
         opening: list[Action] = []
-        if self._audio is None:
-            self._audio = AudioReader(format)
+        if self._format is None:
+            self._format = format
             opening = [Open(self._start(self._request, format))]
-        elif format != self._audio.format:
+        elif format != self._format:
             raise ProtocolError(
                 "the format of the audio changed: expected the rate, width and channels of the first audio-chunk"
             )
-        return [*opening, Write(self._audio.read(audio))]
+        return [*opening, Write(audio)]
 
-    def _start(self, request: _Request, format: AudioFormat) -> StreamStart:
+    def _start(self, request: _Request, format: _Format) -> StreamStart:
         if request.name:
             note_model(request.name)
         return StreamStart(
-            sample_rate=format.sample_rate,
+            format=ENCODINGS[format.width],
+            sample_rate=format.rate,
             channels=format.channels,
             language=request.language,
             hotwords=hotwords([*(request.transcript_names or ()), *(request.transcript_terms or ())]),
@@ -212,7 +214,7 @@ class Wyoming(Adapter):
         opening = [] if self._chunks else [_say("transcript-start")]
         language = {"language": self._language} if self._language else {}
         transcript = _say("transcript", text="".join(self._chunks), **language)
-        self._request, self._audio, self._finishing = _Request(), None, False
+        self._request, self._format, self._finishing = _Request(), None, False
         self._chunks, self._language = [], ""
         return [*opening, transcript, _say("transcript-stop")]
 

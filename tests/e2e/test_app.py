@@ -36,7 +36,7 @@ from tests.daemon import (
 )
 from tests.promises import check_promises, transcript
 from tests.refusals import Refusal, refusals
-from tests.unit.audio.sources.test_container import write
+from tests.unit.audio.test_track import write
 from tests.wer import wer, words_of
 
 SENTENCE_S = pause_after(1)  # the first of the sample

@@ -9,10 +9,9 @@ import threading
 import time
 
 from streamer.arrays import Float32Array
-from streamer.audio.pcm import silence_bad_samples
-from streamer.audio.resample import Resampler
+from streamer.audio.container import FORMATS, Opening
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
-from streamer.audio.sources.container import FORMATS, AudioTrack
+from streamer.audio.track import AudioTrack
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, ConfigError, TruncatedAudioError
 from streamer.extras import requires
@@ -21,8 +20,7 @@ from streamer.version import __version__
 
 log = logging.getLogger(__name__)
 
-BLOCK_S = 0.1  # audio read, and delivered, at a time
-AHEAD_BLOCKS = 50  # read before they are due: a delay of the network that is shorter causes no gap
+AHEAD_BLOCKS = 50  # of 0.1 s, read before they are due: a delay of the network that is shorter causes no gap
 
 ANALYZE_S = 1.0  # of audio, in which its format is found if no header names it
 TIMEOUT_S = 20.0  # without an answer, or without more of it: a playlist may say nothing new for ten seconds
@@ -99,9 +97,7 @@ class Address(ThreadedSource):
             "rtsp_flags": "prefer_tcp",
             "allowed_media_types": "audio",
         }
-        return AudioTrack(
-            self._url, name=self.name, block_s=BLOCK_S, analyze_s=ANALYZE_S, options=options, timeout_s=TIMEOUT_S
-        )
+        return AudioTrack(self._url, Opening(analyze_s=ANALYZE_S, timeout_s=TIMEOUT_S, options=options), name=self.name)
 
     def _read(self) -> None:
         """Read ahead, and connect again if that fails: the thread."""
@@ -110,16 +106,15 @@ class Address(ThreadedSource):
         while not self._stopping.is_set():
             try:
                 with contextlib.closing(self._connect()) as track:
-                    n_before, n_read = n_read if track.is_file else 0, 0
-                    resampler = Resampler(track.sample_rate, track.channels)
+                    is_file = track.container.is_file
+                    ends = is_file or track.container.format == "hls"
+                    n_before, n_read = n_read if is_file else 0, 0
                     fact = ""
                     try:
-                        for frames in track.blocks():
-                            n_read += len(frames)
+                        for block in track.blocks():
+                            n_read += len(block)
                             if n_read > n_before:  # it was not read before
-                                new = frames[n_before - n_read :].clip(-1.0, 1.0)
-                                silence_bad_samples(new)
-                                self._put(resampler.process(new))
+                                self._put(block[n_before - n_read :])
                                 retry_s = RETRY_S
                             if self._stopping.is_set():
                                 return
@@ -130,8 +125,7 @@ class Address(ThreadedSource):
                             self._put(error)
                             return
                     n_read = max(n_read, n_before)
-                    self._put(resampler.flush())
-                if not fact and (track.is_file or track.format == "hls"):
+                if ends and not fact:
                     self._put(None)
                     return
                 fact = fact or "the connection was closed"

@@ -4,14 +4,13 @@ import contextlib
 import logging
 import os
 import sys
-from collections.abc import Iterator
 from typing import BinaryIO
 
 from streamer.arrays import Float32Array
-from streamer.audio.encodings import AudioReader
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
-from streamer.constants import TRUNCATED_S
+from streamer.audio.stream import StreamDecoder
+from streamer.constants import TRUNCATED_S, PcmEncoding
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
 log = logging.getLogger(__name__)
@@ -35,16 +34,12 @@ class StdinPcm(ThreadedSource):
     # A read that is under way cannot be called off portably; its thread is left to die with the process.
     stop_timeout_s = 0.5
 
-    def __init__(self, stream: BinaryIO, format: str, sample_rate: int, channels: int) -> None:
-        """Read "s16le" or "f32le" of `sample_rate` frames a second. Raises ProtocolError for what is not accepted."""
+    def __init__(self, stream: BinaryIO, encoding: PcmEncoding, sample_rate: int, channels: int) -> None:
+        """Read `sample_rate` frames a second. Raises ProtocolError for what is not accepted."""
         # A program that writes to a pipe waits until there is room: nothing is lost however slow the consumer.
         super().__init__("standard input", realtime=False, thread_name="stdin")
         self._stream = stream
-        self._decoder = PcmDecoder(format, sample_rate, channels, whole_chunks=False)
-
-        # What reads WAV files instead, and whether the decoder is one for what it reads.
-        self._wav: AudioReader | None = None
-        self._header_read = False
+        self._raw = PcmDecoder(encoding, sample_rate, channels, whole_chunks=False)
 
     def _open(self) -> None:
         # A pipe that another program set not to block looks ended when it is empty. Not every stream or system can.
@@ -52,40 +47,30 @@ class StdinPcm(ThreadedSource):
             os.set_blocking(self._stream.fileno(), True)
 
     def _run(self, callbacks: SourceCallbacks) -> None:
-        for samples in self._samples():
-            if self._stopping.is_set():
-                return
-            problems = self._decoder.take_problems()
-            if self._wav is not None:
-                problems += [("ignored", f"{self.name}: {message}") for message in self._wav.take_problems()]
-            for code, message in problems:
-                log.debug("%s: %s", self.name, code)
-                callbacks.on_error(StreamInputError(code, message))
-            if len(samples):
-                callbacks.on_audio(samples)
-
-    def _samples(self) -> Iterator[Float32Array]:
-        """Yield the audio, 16 kHz mono, shape (n,). Raises AudioFileError, TruncatedAudioError."""
         first = data = self._beginning()
-        wav = self._wav = AudioReader(None) if data[:4] == b"RIFF" and data[8:] == b"WAVE" else None
+        if not first:
+            raise _no_audio()
+        wav = StreamDecoder() if first[:4] == b"RIFF" and first[8:] == b"WAVE" else None
+        decoder = self._raw if wav is None else wav
         while data:
-            yield self._decode(wav.read(data) if wav is not None else data)
+            self._deliver(decoder.decode(data), decoder, callbacks)
             data = self._read()
-        while wav is not None and (data := wav.finish()):
-            yield self._decode(data)
-        yield self._decoder.finish()
-        if not first or (wav is not None and not wav.read_s):
-            raise AudioFileError("standard input is empty: expected audio; check the command before the pipe")
-        if wav is not None and wav.missing_s > TRUNCATED_S:
-            raise TruncatedAudioError(self.name, wav.read_s, wav.read_s + wav.missing_s)
+        self._deliver(decoder.finish(), decoder, callbacks)
+        if wav is None or self._stopping.is_set():
+            return
+        if wav.failure is not None:
+            raise wav.failure
+        if not wav.decoded_s:
+            raise _no_audio()
+        if wav.missing_s > TRUNCATED_S:
+            raise TruncatedAudioError(self.name, wav.decoded_s, wav.decoded_s + wav.missing_s)
 
-    def _decode(self, data: bytes) -> Float32Array:
-        """Return the samples, shape (n,), that further bytes, as a WAV file's reader returns them, complete."""
-        if not self._header_read and self._wav is not None and (format := self._wav.format) is not None:
-            self._header_read = True
-            log.info("%s: WAV, %d Hz, %d channel(s)", self.name, format.sample_rate, format.channels)
-            self._decoder = PcmDecoder(format.encoding.format, format.sample_rate, format.channels, whole_chunks=False)
-        return self._decoder.decode(data)
+    def _deliver(self, samples: Float32Array, decoder: PcmDecoder | StreamDecoder, callbacks: SourceCallbacks) -> None:
+        for code, message in decoder.take_problems():
+            log.debug("%s: %s", self.name, code)
+            callbacks.on_error(StreamInputError(code, message))
+        if len(samples) and not self._stopping.is_set():
+            callbacks.on_audio(samples)
 
     def _beginning(self) -> bytes:
         """Return the first bytes: twelve if they may be RIFF/WAVE, else what there is."""
@@ -107,6 +92,10 @@ class StdinPcm(ThreadedSource):
             raise AudioFileError(
                 f"standard input cannot be read ({error}): expected raw audio from a pipe; check the command before it"
             ) from None
+
+
+def _no_audio() -> AudioFileError:
+    return AudioFileError("standard input is empty: expected audio; check the command before the pipe")
 
 
 class StreamInputError(StreamerError):

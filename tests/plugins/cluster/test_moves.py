@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamer.audio.pcm import PcmDecoder
-from streamer.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE, PcmFormat
 from streamer.engine.load import Load
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.plugins.cluster import gateway_session, progress, worker_session
@@ -318,7 +318,7 @@ async def test_a_refused_client_finds_its_session_when_it_tries_again_and_else_i
     ("rate", "channels", "format"), [(16_000, 2, "s16le"), (44_100, 2, "s16le"), (8000, 1, "f32le")]
 )
 async def test_other_rates_sound_the_same_at_another_gateway(
-    stage: Stage, rate: int, channels: int, format: str
+    stage: Stage, rate: int, channels: int, format: PcmFormat
 ) -> None:
     await stage.worker()
     g1, g2 = await stage.gateway("g1"), await stage.gateway("g2")

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.encodings import AudioReader
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources import application, system
 from streamer.audio.sources.address import Address
@@ -19,6 +18,7 @@ from streamer.audio.sources.file import FileReplay, read_audio
 from streamer.audio.sources.microphone import Microphone, list_microphones
 from streamer.audio.sources.stdin import StdinPcm
 from streamer.audio.sources.system import SystemSound
+from streamer.audio.stream import StreamDecoder
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from tests.refusals import Refusal, refusals
@@ -96,8 +96,10 @@ class Attempts:
                 raise error
 
     def message(self, given: Mapping[str, Any]) -> None:
-        reader = AudioReader(None)
-        assert reader.read(content(given)) + reader.finish() == b""
+        decoder = StreamDecoder()
+        assert len([*decoder.decode(content(given)), *decoder.finish()]) == 0
+        if decoder.failure is not None:
+            raise decoder.failure
 
     def address(self, url: str) -> None:
         Address(url)

@@ -13,8 +13,8 @@ from streamer.audio.sources import address
 from streamer.audio.sources.address import Address, is_address
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import AudioDeviceError, TruncatedAudioError
-from tests.unit.audio.sources.test_container import link, write
 from tests.unit.audio.support import Recorder, played, speech, written
+from tests.unit.audio.test_track import link, write
 
 Answer = Callable[[http.server.BaseHTTPRequestHandler], None]
 

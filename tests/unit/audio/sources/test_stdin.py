@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from streamer.audio.sources.stdin import StdinPcm
-from streamer.constants import SAMPLE_RATE
+from streamer.constants import SAMPLE_RATE, PcmEncoding
 from tests.unit.audio.support import Recorder, pieces_of, played, written
 from tests.waiting import WAIT_S
 
@@ -18,8 +18,8 @@ SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, 30_000).astype("<i2
 EXPECTED = SAMPLES.astype(np.float32) / 32768
 
 
-def read_all(data: bytes, format: str = "s16le", sample_rate: int = SAMPLE_RATE, channels: int = 1) -> Recorder:
-    return played(StdinPcm(io.BytesIO(data), format, sample_rate, channels))
+def read_all(data: bytes, encoding: PcmEncoding = "s16le", rate: int = SAMPLE_RATE, channels: int = 1) -> Recorder:
+    return played(StdinPcm(io.BytesIO(data), encoding, rate, channels))
 
 
 @contextmanager

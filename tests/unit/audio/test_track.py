@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.audio.encodings import AudioReader
-from streamer.audio.pcm import PcmDecoder
-from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.file import check_audio, count_tracks, read_audio
+from streamer.audio.stream import StreamDecoder
+from streamer.audio.track import AudioTrack
 from streamer.constants import SAMPLE_RATE
 from streamer.errors import StreamerError, TruncatedAudioError
 from tests.unit.audio.support import mux, muxed, patched, written
@@ -214,11 +213,8 @@ def speakers(layout: str, format: str, samples: np.ndarray[Any, np.dtype[np.int1
 
 def received(path: Path) -> Float32Array:
     """Return what a file becomes if a client sends it."""
-    reader = AudioReader(None)
-    raw = reader.read(path.read_bytes()) + b"".join(iter(reader.finish, b""))
-    assert reader.format is not None
-    format = reader.format
-    return PcmDecoder(format.encoding.format, format.sample_rate, format.channels).decode(raw)
+    decoder = StreamDecoder()
+    return np.concatenate([decoder.decode(path.read_bytes()), decoder.finish()])
 
 
 # FLAC has speakers for six channels.

@@ -1,0 +1,105 @@
+"""Whole files as clients send them, cut anywhere, against libsndfile's reading of them."""
+
+import io
+import threading
+
+import numpy as np
+import pytest
+import soundfile
+
+from streamer.arrays import Float32Array
+from streamer.audio.stream import StreamDecoder
+from streamer.constants import SAMPLE_RATE
+from tests.unit.audio.support import muxed, patched, pieces_of, written
+from tests.waiting import WAIT_S
+
+SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, 5_000).astype("<i2")
+EXPECTED = SAMPLES.astype(np.float32) / 32_768
+WAV = written(SAMPLES, subtype="PCM_16")
+
+
+def decoded(data: bytes, size: int = 10_000) -> tuple[StreamDecoder, Float32Array]:
+    """Return a decoder behind all of a stream, and what it made of pieces of some size."""
+    decoder = StreamDecoder()
+    blocks = [decoder.decode(piece) for piece in pieces_of(data, size)]
+    return decoder, np.concatenate([*blocks, decoder.finish()])
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "ULAW", "ALAW"])
+def test_a_wav_reads_as_libsndfile_reads_it_wherever_it_is_cut(subtype: str, size: int) -> None:
+    data = written(EXPECTED, subtype=subtype)
+    decoder, samples = decoded(data, size)
+    np.testing.assert_array_equal(samples, soundfile.read(io.BytesIO(data), dtype="float32")[0])
+    assert (decoder.decoded_s, decoder.missing_s, decoder.failure) == (5_000 / SAMPLE_RATE, 0.0, None)
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("length", [None, 0, 0xFFFF_FFFF])
+def test_a_wav_in_each_message_goes_on(size: int, length: int | None) -> None:
+    first = WAV if length is None else patched(WAV, 40, length.to_bytes(4, "little"))
+    decoder, samples = decoded(first + b"LIST\4\0\0\0INFO" * (length is None) + WAV + WAV, size)
+    np.testing.assert_array_equal(samples, np.tile(EXPECTED, 3))
+    assert (decoder.missing_s, decoder.take_problems()) == (0.0, [])
+
+
+@pytest.mark.parametrize("size", [7, 100_000])
+@pytest.mark.parametrize("subtype", ["FLOAT", "DOUBLE"])
+def test_a_wav_of_another_format_goes_on(size: int, subtype: str) -> None:
+    tone = 0.5 * np.sin(np.arange(22_050) * 2 * np.pi * 440 / 22_050)
+    decoder, samples = decoded(WAV + written(np.stack([tone, tone], axis=1), 22_050, subtype=subtype), size)
+    np.testing.assert_array_equal(samples[:5_000], EXPECTED)
+    expected = 0.5 * np.sin(np.arange(SAMPLE_RATE) * 2 * np.pi * 440 / SAMPLE_RATE)
+    np.testing.assert_allclose(samples[5_100:20_900], expected[100:-100], rtol=0, atol=2e-3)
+    assert decoder.decoded_s == pytest.approx(1.0 + 5_000 / SAMPLE_RATE)
+
+
+def test_audio_behind_what_a_header_announces_is_reported_once() -> None:
+    decoder, samples = decoded(WAV + SAMPLES.tobytes() * 100, 1_000)
+    assert len(samples) == len(SAMPLES)
+    assert [code for code, _ in decoder.take_problems()] == ["ignored"]
+    assert decoder.take_problems() == []
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+@pytest.mark.parametrize(("format", "subtype"), [("WAV", "DOUBLE"), ("FLAC", "PCM_16")])
+def test_other_files_are_decoded_as_they_come(format: str, subtype: str, size: int) -> None:
+    data = written(np.tile(EXPECTED, 24), format=format, subtype=subtype)
+    decoder = StreamDecoder()
+    blocks = [decoder.decode(piece) for piece in pieces_of(data, size)]
+    assert any(map(len, blocks))  # and not only at the end
+    expected = soundfile.read(io.BytesIO(data), dtype="float32")[0]
+    np.testing.assert_array_equal(np.concatenate([*blocks, decoder.finish()]), expected)
+    assert decoder.decoded_s == pytest.approx(7.5)
+    assert len(decoder.decode(data)) == 0  # it is over
+
+
+def test_a_browsers_recording_is_decoded_as_it_is_spoken() -> None:
+    spoken = np.tile(SAMPLES, 39)
+    data = muxed("webm", "libopus", spoken, sample_rate=48_000, options={"cluster_time_limit": "100"})
+    decoder = StreamDecoder()
+    assert not decoder.begun
+    half = len(data) // 100 * 50
+    n_samples = sum(len(decoder.decode(piece)) for piece in pieces_of(data[:half], 50))
+    assert decoder.begun
+    assert decoder.decoded_s == pytest.approx(2.0, abs=0.5)
+    assert n_samples == pytest.approx(decoder.decoded_s * SAMPLE_RATE, abs=500)
+    decoder.decode(data[half:])
+    decoder.finish()
+    assert decoder.decoded_s == pytest.approx(4.0, abs=0.1)
+
+
+def test_what_came_before_audio_that_cannot_be_decoded_is_decoded() -> None:
+    flac = written(SAMPLES, format="FLAC")
+    decoder, samples = decoded(flac + flac[:42] + bytes(3_000))
+    np.testing.assert_array_equal(samples, EXPECTED)
+    assert decoder.failure is not None
+
+
+def test_a_stream_that_is_dropped_ends_its_thread() -> None:
+    decoder = StreamDecoder()
+    decoder.decode(b"fLaC")
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "container"]
+    del decoder
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
