@@ -43,14 +43,10 @@ class AudioTrack:
         # What keeps it from being read on; empty if nothing does.
         self._failure = ""
 
-        self._container = self._begin()
+        # The file that is read, or the link of it.
+        self.container = self._begin()
         # How long it is, as far as that is known before it is read.
-        self.duration_s = self._announced_s or self._container.known_s
-
-    @property
-    def container(self) -> Container:
-        """The file that is read, or the link of it."""
-        return self._container
+        self.duration_s = self._announced_s or self.container.known_s
 
     def blocks(self, on_error: OnError | None = None) -> Iterator[Float32Array]:
         """Yield the audio, 16 kHz mono, shape (n,).
@@ -72,7 +68,7 @@ class AudioTrack:
         kind = ("", 0)
         going_on = True
         while going_on:
-            for frames in self._container.blocks():
+            for frames in self.container.blocks():
                 samples = frames.samples
                 self.found_s += len(samples) / frames.sample_rate
                 if not np.abs(samples).max(initial=0.0) <= MAX_PEAK:  # nor is NaN
@@ -104,7 +100,7 @@ class AudioTrack:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._container.close()
+        self.container.close()
 
     def _begin(self) -> Container:
         """Open the first link from here on that has audio. Raises ValueError."""
@@ -122,7 +118,7 @@ class AudioTrack:
 
     def _next(self) -> bool:
         """Go on to the next link that has audio, and return whether there is one."""
-        container = self._container
+        container = self.container
         if container.lost_s:
             self._lost_at_s = self._lost_at_s if self._lost_s else self._link_from_s + container.lost_at_s
             self._lost_s += container.lost_s
@@ -137,7 +133,7 @@ class AudioTrack:
             return False
         self.close()
         try:
-            self._container = self._begin()
+            self.container = self._begin()
         except NoAudioError:
             return False
         except ValueError as error:
@@ -150,7 +146,7 @@ class AudioTrack:
         n_bytes = links.skip()
         if self._announced_s is None:
             return
-        wav, bytes_per_s = self._container.wav, self._container.bytes_per_s
+        wav, bytes_per_s = self.container.wav, self.container.bytes_per_s
         announced_s, found_s = (until_s - self._link_from_s for until_s in (self._announced_s, self.found_s))
         if is_placeholder(announced_s * bytes_per_s, found_s * bytes_per_s):
             self._announced_s = None

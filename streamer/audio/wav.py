@@ -15,17 +15,12 @@ from streamer.arrays import Float32Array
 from streamer.audio.pcm import to_int16
 from streamer.constants import SAMPLE_RATE, PcmEncoding
 
-FORMAT_PCM, FORMAT_FLOAT, FORMAT_ALAW, FORMAT_MULAW, FORMAT_EXTENSIBLE = 1, 3, 6, 7, 0xFFFE
+# Of the formats of audio that Microsoft has numbered.
+FORMAT_PCM, FORMAT_FLOAT, FORMAT_EXTENSIBLE = 1, 3, 0xFFFE
 
-_ENCODINGS: dict[tuple[int, int], PcmEncoding] = {
-    (FORMAT_PCM, 8): "u8",
-    (FORMAT_PCM, 16): "s16le",
-    (FORMAT_PCM, 24): "s24le",
-    (FORMAT_PCM, 32): "s32le",
-    (FORMAT_FLOAT, 32): "f32le",
-    (FORMAT_ALAW, 8): "alaw",
-    (FORMAT_MULAW, 8): "mulaw",
-}
+# Raw samples, by format and bits; 6 and 7 are G.711.
+_ENCODINGS: dict[tuple[int, int], PcmEncoding] = {(FORMAT_FLOAT, 32): "f32le", (6, 8): "alaw", (7, 8): "mulaw"}
+_ENCODINGS |= {(FORMAT_PCM, 8): "u8", (FORMAT_PCM, 16): "s16le", (FORMAT_PCM, 24): "s24le", (FORMAT_PCM, 32): "s32le"}
 
 # Programs that write to a pipe do not know the length: they write 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
 UNKNOWN_LENGTH_FROM = 0x7FFF_0000

@@ -52,11 +52,11 @@ class StdinPcm(ThreadedSource):
             raise _no_audio()
         wav = StreamDecoder() if first[:4] == b"RIFF" and first[8:] == b"WAVE" else None
         decoder = self._raw if wav is None else wav
-        while data:
+        while data and not self._stopping.is_set() and (wav is None or wav.failure is None):
             self._deliver(decoder.decode(data), decoder, callbacks)
             data = self._read()
         self._deliver(decoder.finish(), decoder, callbacks)
-        if wav is None or self._stopping.is_set():
+        if wav is None:
             return
         if wav.failure is not None:
             raise wav.failure

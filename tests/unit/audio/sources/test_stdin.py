@@ -1,16 +1,20 @@
 """PCM from a pipe."""
 
 import io
+import itertools
 import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from streamer.audio.sources.stdin import StdinPcm
 from streamer.constants import SAMPLE_RATE, PcmEncoding
+from streamer.errors import AudioFileError
 from tests.unit.audio.support import Recorder, pieces_of, played, written
 from tests.waiting import WAIT_S
 
@@ -64,3 +68,11 @@ def test_a_wav_header_wins_over_the_settings() -> None:
 def test_raw_audio_that_begins_like_riff_is_raw_audio() -> None:
     np.testing.assert_array_equal(read_all(b"RIFF" + SAMPLES.tobytes()).audio[2:], EXPECTED)
     np.testing.assert_array_equal(read_all(b"RI").audio, [struct.unpack("<h", b"RI")[0] / 32768])
+
+
+def test_a_pipe_that_cannot_be_decoded_ends_though_it_goes_on() -> None:
+    header = written(EXPECTED, 2_000)
+    pieces = itertools.chain([header[:12], header[12:]], itertools.repeat(bytes(1_000)))
+    pipe: Any = SimpleNamespace(read=lambda n_bytes: next(pieces))
+    [error] = played(StdinPcm(pipe, "s16le", SAMPLE_RATE, 1)).ends
+    assert isinstance(error, AudioFileError)
