@@ -121,7 +121,6 @@ class Container:
             self._first = next(self._frames, None)
             if self._first is None:
                 raise ValueError(self.failure) if self.failure else NoAudioError
-            _check(self._first)
         except BaseException:
             self.close()
             raise
@@ -171,11 +170,6 @@ class Container:
             kind = (frame.format.name, frame.layout.name, frame.sample_rate)
             if missing_s or kind != before:  # some coders begin with one channel, or half the rate
                 yield from self._packed(packer, None)
-                try:
-                    _check(frame)
-                except ValueError as error:
-                    self.failure = str(error)
-                    return
                 n_frames = round(self._opening.block_s * frame.sample_rate) or None
                 packer, before = self._av.AudioResampler("flt", frame.layout, frame.sample_rate, n_frames), kind
                 yield from _silence(missing_s, frame)
@@ -228,7 +222,9 @@ class Container:
                     self.lost_at_s = self.lost_at_s if self.lost_s else self.position_s
                     self.lost_s += self.undecoded_s
                     self.undecoded_s = 0.0
-                yield from frames
+                for frame in frames:
+                    _check(frame)
+                    yield frame
         except (av.FFmpegError, OSError, ValueError) as error:
             self.failure = _reason(error)
             log.debug("the audio cannot be read on: %s", self.failure)
@@ -264,7 +260,7 @@ class Container:
 
 
 def _check(frame: Any) -> None:  # noqa: ANN401 - PyAV's
-    """Raise ValueError if the audio is of no kind that we take."""
+    """Raise ValueError if there are too few or too many samples a second, or channels."""
     if not MIN_SAMPLE_RATE <= frame.sample_rate <= MAX_SAMPLE_RATE:
         raise ValueError(f"its sample rate is {frame.sample_rate} Hz, not {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}")
     if frame.layout.nb_channels > MAX_CHANNELS:
@@ -293,9 +289,8 @@ def speakers(layout: Any) -> tuple[Float32Array | None, int | None]:  # noqa: AN
     frame = av.AudioFrame.from_ndarray(np.eye(n_channels, dtype=np.float32).reshape(1, -1), "flt", layout)
     frame.sample_rate = MAX_SAMPLE_RATE
     with contextlib.suppress(av.FFmpegError, ValueError):
-        weights = np.concatenate(
-            [part.to_ndarray().ravel() for part in av.AudioResampler("flt", "mono").resample(frame)]
-        )
+        mixed = av.AudioResampler("flt", "mono").resample(frame)
+        weights = np.concatenate([part.to_ndarray().ravel() for part in mixed])
         shares = np.asarray(weights / max(np.abs(weights).sum(), 1e-9), np.float32)
         return shares, names.index("FC") if "FC" in names else None
     return None, None
