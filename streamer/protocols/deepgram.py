@@ -93,11 +93,6 @@ class ListenQuery(msgspec.Struct, frozen=True, kw_only=True):
         return self.punctuate or self.smart_format
 
     @property
-    def bytes_per_s(self) -> int:
-        """Bytes a second of raw samples."""
-        return BYTES_PER_SAMPLE[ENCODINGS[self.encoding or ""]] * self.channels * (self.sample_rate or 0)
-
-    @property
     def hotwords(self) -> tuple[str, ...] | None:
         """Likely words and phrases, as many as a session takes; None if not given."""
         return hotwords((*self.keyterm, *(word.partition(":")[0] for word in self.keywords)))
@@ -146,11 +141,9 @@ class Live(adapter.Adapter):
 
     def __init__(self, query: ListenQuery, *, request_id: str, created: str) -> None:
         self._query = query
-        self._request_id = request_id
-        self._created = created
+        self._metadata = {"transaction_key": "deprecated", "request_id": request_id, "created": created}
         self._sha256 = hashlib.sha256()
-        # What the session is opened with; None once it is open.
-        self._start: StreamStart | None = _start(query)
+        self._start, self._opened = _start(query), False
         # Decodes a file; None for raw samples. And how much audio came.
         self._decoder = None if query.encoding in ENCODINGS else StreamDecoder()
         self._received_s = 0.0
@@ -221,18 +214,17 @@ class Live(adapter.Adapter):
         return []
 
     def _open(self) -> list[Action]:
-        start = self._start
-        if start is None or (self._decoder is not None and not self._decoder.begun):
+        if self._opened or (self._decoder is not None and not self._decoder.begun):
             return []
-        self._start = None
-        return [Open(start)]
+        self._opened = True
+        return [Open(self._start)]
 
     def _write(self, data: bytes) -> list[Action]:
         """Write audio to the session; without any, which is its end, what the decoder still holds."""
         self._sha256.update(data)
-        decoder, audio = self._decoder, data
+        decoder, audio, start = self._decoder, data, self._start
         if decoder is None:
-            self._received_s += len(data) / self._query.bytes_per_s
+            self._received_s += len(data) / BYTES_PER_SAMPLE[start.format] / start.channels / start.sample_rate
         else:
             audio = (decoder.decode(data) if data else decoder.finish()).astype("<f4").tobytes()
             self._received_s = decoder.decoded_s
@@ -245,7 +237,7 @@ class Live(adapter.Adapter):
 
     def _fail(self, error: AudioFileError) -> list[Action]:
         """Hang up because of what was sent, after the results of what came before."""
-        if self._start is not None:
+        if not self._opened:
             return self._hang_up(1008, f"DATA-0000: {error}")
         self._finished, self.timeout_s = True, None
         self.hangup = Hangup(1008, one_line(f"DATA-0000: {error}"))
@@ -253,7 +245,7 @@ class Live(adapter.Adapter):
 
     def _alive(self) -> list[Action]:
         """Reset the idle timeout of the session, which is not paused, so nothing else happens."""
-        return [Do("resume")] if self._start is None else []
+        return [Do("resume")] if self._opened else []
 
     def _command(self, text: str) -> list[Action]:
         try:
@@ -264,7 +256,7 @@ class Live(adapter.Adapter):
         match kind:
             case "CloseStream":
                 return self._finish()
-            case "Finalize" if self._start is None:
+            case "Finalize" if self._opened:
                 self._finalizing_until = self._received_s
                 return [Do("flush")]
             case "Finalize":
@@ -276,7 +268,7 @@ class Live(adapter.Adapter):
         actions = self._write(b"")
         if self._decoder is not None and self._decoder.failure is not None:
             return actions
-        return [*actions, Finish()] if self._start is None else self._conclude()
+        return [*actions, Finish()] if self._opened else self._conclude()
 
     def _conclude(self) -> list[Action]:
         """Send the remaining results and the metadata, and hang up."""
@@ -284,16 +276,8 @@ class Live(adapter.Adapter):
         said = self._release()
         if self._model and self._received_s - self._final_until >= 0.001:
             said.append(self._result((), self._received_s, final=True))
-        metadata = {
-            "type": "Metadata",
-            "transaction_key": "deprecated",
-            "request_id": self._request_id,
-            "sha256": self._sha256.hexdigest(),
-            "created": self._created,
-            "duration": round(self._received_s, 3),
-            "channels": 1,
-        }
-        return [*said, say_json(metadata), self.hangup]
+        audio = {"sha256": self._sha256.hexdigest(), "duration": round(self._received_s, 3), "channels": 1}
+        return [*said, say_json({"type": "Metadata", **self._metadata, **audio}), self.hangup]
 
     def _hang_up(self, code: int, reason: str) -> list[Action]:
         self._finished = True
@@ -351,7 +335,7 @@ class Live(adapter.Adapter):
                 "speech_final": speech_final,
                 "from_finalize": from_finalize,
                 "channel": {"alternatives": [_alternative(words, self._query.punctuated, start, self._speakers)]},
-                "metadata": {"request_id": self._request_id, **_model(self._model)},
+                "metadata": {"request_id": self._metadata["request_id"], **_model(self._model)},
             }
         )
 

@@ -19,8 +19,7 @@ Kind = Literal["start", "set", "finish"] | Command
 class StreamStart(SessionOptions, frozen=True, kw_only=True):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
 
-    # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved. Clients of other
-    # protocols have more of them.
+    # Sample format, channels interleaved. Only clients of other protocols have those that are no PcmFormat.
     format: PcmEncoding = "s16le"
 
     # Samples a second and channel.
