@@ -1,5 +1,6 @@
 """Whole files one behind another, as one: chained Ogg (RFC 3533, 4), and what `cat` makes of WAV, FLAC or WebM."""
 
+import contextlib
 import re
 from collections.abc import Sequence
 from typing import Protocol
@@ -147,18 +148,16 @@ class Links:
         return self._position - self._start
 
     def _seek(self, offset: int, whence: int = 0) -> int:
-        try:
+        with contextlib.suppress(OSError, ValueError, OverflowError):
             if whence == 2:
                 end = self._source.seek(0, 2) if self._next is None else self._next  # type: ignore[attr-defined]
                 place = end + offset
             else:
                 place = (self._position if whence else self._start) + offset
-            if place < self._start or whence not in (0, 1, 2):
-                return -1
-            self._position, self._ahead = self._source.seek(place), b""  # type: ignore[attr-defined]
-        except (OSError, ValueError, OverflowError):
-            return -1
-        return self._position - self._start
+            if place >= self._start and whence in (0, 1, 2):
+                self._position, self._ahead = self._source.seek(place), b""  # type: ignore[attr-defined]
+                return self._position - self._start
+        return -1
 
 
 def n_doubtful(data: bytes, magics: Sequence[bytes]) -> int:

@@ -35,10 +35,10 @@ def test_a_wav_reads_as_libsndfile_reads_it_wherever_it_is_cut(subtype: str, siz
 
 
 @pytest.mark.parametrize("size", [1, 7, 10_000])
-@pytest.mark.parametrize("length", [None, 0, 0xFFFF_FFFF])
+@pytest.mark.parametrize("length", [None, 0, 0xFFFF_FFFF, 2_000_000_000])
 def test_a_wav_in_each_message_goes_on(size: int, length: int | None) -> None:
     first = WAV if length is None else patched(WAV, 40, length.to_bytes(4, "little"))
-    decoder, samples = decoded(first + b"LIST\4\0\0\0INFO" * (length is None) + WAV + WAV, size)
+    decoder, samples = decoded(first + b"LIST\4\0\0\0INFO" * (length is None) + WAV + first, size)
     np.testing.assert_array_equal(samples, np.tile(EXPECTED, 3))
     assert (decoder.missing_s, decoder.take_problems()) == (0.0, [])
 
