@@ -152,6 +152,9 @@ def test_what_ends_too_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     path = write(tmp_path / "tone.m4a", tone(), "m4a", options={"movflags": "faststart"})
     path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
     assert 1.0 < read_until_truncated(path, of_s=2.0) < 2.0
+    path = write(tmp_path / "tone.mkv", tone(), "mkv")
+    path.write_bytes(path.read_bytes()[: path.stat().st_size * 3 // 4])
+    assert 1.0 < read_until_truncated(path, of_s=2.0) < 2.0
     for kind in ("FLAC", "WAV"):
         path.write_bytes((link(kind, 0) + link(kind, 1))[: -len(link(kind, 1)) // 2])
         assert 1.0 < read_until_truncated(path, of_s=2.0) < 2.0
