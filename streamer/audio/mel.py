@@ -100,7 +100,7 @@ class LogMelRecording:
     @property
     def silence(self) -> float:
         """What a frame of silence holds in each bin."""
-        return float(_compress(np.full((1, 1), np.log10(POWER_FLOOR), dtype=np.float32), self._loudest)[0, 0])
+        return float(_compress(np.log10([[POWER_FLOOR]]).astype(np.float32), self._loudest).item())
 
     def close(self) -> None:
         """Delete the spectrogram."""

@@ -45,5 +45,6 @@ def test_a_recording_of_any_length_is_read_block_by_block(block_samples: int) ->
     expected = reference(samples)
     assert (recording.n_samples, recording.n_frames) == (len(samples), expected.shape[1])
     np.testing.assert_allclose(recording.frames(0, recording.n_frames), expected, atol=1e-4)
+    assert recording.silence == pytest.approx(expected.min(), abs=1e-4)  # the loudest bin is far above it
     np.testing.assert_array_equal(recording.frames(2_990, 3_010), recording.frames(0, 4_000)[:, 2_990:3_010])
     recording.close()

@@ -2,6 +2,7 @@
 
 import io
 import sys
+import threading
 from contextlib import nullcontext
 from types import SimpleNamespace
 
@@ -78,6 +79,8 @@ def test_a_process_that_dies_is_started_again(monkeypatch: pytest.MonkeyPatch) -
     assert sound.name == "system sound of 'me'"
     sound.start(recorder.callbacks)
     wait_until(lambda: recorder.order.count("audio") >= 2)
+    # Nothing is left that would end a process that has answered.
+    wait_until(lambda: not any(isinstance(thread, threading.Timer) for thread in threading.enumerate()))
     sound.stop()
     assert recorder.order[:4] == ["audio", "error", "gap", "audio"]
     assert recorder.audio.max() == pytest.approx(0.5, abs=0.1)
