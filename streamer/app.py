@@ -44,7 +44,8 @@ from streamer.setup.loading import device_settings, load_chosen
 from streamer.setup.models import Models, unless_stopped
 from streamer.version import __version__
 from streamer.whisper.device.windows import EncodedWindow
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)

@@ -24,7 +24,8 @@ from streamer.settings.values import checked
 from streamer.setup.auto import choose_model
 from streamer.setup.loading import load
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, WhisperModel
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.model import load_model as load_whisper
 from streamer.whisper.options import check_options_of_model, resolve_decoding
 

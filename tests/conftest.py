@@ -121,7 +121,8 @@ def model() -> "WhisperModel":
     """The embedded model on the CPU; a test that changes it loads its own."""
     # Here, as it takes a second which many a test does without.
     from streamer.whisper.device.devices import DeviceSettings
-    from streamer.whisper.model import LoadOptions, load_model
+    from streamer.whisper.loading import LoadOptions
+    from streamer.whisper.model import load_model
 
     return load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU")))
 

@@ -18,8 +18,7 @@ from streamer.audio.sources.file import read_audio
 from streamer.constants import N_SAMPLES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.whisper.decode.timing import word_spans
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.compile import compile_on_cpu
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import Heads
 from streamer.whisper.graphs.build import ModelGraphs
@@ -90,9 +89,7 @@ def find_heads(checkpoint: Checkpoint, tokenizer: Tokenizer) -> Heads:
     samples = np.concatenate(list(read_audio(folder / "sample.flac")))[:n_samples]
 
     dims = checkpoint.dims
-    compilation = Compilation(ModelGraphs.of(checkpoint, all_heads(dims)), plan_stages(DeviceSettings("CPU"), ["CPU"]))
-    compilation.compile()
-    runtime = Runtime(compilation, n_buffers=1)
+    runtime = Runtime(compile_on_cpu(ModelGraphs.of(checkpoint, all_heads(dims))), n_buffers=1)
     runtime.decoder.use(runtime.encode(log_mel(samples, dims.n_mels), 0))
     runtime.decoder.begin()
     start = [*tokenizer.start_sequence("en", "transcribe"), tokenizer.special.no_timestamps]

@@ -36,8 +36,9 @@ from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
 from streamer.whisper.adapters import KEY, AdapterDescription, encoder_digest
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.loading import LoadOptions
 from streamer.whisper.locate import find_or_pull
-from streamer.whisper.model import ADAPTED_SILENCE_S, LoadOptions, load_model
+from streamer.whisper.model import ADAPTED_SILENCE_S, load_model
 from streamer.whisper.source import load_checkpoint
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint

@@ -29,8 +29,9 @@ from streamer.setup.models import Known, Models, in_thread
 from streamer.whisper.decode.likelihood import log_likelihood
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.loading import LoadOptions
 from streamer.whisper.locate import find_model, find_or_pull
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
 
 # The `by` of its revisions.

@@ -87,7 +87,7 @@ def _check_port(settings: Settings) -> dict[str, Finding]:
 
 def _report(settings: Settings) -> dict[str, Finding]:
     from streamer.whisper.cache import cache_base
-    from streamer.whisper.device.doctor import report
+    from streamer.whisper.doctor import report
 
     return report(cache_base(settings.model.cache_dir))
 

@@ -102,7 +102,7 @@ def verify(
     from streamer.setup.auto import choose_model
     from streamer.setup.loading import device_settings
     from streamer.setup.progress import show_progress
-    from streamer.whisper.model import LoadOptions, verify_model
+    from streamer.whisper.loading import LoadOptions, verify_model
 
     settings = invocation.settings({} if model is None else {"model.name": model})
     chosen = choose_model(settings, live=True).model

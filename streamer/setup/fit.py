@@ -16,8 +16,7 @@ from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, T
 from streamer.session.settings import when_stable
 from streamer.session.windows import EASE, EASY_SAMPLES
 from streamer.settings.table import StreamSettings
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.compile import compile_on_cpu
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
@@ -71,9 +70,7 @@ class Speed:
     def measured(cls) -> "Speed":
         """Measure some layers with random weights of 8 bits. Raises InferenceError if OpenVINO fails."""
         graphs = ModelGraphs.of(_random(_MEASURED), ((0, 0),), "int8")
-        compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=(_WINDOW_S,))
-        compilation.compile()
-        runtime = Runtime(compilation, n_buffers=1)
+        runtime = Runtime(compile_on_cpu(graphs, (_WINDOW_S,)), n_buffers=1)
         mel = np.zeros((_MEASURED.n_mels, _WINDOW_S * FRAMES_PER_SECOND), np.float32)
         encode_s = _least_s(lambda: runtime.encode(mel, 0))
         decoder = runtime.decoder_of(runtime.window(_WINDOW_S))

@@ -7,9 +7,10 @@ from streamer.setup.auto import choose_model
 from streamer.setup.progress import show_progress
 from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
-from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.device.sizes import WHOLE_WINDOW
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.options import check_options_of_model
 from streamer.whisper.shipped import limits
 

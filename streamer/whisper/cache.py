@@ -35,8 +35,6 @@ USED_NOW_S = 24 * 3600.0
 # The kind of an entry that holds no compiled graph, but what `model.name: auto` measured of the CPU.
 SPEED = "SPEED"
 
-# That of one that holds what the checks at load said of a device (see `device.verdicts`).
-VERDICT = "VERDICT"
 
 # Our entries: a device or a kind, and a digest.
 _NAME = re.compile(r"(NPU|GPU|CPU|SPEED|VERDICT)[.\w]*-[0-9a-f]{16}")

@@ -2,24 +2,39 @@
 
 import contextlib
 import os
+import platform
 import shutil
 import tempfile
 from pathlib import Path
 
+import openvino
 from huggingface_hub import constants
 
 from streamer.findings import Finding, Severity, missing, ok, problem, warning
 from streamer.whisper import locate
 from streamer.whisper.cache import CACHE_VARIABLE, cache_base
+from streamer.whisper.device.devices import device_property, kind_of, list_devices, the_core, why_it_cannot_compile
 from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
+from streamer.whisper.trust import kept_verdicts
 from streamer.whisper.weights.formats import MIN_WEIGHTS_BYTES
 
 # A large model is 3 GB to fetch, and as much again when it is compiled.
 LITTLE_SPACE_BYTES = 4 * 10**9
 
 WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
+
+
+# Properties of devices that a report shows.
+_REPORTED = {
+    "NPU": ("DEVICE_ARCHITECTURE", "NPU_COMPILER_VERSION", "NPU_MAX_TILES", "NPU_DEVICE_TOTAL_MEM_SIZE"),
+    "GPU": ("DEVICE_ARCHITECTURE",),
+    "CPU": ("OPTIMIZATION_CAPABILITIES",),
+}
+
+# Of models that a report names; another's name may be a person's.
+_PUBLISHERS = ("openai/", "distil-whisper/", "streamer/")
 
 
 def check_model(name: str) -> Finding:
@@ -65,6 +80,29 @@ def check_hub() -> Finding:
     if finding.severity is Severity.OK and constants.HF_HUB_OFFLINE:
         return ok(f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
     return finding
+
+
+def report(folder: Path) -> dict[str, Finding]:
+    """Return what the project needs of a machine with an accelerator, without paths: devices, drivers, verdicts.
+
+    folder : the directory of compiled graphs
+    """
+    system = platform.system()
+    with contextlib.suppress(OSError):
+        system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
+    found = {"System": ok(f"{system}, kernel {platform.release()}"), "OpenVINO": ok(openvino.get_version())}
+    for device in list_devices():
+        facts = {name: device_property(the_core(), device.name, name) for name in _REPORTED[kind_of(device.name)]}
+        reason = why_it_cannot_compile(device.name)
+        shown = [device.about, *(f"{name} {value}" for name, value in facts.items() if value), *filter(None, [reason])]
+        found[device.name] = ok(", ".join(shown))
+    for i, verdict in enumerate(kept_verdicts(folder), 1):
+        model = verdict.model if verdict.model.startswith(_PUBLISHERS) else "a model"
+        where = f"{verdict.graph} of {model} on {verdict.device}, OpenVINO {verdict.openvino}"
+        found[f"Verdict {i}"] = ok(f"{where}: compiled in {verdict.compile_s:g} s, {verdict.problem or 'right'}")
+    if "Verdict 1" not in found:
+        found["Verdicts"] = ok("none: run `streamer models verify base --device NPU`, and then this again")
+    return found
 
 
 def _check_directory(path: Path, remedy: str, *, needed: bool) -> Finding:

@@ -36,7 +36,7 @@ def test_it_ends_at_once_while_it_compiles(tmp_path: Path) -> None:
 from streamer.__main__ import main
 from streamer.whisper.device import devices
 from tests.unit.whisper.stand_in_npu import StandInCore
-devices._cores.append(StandInCore(lambda: time.sleep({10 * WAIT_S})))
+devices._cores.append(StandInCore(lambda model: time.sleep({10 * WAIT_S})))
 sys.exit(main())"""
     command = [sys.executable, "-c", program, "run", "--port", "0", "--input", "none"]
     environ = environment({CACHE_VARIABLE: str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)})

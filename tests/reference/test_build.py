@@ -15,8 +15,8 @@ import transformers
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages, the_core
+from streamer.whisper.device.compile import compile_on_cpu
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
@@ -94,9 +94,7 @@ def constants(model: ov.Model) -> list[FloatArray]:
 
 def logits_of(checkpoint: Checkpoint, precision: str, mel: FloatArray, tokens: list[int]) -> FloatArray:
     found = graphs.ModelGraphs.of(checkpoint, [(0, 0)], precision)
-    compilation = Compilation(found, plan_stages(DeviceSettings("CPU"), ["CPU"]))
-    compilation.compile()
-    runtime = Runtime(compilation)
+    runtime = Runtime(compile_on_cpu(found))
     runtime.decoder.use(runtime.encode(mel, 0))
     logits: FloatArray = runtime.decoder.feed(tokens)[0][0]
     return logits

@@ -14,12 +14,13 @@ from streamer.constants import SAMPLE_RATE
 from streamer.engine.decoder import WhisperEncoder
 from streamer.errors import ConfigError
 from streamer.settings.load import load_settings
-from streamer.whisper import model as model_module
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.choices import choose_windows
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.masks import OURS
-from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
+from streamer.whisper.device.sizes import with_whole
+from streamer.whisper.loading import LoadOptions, verify_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
 from streamer.whisper.weights import huggingface
 from tests.unit.whisper.support import NANO, SPEECH, Untyped, load_on_cpu, load_reference, read, tensor
@@ -152,8 +153,8 @@ def test_the_windows_are_those_of_the_settings_else_of_the_model(
     source = dataclasses.replace(source, generation=generation)
     settings = load_settings(None, {}, {"model.windows_s": wanted}).model
     plans = plan_stages(DeviceSettings(device), ["CPU", "NPU"])
-    found = model_module.window_lengths(source, plans, settings.windows_s or None)
-    assert tuple(Compilation(source.graphs, plans, windows_s=found).windows_s) == expected
+    found = choose_windows(source, plans, settings.windows_s or None)
+    assert with_whole(found) == expected
 
 
 def test_graphs_that_others_exported_stay_at_30_s(

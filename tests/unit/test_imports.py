@@ -70,8 +70,6 @@ LONG_FILES = {
     "streamer.protocols.deepgram": 463,
     "streamer.protocols.openai_realtime": 380,
     "streamer.settings.table": 619,
-    "streamer.whisper.device.compile": 419,
-    "streamer.whisper.model": 716,
 }
 LONG_FUNCTIONS = {
     "streamer.audio.sources.container.__init__": 64,
@@ -87,7 +85,6 @@ MANY_PARAMETERS = {
     "streamer.plugins.dictation.plugin.type_text": 7,
     "streamer.whisper.decode.fallback.decode_with_fallback": 8,
     "streamer.whisper.decode.word_timestamps.add_word_timestamps": 8,
-    "streamer.whisper.device.compile.__init__": 7,
     "streamer.whisper.graphs.ports.ports": 7,
 }
 LARGE_CLASSES = {
@@ -104,9 +101,7 @@ LARGE_CLASSES = {
     "streamer.settings.table.DecodingSettings": (0, 41),
     "streamer.settings.table.ServerSettings": (0, 28),
     "streamer.whisper.decode.window.WindowOptions": (0, 17),
-    "streamer.whisper.device.compile.Compilation": (23, 15),
     "streamer.whisper.device.decoder.Decoder": (23, 13),
-    "streamer.whisper.model.WhisperModel": (21, 18),
     "streamer.whisper.result.Hypothesis": (1, 16),
 }
 
@@ -124,11 +119,15 @@ def name_of(path: Path) -> str:
 
 
 # Rooms of `streamer/whisper`, each of which imports only those further down. Upwards from `weights` it is the way from
-# the bytes of files to words; `source` joins what lies on disk, `model` joins all.
+# the bytes of files to words; `source` joins what lies on disk, `loading` joins all.
 ROOMS = [
     "options",
     "model",
+    "shared",
+    "loading",
+    "choices",
     "doctor",
+    "trust",
     "locate",
     "source",
     "adapters",

@@ -25,8 +25,8 @@ import platformdirs
 from streamer.errors import StreamerError, UsageError
 from streamer.whisper import adapters
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import StagePlan, properties_for
+from streamer.whisper.device.sizes import build_graphs, sizes_of, with_whole
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES
@@ -87,10 +87,10 @@ def _compile(name: str, weights: str, args: argparse.Namespace) -> Iterator[tupl
     if path is None:
         raise UsageError(f"{name!r:.80} is not on this machine: fetch it with `streamer models pull NAME`")
     source = read_model(path, name, None, None).with_adapter(adapters.NONE).with_weights(weights)
-    windows_s = source.generation.windows_s or DEFAULT_WINDOWS_S[-1:]
-    compilation = Compilation(source.graphs, PLANS, n_beams=FILE_BEAMS, windows_s=windows_s)
+    windows_s = with_whole(source.generation.windows_s or DEFAULT_WINDOWS_S[-1:])
     for stage in STAGES:
-        for sizes, graph in compilation.models(stage).items():
+        graphs, _ = build_graphs(source.graphs, sizes_of(source.graphs, stage, "NPU", windows_s, FILE_BEAMS), "NPU")
+        for sizes, graph in graphs.items():
             if args.graphs not in str(sizes):
                 continue
             with tempfile.TemporaryDirectory(prefix="streamer-npu-") as temporary:

@@ -16,6 +16,12 @@ from streamer.whisper.ir import first_line
 # What AUTO prefers: the idle accelerator first, the processor that always works last.
 DEVICE_ORDER = ("NPU", "GPU", "CPU")
 
+# The same of a decoder while an NPU encodes. To encode is most of the work: no third device is woken up for the rest.
+_BESIDE_NPU = ("NPU", "CPU", "GPU")
+
+# The same of all stages until an NPU's graphs are compiled.
+_UNTIL_NPU = ("GPU", "CPU", "NPU")
+
 # Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
 _FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 
@@ -106,7 +112,9 @@ class StagePlan:
         if self.wanted != "AUTO" and kind_of(device) == kind_of(self.wanted):
             return "as asked for"
         kinds = {kind_of(name) for name in available}
-        preferred = DEVICE_ORDER[: DEVICE_ORDER.index(kind_of(device))]
+        known = self.candidates
+        later = {kind_of(name) for name in (known[known.index(device) :] if device in known else ())}
+        preferred = [kind for kind in DEVICE_ORDER[: DEVICE_ORDER.index(kind_of(device))] if kind not in later]
         reasons = [f"{kind} does not work" if kind in kinds else f"no {kind} here" for kind in preferred]
         return f"{self.wanted}: {', '.join(reasons) or 'the first choice'}"
 
@@ -200,16 +208,27 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
             **_parsed(own_properties, f"model.{SETTINGS_OF[stage]}_properties"),
         }
         plans[stage] = StagePlan(stage, tuple(candidates), properties, wanted, settings.npu_through_cpu)
-    return plans
+    return _beside_npu(plans)
+
+
+def _beside_npu(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
+    """Return plans by which a decoder that an NPU cannot compute is tried on the CPU next, while the NPU encodes."""
+    decoder = plans["decoder"]
+    if not decoder.is_for_npu or not plans["encoder"].is_for_npu:
+        return dict(plans)
+    candidates = sorted(decoder.candidates, key=lambda device: _BESIDE_NPU.index(kind_of(device)))
+    return {**plans, "decoder": replace(decoder, candidates=tuple(candidates))}
 
 
 def with_last_resorts(plans: Mapping[str, StagePlan], available: Sequence[str]) -> dict[str, StagePlan]:
     """Return plans in which other devices follow an NPU, also one that was asked for."""
     others = [device for device in choose_devices("AUTO", available) if kind_of(device) != "NPU"]
-    return {
-        stage: replace(plan, candidates=(*dict.fromkeys((*plan.candidates, *others)),)) if plan.is_for_npu else plan
-        for stage, plan in plans.items()
-    }
+    return _beside_npu(
+        {
+            stage: replace(plan, candidates=(*dict.fromkeys((*plan.candidates, *others)),)) if plan.is_for_npu else plan
+            for stage, plan in plans.items()
+        }
+    )
 
 
 def until_npu(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
@@ -217,7 +236,7 @@ def until_npu(plans: Mapping[str, StagePlan]) -> dict[str, StagePlan]:
     return {
         stage: replace(
             plan,
-            candidates=(*sorted(plan.candidates, key=lambda device: kind_of(device) == "NPU"),),
+            candidates=(*sorted(plan.candidates, key=lambda device: _UNTIL_NPU.index(kind_of(device))),),
             properties={},
             until_npu=True,
         )

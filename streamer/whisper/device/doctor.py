@@ -1,10 +1,8 @@
 """What `streamer doctor` checks of OpenVINO and its devices."""
 
-import contextlib
 import platform
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import openvino
 
@@ -15,26 +13,13 @@ from streamer.whisper.device.busy import busy_checks, npu_busy_us
 from streamer.whisper.device.devices import (
     DeviceInfo,
     DeviceSettings,
-    device_property,
     kind_of,
     list_devices,
     plan_stages,
-    the_core,
     why_it_cannot_compile,
 )
-from streamer.whisper.device.verdicts import kept_verdicts
 
 MIN_OPENVINO = (2026, 0)
-
-# Properties of devices that a report shows.
-_REPORTED = {
-    "NPU": ("DEVICE_ARCHITECTURE", "NPU_COMPILER_VERSION", "NPU_MAX_TILES", "NPU_DEVICE_TOTAL_MEM_SIZE"),
-    "GPU": ("DEVICE_ARCHITECTURE",),
-    "CPU": ("OPTIMIZATION_CAPABILITIES",),
-}
-
-# Of models that a report names; another's name may be a person's.
-_PUBLISHERS = ("openai/", "distil-whisper/", "streamer/")
 
 INSTALL = "pip install --upgrade --force-reinstall openvino"
 
@@ -106,26 +91,3 @@ def _try(names: Sequence[str], found: str, *, needed: bool) -> Finding:
             reasons.append("it computed nothing, although a small graph came back: its busy time did not rise")
         found = f"{found}, busy for {check.found} when it was tried"
     return missing(f"{found}; {'; '.join(reasons)}", needed=needed) if reasons else ok(found)
-
-
-def report(cache: Path) -> dict[str, Finding]:
-    """Return what the project needs of a machine with an accelerator, without paths: devices, drivers, verdicts.
-
-    cache : the directory of compiled graphs
-    """
-    system = platform.system()
-    with contextlib.suppress(OSError):
-        system = platform.freedesktop_os_release().get("PRETTY_NAME", system)
-    found = {"System": ok(f"{system}, kernel {platform.release()}"), "OpenVINO": ok(openvino.get_version())}
-    for device in list_devices():
-        facts = {name: device_property(the_core(), device.name, name) for name in _REPORTED[kind_of(device.name)]}
-        reason = why_it_cannot_compile(device.name)
-        shown = [device.about, *(f"{name} {value}" for name, value in facts.items() if value), *filter(None, [reason])]
-        found[device.name] = ok(", ".join(shown))
-    for i, verdict in enumerate(kept_verdicts(cache), 1):
-        model = verdict.model if verdict.model.startswith(_PUBLISHERS) else "a model"
-        where = f"{verdict.stage} of {model} on {verdict.device}, OpenVINO {verdict.openvino}"
-        found[f"Verdict {i}"] = ok(f"{where}: compiled in {verdict.compile_s:g} s, {verdict.problem or 'right'}")
-    if "Verdict 1" not in found:
-        found["Verdicts"] = ok("none: run `streamer models verify base --device NPU`, and then this again")
-    return found

@@ -11,9 +11,11 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
-from streamer.whisper.device.compile import Compilation, Sizes
+from streamer.whisper.device.allocator import give_back_mapped
+from streamer.whisper.device.compile import Compiled
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.masks import OURS, MaskConvention
+from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import Stage, to_float32
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.generation import MIN_WINDOW_S
@@ -22,14 +24,14 @@ from streamer.whisper.result import N_BUFFERS
 
 
 class Runtime:
-    """Runs the graphs of a compilation, with which it shares nothing but these.
+    """Runs compiled graphs, with buffers and caches of its own.
 
     Encoding and decoding may each be used by one thread at a time, and the two at once.
     """
 
     def __init__(
         self,
-        compilation: Compilation,
+        compiled: Compiled,
         mask: MaskConvention = OURS,
         *,
         n_buffers: int = N_BUFFERS,
@@ -39,49 +41,53 @@ class Runtime:
 
         Raises ModelError if a graph lacks a port.
         """
-        self.dims = compilation.graphs.dims
-        self.compilation = compilation
+        self.dims = compiled.dims
         # Device of each stage, as in the `ready` event.
-        self.devices = compilation.devices
+        self.devices = compiled.devices
         # Lengths of the windows that were asked for, in seconds, the shortest first; the last is 30.
-        self.windows_s = tuple(windows_s or compilation.windows_s)
+        self.windows_s = tuple(windows_s or compiled.windows_s)
         # Empty if it is without graphs.
         self.stages = [
-            Stage(sizes, compiled, self.devices[sizes.stage])
-            for sizes, compiled in compilation.compiled.items()
+            Stage(sizes, graph, self.devices[sizes.stage])
+            for sizes, graph in compiled.graphs.items()
             if sizes.window_s in (None, *self.windows_s)
         ]
         self._any_length = {stage.sizes.stage for stage in self.stages if stage.sizes.window_s is None} == set(STAGES)
         # Lengths that are encoded: none between the longest of the short ones and 30 s. If another device may come to
         # decode a window, it has one of the lengths that were asked for.
         self._lengths_s = self.windows_s
-        if self._any_length and not compilation.others_may_come:
+        if self._any_length and not compiled.others_may_come:
             self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()
-        # What tries its graphs out beside it, and what they computed the first time (see `WhisperModel.try_out`).
-        self.trial: Runtime | None = None
-        self.tried: dict[str, FloatArray] = {}
+        # Its graphs, for more runtimes of them.
+        self.compiled = compiled
         self._encoder = self._stage("encoder", self.windows_s[-1])
         cross_kv = self._stage("cross_kv", self.windows_s[-1])
         names = key_values(self.dims.n_text_layer, "encoder")
         self._types = {name: cross_kv.port(f"present_{name}").element_type for name in names}
         self._buffers = WindowBuffers(self.dims, self._types, n_buffers)
         decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder"]
-        lookup = None if compilation.lookup is None else Stage(Sizes("decoder", None), compilation.lookup, "CPU")
-        self.decoder = Decoder(decoders, self.dims, mask, lookup)
+        lookup = compiled.stages["decoder"].lookup
+        tokens = None if lookup is None else Stage(Sizes("decoder", None), lookup, "CPU")
+        self.decoder = Decoder(decoders, self.dims, mask, tokens)
         self.decoder.use(self.window(self.windows_s[-1]))
 
     def without_graphs(self) -> "Runtime":
         """Return what is known of it without graphs and buffers: dimensions, devices and lengths of windows."""
         bare = copy.copy(self)
-        bare.stages, bare.trial, bare.tried = [], None, {}
-        del bare.decoder, bare.compilation, bare._encoder, bare._buffers
+        bare.stages = []
+        del bare.decoder, bare.compiled, bare._encoder, bare._buffers
         return bare
 
     def another(self, windows_s: Sequence[int] | None = None, n_buffers: int = 1) -> "Runtime":
         """Return a runtime of the same graphs, with room for that many windows, of these lengths; None: of all."""
-        return Runtime(self.compilation, self.decoder.mask, n_buffers=n_buffers, windows_s=windows_s)
+        return Runtime(self.compiled, self.decoder.mask, n_buffers=n_buffers, windows_s=windows_s)
+
+    @property
+    def max_beams(self) -> int:
+        """Sequences that beam search can follow at once, on any device that may come to compute."""
+        return self.compiled.n_beams if self.compiled.others_may_come else self.decoder.max_beams
 
     @property
     def last_hidden_state(self) -> FloatArray:
@@ -136,7 +142,7 @@ class Runtime:
         window_s = mel.shape[1] // FRAMES_PER_SECOND
         if window_s not in self._known_lengths_s:
             # Runs of a new size read weights again that they have copies of.
-            self.compilation.give_back()
+            give_back_mapped()
             self._known_lengths_s.add(window_s)
         window = self.window(window_s, row)
         self._encoder, cross_kv = self._stage("encoder", window_s), self._stage("cross_kv", window_s)

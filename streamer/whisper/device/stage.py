@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array, FloatArray
 from streamer.errors import LostDeviceError, ModelError
-from streamer.whisper.device.compile import Sizes
+from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.ir import first_line
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.

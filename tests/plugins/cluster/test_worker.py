@@ -34,7 +34,8 @@ from streamer.protocols.native import StreamStart
 from streamer.session.state import SessionState
 from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from tests.builders import final
 from tests.builders import partial as partial_of
 from tests.daemon import SAMPLE, pcm16, recording, sample_text

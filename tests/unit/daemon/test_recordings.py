@@ -24,7 +24,8 @@ from streamer.setup.models import Models
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.options import resolve_decoding
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.fakes import Clock

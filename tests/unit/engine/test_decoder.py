@@ -14,18 +14,20 @@ import pytest
 from streamer.audio.mel import log_mel
 from streamer.engine import decoder as live
 from streamer.engine.decoder import WhisperDecoder, WhisperEncoder, make_engine
-from streamer.errors import ConfigError, LostDeviceError
+from streamer.errors import ConfigError, InferenceError, LostDeviceError
 from streamer.session.task import Request
 from streamer.settings.load import load_settings
 from streamer.settings.options import SessionOptions
 from streamer.settings.table import DecodingSettings
 from streamer.setup.session import session_settings
+from streamer.whisper import shared
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
+from streamer.whisper.loading import Loaded
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.options import check_decode_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -328,11 +330,12 @@ def test_the_end_does_not_wait_for_a_device_that_is_started_again(
 ) -> None:
     compiling, go_on = threading.Event(), threading.Event()
 
-    def compile_anew(*_: object) -> None:
+    def compile_anew(loaded: Loaded, error: InferenceError, *, again: bool) -> Loaded:
         compiling.set()
         assert go_on.wait(3 * WAIT_S)
+        return loaded
 
-    monkeypatch.setattr(model, "_restart", compile_anew)
+    monkeypatch.setattr(shared, "restart", compile_anew)
     engine = make_engine(model, DecodingSettings())
     lost = LostDeviceError("the device is lost", "decoder")
     monkeypatch.setattr(engine._decoding, "_turn", lambda: model.recover(model.runtime, lost))

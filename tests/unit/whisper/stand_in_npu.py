@@ -12,8 +12,14 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.whisper.device import devices
 from streamer.whisper.device import stage as stage_module
-from streamer.whisper.device.stage import Stage, no_op
+from streamer.whisper.device.stage import Stage
 from tests.waiting import WAIT_S
+
+Compile = Callable[[ov.Model], None]
+
+
+def at_once(model: ov.Model) -> None:
+    """Compile without delay."""
 
 
 class Compiler:
@@ -24,7 +30,7 @@ class Compiler:
         self.fails = False
         self._open = threading.Event()
 
-    def __call__(self) -> None:
+    def __call__(self, model: ov.Model) -> None:
         assert self._open.wait(WAIT_S), "nobody lets the compiler go on"
         self.n_compiled += 1
         if self.fails:
@@ -43,8 +49,8 @@ class Compiler:
 class StandInCore:
     """OpenVINO's core on a machine with a CPU, and accelerators that compute as the CPU does."""
 
-    def __init__(self, compile: Callable[[], None] = no_op, available: tuple[str, ...] = ("CPU", "NPU")) -> None:
-        """`compile` is called for each graph that the NPU's compiler has to compile; it may wait, or raise."""
+    def __init__(self, compile: Compile = at_once, available: tuple[str, ...] = ("CPU", "NPU")) -> None:
+        """`compile` receives each graph that the NPU's compiler has to compile; it may wait, or raise."""
         self.available_devices = available
         self.driver = "1.38"
         # Devices that graphs were compiled for.
@@ -56,7 +62,7 @@ class StandInCore:
         self.compiled_for.append(device)
         directory = properties.get("CACHE_DIR", "")
         if device == "NPU" and not (directory and any(Path(directory).glob("*.blob"))):
-            self._compile()
+            self._compile(model)
         exact = {} if device == "CPU" else {"INFERENCE_PRECISION_HINT": "f32"}
         return self._core.compile_model(model, "CPU", {**properties, **exact})
 
@@ -65,7 +71,9 @@ class StandInCore:
 
 
 def install(
-    monkeypatch: pytest.MonkeyPatch, compile: Callable[[], None] = no_op, available: tuple[str, ...] = ("CPU", "NPU")
+    monkeypatch: pytest.MonkeyPatch,
+    compile: Compile = at_once,
+    available: tuple[str, ...] = ("CPU", "NPU"),
 ) -> StandInCore:
     """Have the program find an NPU beside the CPU."""
     core = StandInCore(compile, available)

@@ -18,13 +18,14 @@ from safetensors.numpy import save_file
 from safetensors.torch import save_file as torch_save_file
 
 from streamer.constants import SAMPLE_RATE
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.compile import compile_on_cpu
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
@@ -66,12 +67,9 @@ def random_checkpoint(dims: ModelDimensions, seed: int = 0) -> Checkpoint:
     return Checkpoint(dims, tensors)
 
 
-def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads, device: str = "CPU") -> Runtime:
-    """Compile a checkpoint's graphs for a device and start them."""
-    plans = plan_stages(DeviceSettings(device), [device])
-    compilation = Compilation(ModelGraphs.of(checkpoint, alignment_heads), plans)
-    compilation.compile()
-    return Runtime(compilation)
+def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads) -> Runtime:
+    """Compile a checkpoint's graphs for the CPU and start them."""
+    return Runtime(compile_on_cpu(ModelGraphs.of(checkpoint, alignment_heads)))
 
 
 def load_on_cpu(path: Path, cache_dir: Path | str = "", **options: Any) -> WhisperModel:  # noqa: ANN401 - any option

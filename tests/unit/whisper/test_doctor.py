@@ -1,5 +1,7 @@
 """What `streamer doctor` finds of models and of the directories that they are kept in."""
 
+import dataclasses
+import json
 import os
 import shutil
 import tempfile
@@ -11,7 +13,9 @@ from huggingface_hub import constants
 
 from streamer.findings import Finding, Severity
 from streamer.whisper import doctor
+from streamer.whisper.device.devices import DeviceInfo
 from streamer.whisper.doctor import LITTLE_SPACE_BYTES, check_cache, check_hub, check_model
+from streamer.whisper.trust import Verdict
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
@@ -110,3 +114,26 @@ def test_the_directory_of_the_hub_is_checked(tmp_path: Path, monkeypatch: pytest
         assert ("HF_HUB_OFFLINE" in found.found) == offline
     path.touch()
     expect(check_hub(), WARNING, str(path))
+
+
+def test_a_report_shows_devices_and_verdicts_and_no_names(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    npu, properties = DeviceInfo("NPU", "Intel(R) AI Boost", "1688"), {"DEVICE_ARCHITECTURE": "4000"}
+    monkeypatch.setattr(doctor, "list_devices", lambda: [npu])
+    monkeypatch.setattr(doctor, "why_it_cannot_compile", lambda device: "")
+    monkeypatch.setattr(doctor, "device_property", lambda core, device, name: properties.get(name, ""))
+    expect(doctor.report(tmp_path)["Verdicts"], OK, "")
+    verdict = Verdict("", "encoder (15 s)", "openai/whisper-base int8", "AI Boost", "2026.4", 12.5, "")
+    for i, kept in enumerate((verdict, dataclasses.replace(verdict, model="anna/whisper", problem="wrong"))):
+        path = tmp_path / f"NPU-{i:016}" / "verdict.json"
+        path.parent.mkdir()
+        path.write_text(json.dumps(dataclasses.asdict(kept)), encoding="utf-8")
+        os.utime(path, (1_000_000 - i, 1_000_000 - i))
+    damaged = tmp_path / "NPU-damaged"
+    damaged.mkdir()
+    (damaged / "verdict.json").write_text("{}", encoding="utf-8")
+    found = doctor.report(tmp_path)
+    expect(found["NPU"], OK, "Intel(R) AI Boost, driver 1688, DEVICE_ARCHITECTURE 4000")
+    where = "on AI Boost, OpenVINO 2026.4: compiled in 12.5 s"
+    expect(found["Verdict 1"], OK, f"encoder (15 s) of openai/whisper-base int8 {where}, right")
+    expect(found["Verdict 2"], OK, f"encoder (15 s) of a model {where}, wrong")
+    assert "Verdict 3" not in found

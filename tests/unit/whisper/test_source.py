@@ -9,7 +9,8 @@ import pytest
 from streamer.errors import ModelError
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.masks import CONVENTIONS, MaskConvention
-from streamer.whisper.model import LoadOptions, WhisperModel, verify_model
+from streamer.whisper.loading import LoadOptions, verify_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import NANO, write_openai

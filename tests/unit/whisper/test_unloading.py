@@ -20,7 +20,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
+from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, random_checkpoint, read, write_huggingface
 from tests.waiting import WAIT_S
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
@@ -44,7 +44,7 @@ def model(place: Path, cache_dir: Path) -> WhisperModel:
 
 
 def n_loads(caplog: pytest.LogCaptureFixture) -> int:
-    return sum(record.name == "streamer.whisper.model" for record in caplog.records)
+    return sum(record.name == "streamer.whisper.shared" for record in caplog.records)
 
 
 def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
@@ -53,7 +53,7 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     fork = model.fork()
     expected = text(model), text(fork)
     described = model.runtime.windows_s, model.runtime.devices, model.tokenizer
-    left = list(map(weakref.ref, (model.runtime, model.runtime.decoder, model.runtime.compilation, fork.runtime)))
+    left = list(map(weakref.ref, (model.runtime, model.runtime.decoder, fork.runtime)))
     assert fork.unload()
     assert (model.loaded, fork.loaded) == (True, False), "a fork frees what is its own"
     assert text(fork) == expected[1]
@@ -84,10 +84,13 @@ def test_a_computation_that_has_begun_ends_with_its_graphs(model: WhisperModel) 
     assert model.state == "unloaded"
 
 
-def test_unloading_does_not_wait_for_a_load(model: WhisperModel) -> None:
-    with model._lock, ThreadPoolExecutor(1) as pool:
-        assert not pool.submit(model.unload).result(WAIT_S)
-    assert model.loaded
+def test_unloading_does_not_wait_for_a_load(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    unloaded: list[bool] = []
+    with monkeypatch.context() as patched, ThreadPoolExecutor(1) as pool:
+        patched.setattr(Runtime, "warm_up", lambda _: unloaded.append(pool.submit(model.unload).result(WAIT_S)))
+        model.unload()
+        model.wake()
+    assert (unloaded, model.loaded) == ([False], True)
 
 
 def test_nothing_is_kept_of_a_load_that_fails_and_threads_at_once_load_it_once(
@@ -102,7 +105,7 @@ def test_nothing_is_kept_of_a_load_that_fails_and_threads_at_once_load_it_once(
         patched.setattr(Runtime, "warm_up", fail)
         with pytest.raises(InferenceError):
             model.wake()
-    assert (model.state, model._parts) == ("unloaded", None)
+    assert model.state == "unloaded"
     together = threading.Barrier(4)
     with caplog.at_level(logging.INFO), ThreadPoolExecutor(4) as pool:
         runtimes = list(pool.map(lambda _: (together.wait(), model.wake())[1], range(4)))
@@ -110,8 +113,8 @@ def test_nothing_is_kept_of_a_load_that_fails_and_threads_at_once_load_it_once(
     assert n_loads(caplog) == 1
 
 
-def test_a_model_that_is_gone_or_another_one_is_an_error_until_it_is_back(model: WhisperModel, place: Path) -> None:
-    expected, dims = text(model), model.dims
+def test_a_model_that_is_gone_is_an_error_until_it_is_back(model: WhisperModel, place: Path) -> None:
+    expected = text(model)
     model.unload()
     away = place.rename(place.with_name("away"))
     for _ in range(2):
@@ -119,9 +122,12 @@ def test_a_model_that_is_gone_or_another_one_is_an_error_until_it_is_back(model:
             text(model)
         assert model.state == "unloaded"
     away.rename(place)
-    model.runtime.dims = dataclasses.replace(dims, n_audio_layer=99)
+    assert text(model) == expected
+
+
+def test_another_model_of_that_name_is_refused(model: WhisperModel, place: Path) -> None:
+    model.unload()
+    write_huggingface(place, random_checkpoint(dataclasses.replace(model.dims, n_audio_layer=1)))
     with pytest.raises(ModelError):
         model.wake()
     assert model.state == "unloaded"
-    model.runtime.dims = dims
-    assert text(model) == expected

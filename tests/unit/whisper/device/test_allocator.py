@@ -8,13 +8,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from streamer.whisper.device.allocator import give_back_mapped
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.graphs.build import ModelGraphs
 from tests.waiting import WAIT_S
 
 linux_only = pytest.mark.skipif(platform.system() != "Linux", reason="only Linux lists what is mapped")
@@ -63,7 +60,7 @@ def test_pages_of_mapped_files_are_given_back_and_can_be_read_again(tmp_path: Pa
     with path.open("rb") as blob, mmap.mmap(blob.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         total = sum(mapped[::4096])
         assert resident_kb(path) == 8 * 1024
-        Compilation(cast("ModelGraphs", None), {}, model="/models/x int8").give_back()
+        give_back_mapped()
         assert resident_kb(path) < 1024
         assert sum(mapped[::4096]) == total
 

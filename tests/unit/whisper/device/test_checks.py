@@ -8,21 +8,26 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
-from streamer.audio.mel import log_mel
-from streamer.constants import SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.whisper.check import Check, require
-from streamer.whisper.device.checks import check_decoder, check_freshness
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.checks import (
+    EXACT,
+    TOLERANCE,
+    check_decoder,
+    check_freshness,
+    check_speech,
+    known_speech,
+    mel_of,
+)
+from streamer.whisper.device.compile import Compiled, compile_on_cpu
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.device.speech import TOLERANCE, check_speech, exact_plans, read_speech
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.device.conftest import HEADS, Planned
-from tests.unit.whisper.support import SAMPLE, Tensors, tamper
+from tests.unit.whisper.device.conftest import HEADS
+from tests.unit.whisper.support import Tensors, tamper
 
 SOT, END = 513, 512
 
@@ -106,20 +111,13 @@ WRONG: dict[str, Before] = {
 
 
 @pytest.fixture(scope="module")
-def compilation(checkpoint: Checkpoint) -> Compilation:
-    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), exact_plans(), windows_s=[5])
-    compilation.compile()
-    return compilation
+def compiled(checkpoint: Checkpoint) -> Compiled:
+    return compile_on_cpu(ModelGraphs.of(checkpoint, HEADS), [5], EXACT)
 
 
 @pytest.fixture
-def used(compilation: Compilation) -> Runtime:
-    return Runtime(compilation)
-
-
-@pytest.fixture(scope="module")
-def samples() -> Float32Array:
-    return read_speech(SAMPLE)
+def used(compiled: Compiled) -> Runtime:
+    return Runtime(compiled)
 
 
 def test_the_right_decoder_passes_and_is_left_as_it_was(model: WhisperModel) -> None:
@@ -145,57 +143,52 @@ def test_logits_that_are_not_finite_are_refused(used: Runtime) -> None:
     assert not check.passed
 
 
-# Is a runtime that was used like a fresh one?
+# Is anything of one window left in the next?
 
 
-@pytest.fixture
-def pair(compilation: Compilation, used: Runtime) -> tuple[Runtime, Runtime]:
-    return used, Runtime(compilation, n_buffers=1)
+def check_fresh(used: Runtime) -> list[Check]:
+    return list(check_freshness(used, SOT, 5))
 
 
-def test_our_graphs_are_fresh(pair: tuple[Runtime, Runtime]) -> None:
-    checks = list(check_freshness(*pair, SOT))
+def test_our_graphs_are_fresh(used: Runtime) -> None:
+    checks = check_fresh(used)
     assert [check.stage for check in checks] == list(STAGES)
     assert not blamed(checks)
 
 
 @pytest.mark.parametrize("stage", ["encoder", "cross_kv"])
-def test_a_stage_that_mixes_the_window_before_in_is_named(pair: tuple[Runtime, Runtime], stage: str) -> None:
+def test_a_stage_that_mixes_the_window_before_in_is_named(used: Runtime, stage: str) -> None:
     kept: list[Float32Array] = []
 
     def mix(values: Float32Array) -> None:
         kept.append(values.copy())
-        if (n := len(kept) - (1 if stage == "encoder" else 2 * pair[0].dims.n_text_layer)) > 0:
+        if (n := len(kept) - (1 if stage == "encoder" else 2 * used.dims.n_text_layer)) > 0:
             values[:] = 0.9 * values + 0.1 * kept[n - 1]
 
-    tamper(pair[0], stage, after=outputs_changed(mix))
-    assert blamed(check_freshness(*pair, SOT))[0] == stage
+    tamper(used, stage, after=outputs_changed(mix))
+    assert blamed(check_fresh(used))[0] == stage
 
 
-def test_a_decoder_that_keeps_its_cache_is_named(
-    pair: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_decoder_that_keeps_its_cache_is_named(used: Runtime, monkeypatch: pytest.MonkeyPatch) -> None:
     # The slots keep what they hold, and the mask shows them.
-    monkeypatch.setattr(pair[0].decoder, "begin", lambda: pair[0].decoder.rewind(0))
-    tamper(pair[0], "decoder", all_ones)
-    assert blamed(check_freshness(*pair, SOT)) == ["decoder"]
+    monkeypatch.setattr(used.decoder, "begin", lambda: used.decoder.rewind(0))
+    tamper(used, "decoder", all_ones)
+    assert blamed(check_fresh(used)) == ["decoder"]
 
 
-def test_an_encoder_that_ignores_its_input_is_named(pair: tuple[Runtime, Runtime]) -> None:
-    for runtime in pair:
-        tamper(runtime, "encoder", after=outputs_changed(lambda values: values.fill(1)))
-    assert blamed(check_freshness(*pair, SOT))[0] == "encoder"
+def test_an_encoder_that_ignores_its_input_is_named(used: Runtime) -> None:
+    tamper(used, "encoder", after=outputs_changed(lambda values: values.fill(1)))
+    assert blamed(check_fresh(used))[0] == "encoder"
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_weights_that_are_not_finite_are_named(planned: Planned, checkpoint: Checkpoint, value: float) -> None:
+def test_weights_that_are_not_finite_are_named(checkpoint: Checkpoint, value: float) -> None:
     bias = np.full_like(checkpoint.tensors["encoder.layer_norm.bias"], value)
     tensors = {**checkpoint.tensors, "encoder.layer_norm.bias": bias}
-    compilation = planned(graphs=ModelGraphs.of(dataclasses.replace(checkpoint, tensors=tensors), HEADS))
-    compilation.compile()
-    found = list(check_freshness(Runtime(compilation), Runtime(compilation), SOT))
+    graphs = ModelGraphs.of(dataclasses.replace(checkpoint, tensors=tensors), HEADS)
+    found = list(check_freshness(Runtime(compile_on_cpu(graphs)), SOT, 30))
     assert found[0].found == "not finite"
     assert blamed(found)[0] == "encoder"
 
@@ -206,9 +199,9 @@ Speak = Callable[..., list[Check]]
 
 
 @pytest.fixture
-def found(compilation: Compilation, used: Runtime, samples: Float32Array) -> Speak:
+def found(compiled: Compiled, used: Runtime) -> Speak:
     def check(stages: tuple[str, ...] = STAGES) -> list[Check]:
-        return list(check_speech(used, Runtime(compilation), samples, [SOT], END, stages))
+        return list(check_speech(used, Runtime(compiled), [SOT], END, stages))
 
     return check
 
@@ -233,9 +226,7 @@ def test_the_right_graphs_pass_at_each_length_of_window(found: Speak) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", STAGES)
-def test_noise_beyond_rounding_is_refused_and_rounding_passes(
-    compilation: Compilation, found: Speak, used: Runtime, stage: str
-) -> None:
+def test_noise_beyond_rounding_is_refused_and_rounding_passes(found: Speak, used: Runtime, stage: str) -> None:
     tamper(used, stage, after=noise(TOLERANCE / 3))
     assert not blamed(found())
     tamper(used, stage, after=noise(3 * TOLERANCE))
@@ -245,8 +236,8 @@ def test_noise_beyond_rounding_is_refused_and_rounding_passes(
     assert next(check for check in checks if not check.passed).found.startswith("0.4")
 
 
-def test_the_result_of_another_window_is_refused(found: Speak, used: Runtime, samples: Float32Array) -> None:
-    used.encode(log_mel(samples[5 * SAMPLE_RATE :], used.dims.n_mels), 0)
+def test_the_result_of_another_window_is_refused(found: Speak, used: Runtime) -> None:
+    used.encode(mel_of(known_speech()[::-1], 30, used), 0)
     other = used.last_hidden_state
 
     def late(values: Float32Array) -> None:

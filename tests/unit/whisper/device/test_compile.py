@@ -3,21 +3,25 @@
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import openvino as ov
 import pytest
 
-from streamer.errors import InferenceError
-from streamer.whisper.device.compile import Compilation, Sizes, has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device import compile as compile_module
+from streamer.whisper.device.compile import Compiled, compile_stages
 from streamer.whisper.device.decoder import Decoder
+from streamer.whisper.device.places import choose, places_of
+from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import Stage, as_type
+from streamer.whisper.device.types import has_integer_weights, keep_in_bfloat16, mark_half_weights
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
-from streamer.whisper.graphs.ports import key_values, ports
+from streamer.whisper.graphs.ports import STAGES, key_values, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.unit.whisper.device.conftest import HEADS, Planned
+from tests.unit.whisper.device.conftest import HEADS, Planned, compile_all
 from tests.waiting import WAIT_S
 
 
@@ -27,9 +31,9 @@ def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, pre
     assert has_integer_weights(model) == (precision != "f16")
 
 
-def key_types(compilation: Compilation) -> set[str]:
+def key_types(compiled: Compiled) -> set[str]:
     """Return the element types of all ports that are keys or values."""
-    found = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
+    found = (port for graph in compiled.graphs.values() for port in (*graph.inputs, *graph.outputs))
     return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
 
 
@@ -39,12 +43,11 @@ def key_types(compilation: Compilation) -> set[str]:
 def test_keys_and_values_are_kept_as_the_decoder_computes(
     checkpoint: Checkpoint, planned: Planned, precision: str, properties: tuple[str, ...]
 ) -> None:
-    compilation = planned(graphs=ModelGraphs.of(checkpoint, HEADS, precision), properties=properties)
-    compilation.compile()
+    compiled = compile_all(planned(graphs=ModelGraphs.of(checkpoint, HEADS, precision), properties=properties))
     able = "BF16" in ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     halved = able and precision == "int8" and not properties
-    assert key_types(compilation) == {"bf16" if halved else "f32"}
-    hints = {str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()}
+    assert key_types(compiled) == {"bf16" if halved else "f32"}
+    hints = {str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compiled.graphs.items()}
     assert hints["decoder"] == ov.Type.f32
     assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
 
@@ -86,10 +89,10 @@ def test_an_interrupt_does_not_wait_for_a_compiler(planned: Planned, monkeypatch
     def interrupt(done: int, total: int) -> None:
         raise KeyboardInterrupt
 
-    compilation = planned(on_progress=interrupt)
-    monkeypatch.setattr(compilation, "_compile", lambda *_: go_on.wait(3 * WAIT_S))
+    recipe = planned()
+    monkeypatch.setattr(compile_module, "compile_graph", lambda *_: go_on.wait(3 * WAIT_S))
     with ThreadPoolExecutor(1) as thread:
-        compiling = thread.submit(compilation.compile)
+        compiling = thread.submit(compile_stages, recipe, choose(recipe.plans, places_of(recipe.plans)), {}, interrupt)
         try:
             assert isinstance(compiling.exception(WAIT_S), KeyboardInterrupt)
         finally:
@@ -97,37 +100,31 @@ def test_an_interrupt_does_not_wait_for_a_compiler(planned: Planned, monkeypatch
 
 
 def test_a_decoder_is_compiled_once_on_a_cpu(planned: Planned) -> None:
-    compilation = planned()
-    compilation.compile()
-    assert set(compilation.compiled) == {Sizes("encoder"), Sizes("cross_kv"), Sizes("decoder", None)}
-    before = dict(compilation.compiled)
-    compilation.compile()  # what is compiled is not compiled again
-    assert compilation.compiled == before
-    assert set(compilation.compile_s) == set(before)
+    recipe = planned()
+    compiled = compile_all(recipe)
+    assert set(compiled.graphs) == {Sizes("encoder"), Sizes("cross_kv"), Sizes("decoder", None)}
+    # What is compiled is not compiled again.
+    again, _ = compile_stages(recipe, choose(recipe.plans, places_of(recipe.plans)), compiled.stages)
+    assert again == compiled.stages
 
 
-@pytest.mark.parametrize(
-    ("hopeless", "properties", "expected"),
-    [
-        (False, (), ["GPU", "GPU", "CPU"]),
-        (True, (), ["GPU", "CPU"]),
-        (False, ("INFERENCE_PRECISION_HINT=f16",), ["GPU", "CPU"]),
-    ],
-)
-def test_a_gpu_gives_up_half_precision_before_it_is_given_up_unless_that_is_hopeless(
-    planned: Planned, hopeless: bool, properties: tuple[str, ...], expected: list[str]
-) -> None:
-    compilation = planned("AUTO", ["CPU", "GPU"], properties=properties)
-    error = InferenceError("it fails the checks", "decoder")
-    error.hopeless = hopeless
-    devices = [compilation.devices["decoder"]]
-    while devices[-1] != "CPU":
-        compilation.reject({"decoder": error})
-        devices.append(compilation.devices["decoder"])
-    assert devices == expected
-    assert compilation.devices["encoder"] == compilation.devices["cross_kv"] == "GPU"
-    with pytest.raises(InferenceError):
-        compilation.reject({"decoder": error})
+def test_a_graph_that_was_just_compiled_is_read_from_the_cache(planned: Planned, tmp_path: Path) -> None:
+    """So that the weights that it was compiled of are in memory no longer."""
+    recipe = planned(cache_dir=tmp_path, windows_s=(5, 30))
+    for known in (False, True):
+        compiled = compile_all(recipe)
+        assert compiled.from_cache is known
+        assert all(graph.get_property("LOADED_FROM_CACHE") for graph in compiled.graphs.values())
+    assert len(list(tmp_path.glob("CPU-*/*.blob"))) == len(list(tmp_path.iterdir())) == len(compiled.graphs) == 4
+
+
+@pytest.mark.skipif("GPU" in ov.Core().available_devices, reason="there is a GPU here: it can compile")
+def test_a_device_that_cannot_compile_is_one_line_a_stage(planned: Planned) -> None:
+    recipe = planned("GPU", ["GPU"])
+    stages, errors = compile_stages(recipe, choose(recipe.plans, places_of(recipe.plans)), {})
+    assert stages == {}
+    assert [*errors] == [error.stage for error in errors.values()] == [*STAGES]
+    assert all("\n" not in str(error) for error in errors.values())
 
 
 def marked(model: ov.Model) -> list[ov.Node]:
@@ -140,11 +137,3 @@ def test_every_half_weight_is_marked(checkpoint: Checkpoint) -> None:
     matrices = [name for name, tensor in checkpoint.tensors.items() if "decoder" in name and tensor.ndim == 2]
     assert len(found) >= len(matrices) - 2 * checkpoint.dims.n_text_layer  # cross-KV has its own graph
     assert all(node.get_type_name() == "Convert" for node in found)
-
-
-def test_the_times_of_a_device_that_was_given_up_are_forgotten(planned: Planned) -> None:
-    compilation = planned("AUTO", ["CPU", "NPU"])
-    of_npu, of_encoder = Sizes("decoder", n_tokens=64, n_slots=447), Sizes("encoder")
-    compilation.compile_s = {of_npu: 60.0, of_encoder: 30.0}
-    compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
-    assert compilation.compile_s == {of_encoder: 30.0}

@@ -7,13 +7,14 @@ import pytest
 
 from streamer.arrays import FloatArray
 from streamer.whisper.decode.search import Search, follow_beams
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.compile import Compiled, Recipe
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import SLOTS_STEP
+from tests.unit.whisper.device.conftest import compile_all
 from tests.unit.whisper.sizes import lively_checkpoint
 
 DIMS = ModelDimensions(80, 1500, 64, 2, 1, 50, 448, 64, 2, 2)
@@ -26,20 +27,18 @@ PROMPT = list(range(20))
 TOLERANCE = 1e-5
 
 
-def compiled(settings: DeviceSettings) -> Compilation:
+def compiled(settings: DeviceSettings) -> Compiled:
     graphs = ModelGraphs.of(lively_checkpoint(DIMS), [(1, 0), (0, 1)])
-    found = Compilation(graphs, plan_stages(settings, ["CPU"]), n_beams=N_BEAMS, windows_s=[5, 7])
-    found.compile()
-    return found
+    return compile_all(Recipe(graphs, plan_stages(settings, ["CPU"]), (5, 7, 30), N_BEAMS))
 
 
 @pytest.fixture(scope="module")
-def dynamic() -> Compilation:
+def dynamic() -> Compiled:
     return compiled(DeviceSettings("CPU"))
 
 
 @pytest.fixture(scope="module")
-def static(npu_plugin: None) -> Compilation:
+def static(npu_plugin: None) -> Compiled:
     """Graphs as an NPU gets them, which its plugin computes on the CPU."""
     return compiled(DeviceSettings(npu_through_cpu=True))
 
@@ -64,9 +63,9 @@ def results(runtime: Runtime) -> Iterator[FloatArray]:
 
 
 @pytest.mark.slow
-def test_graphs_for_any_size_compute_what_those_of_fixed_sizes_do(dynamic: Compilation, static: Compilation) -> None:
+def test_graphs_for_any_size_compute_what_those_of_fixed_sizes_do(dynamic: Compiled, static: Compiled) -> None:
     one, many = Runtime(dynamic), Runtime(static)
-    assert (len(dynamic.compiled), len(static.compiled)) == (4, 15)
+    assert (len(dynamic.graphs), len(static.graphs)) == (4, 15)
     assert (one.decoder.max_beams, many.decoder.max_beams) == (MAX_BEAMS, N_BEAMS)
     assert not many.decoder.takes_batches
     for i, (window_s, next_s) in enumerate(((30, 5), (5, 30), (7, 5), (30, 7))):
@@ -79,7 +78,7 @@ def test_graphs_for_any_size_compute_what_those_of_fixed_sizes_do(dynamic: Compi
             np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE)
 
 
-def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
+def test_of_silent_tokens_nothing_is_returned(dynamic: Compiled) -> None:
     decoder = Runtime(dynamic).decoder
     logits, attention = decoder.feed(PROMPT * 5)
     for n_silent in (1, 64, 65, 99):
@@ -94,12 +93,12 @@ def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
     [((5, 7, 30), 0.1, 5), ((5, 7, 30), 5.01, 6), ((5, 7, 30), 7.0, 7), ((5, 7, 30), 7.1, 30), ((30,), 1.0, 30)],
 )
 def test_windows_come_in_steps_of_a_second(
-    dynamic: Compilation, windows_s: tuple[int, ...], seconds: float, expected: int
+    dynamic: Compiled, windows_s: tuple[int, ...], seconds: float, expected: int
 ) -> None:
     assert Runtime(dynamic, windows_s=windows_s).frames_for(round(seconds * 16_000)) == 100 * expected
 
 
-def test_what_is_not_finite_in_a_long_window_does_not_reach_a_short_one(dynamic: Compilation) -> None:
+def test_what_is_not_finite_in_a_long_window_does_not_reach_a_short_one(dynamic: Compiled) -> None:
     runtime, alone = Runtime(dynamic), Runtime(dynamic)
     alone.decoder.use(alone.encode(mel_of(5), 0))
     expected, _ = alone.decoder.feed(PROMPT)
@@ -119,7 +118,7 @@ def texts_of(runtime: Runtime, windows: Sequence[EncodedWindow], n_beams: int) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_beams", [1, N_BEAMS])
-def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compilation, n_beams: int) -> None:
+def test_windows_get_the_texts_that_each_gets_alone(dynamic: Compiled, n_beams: int) -> None:
     runtime = Runtime(dynamic, n_buffers=N_WINDOWS)
     mels = [mel_of(30, seed) for seed in range(N_WINDOWS)]
     alone = [texts_of(runtime, [runtime.encode(mel, 0)], n_beams)[0] for mel in mels]

@@ -88,9 +88,24 @@ def test_encoder_and_decoder_have_their_own_device_or_that_of_all() -> None:
 
 
 def test_other_devices_follow_an_npu_alone() -> None:
-    for device, expected in (("NPU", ("NPU", "GPU", "CPU")), ("GPU", ("GPU",))):
-        plans = with_last_resorts(plan_stages(DeviceSettings(device), ALL), ALL)
-        assert {plan.candidates for plan in plans.values()} == {expected}
+    plans = with_last_resorts(plan_stages(DeviceSettings("NPU"), ALL), ALL)
+    assert [plan.candidates for plan in plans.values()] == [*2 * [("NPU", "GPU", "CPU")], ("NPU", "CPU", "GPU")]
+    plans = plan_stages(DeviceSettings("GPU"), ALL)
+    assert with_last_resorts(plans, ALL) == plans
+
+
+def test_while_an_npu_encodes_the_cpu_is_next_for_the_decoder() -> None:
+    for settings, expected in (
+        (DeviceSettings(), ("NPU", "CPU", "GPU")),
+        (DeviceSettings(encoder_device="GPU"), ("NPU", "GPU", "CPU")),
+        (DeviceSettings(decoder_device="GPU"), ("GPU",)),
+    ):
+        assert plan_stages(settings, ALL)["decoder"].candidates == expected
+    plan = plan_stages(DeviceSettings(), ALL)["decoder"]
+    assert [plan.why(device, ALL) for device in plan.candidates] == [
+        "AUTO: the first choice",
+        *2 * ["AUTO: NPU does not work"],
+    ]
 
 
 def test_a_stages_properties_win_over_those_of_all() -> None:

@@ -1,11 +1,7 @@
 """What `streamer doctor` finds of OpenVINO and its devices."""
 
-import dataclasses
-import json
-import os
 import platform
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import openvino
 import pytest
@@ -15,7 +11,6 @@ from streamer.findings import Finding, Severity
 from streamer.whisper.device import busy, doctor, drivers
 from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 from streamer.whisper.device.drivers import Obstacle
-from streamer.whisper.device.verdicts import DeviceVerdict
 from tests.findings import OK, PROBLEM, WARNING, expect
 
 CPU = DeviceInfo("CPU", "Some Processor", "")
@@ -119,27 +114,3 @@ def test_other_systems_are_not_searched_for_drivers(check: Check, monkeypatch: p
         found = check([CPU])[kind]
         assert found.severity is OK
         assert ("driver" in found.found) == (system == "Windows")
-
-
-def test_a_report_shows_devices_and_verdicts_and_no_names(
-    check: Check, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    check(ALL)
-    properties = {"DEVICE_ARCHITECTURE": "4000"}
-    monkeypatch.setattr(doctor, "device_property", lambda core, device, name: properties.get(name, ""))
-    expect(doctor.report(tmp_path)["Verdicts"], OK, "")
-    verdict = DeviceVerdict("", "encoder", "openai/whisper-base int8", "AI Boost", "2026.4", [30], 12.5, [])
-    for i, kept in enumerate((verdict, dataclasses.replace(verdict, model="anna/whisper", problem="wrong"))):
-        entry = tmp_path / f"VERDICT-{i:016}"
-        entry.mkdir()
-        (entry / "verdict.json").write_text(json.dumps(dataclasses.asdict(kept)), encoding="utf-8")
-        os.utime(entry, (1_000_000 - i, 1_000_000 - i))
-    damaged = tmp_path / "VERDICT-damaged"
-    damaged.mkdir()
-    (damaged / "verdict.json").write_text("{}", encoding="utf-8")
-    found = doctor.report(tmp_path)
-    expect(found["NPU"], OK, "Intel(R) AI Boost, driver 1688, DEVICE_ARCHITECTURE 4000")
-    where = "on AI Boost, OpenVINO 2026.4: compiled in 12.5 s"
-    expect(found["Verdict 1"], OK, f"encoder of openai/whisper-base int8 {where}, right")
-    expect(found["Verdict 2"], OK, f"encoder of a model {where}, wrong")
-    assert "Verdict 3" not in found

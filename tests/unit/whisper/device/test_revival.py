@@ -1,18 +1,20 @@
 """Devices that are lost while they compute: nothing of what was said is."""
 
 import itertools
-from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from streamer.errors import InferenceError
 from streamer.offline import transcribe
-from streamer.whisper import model as model_module
+from streamer.whisper import shared
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.loading import LoadOptions
+from streamer.whisper.model import WhisperModel, load_model
 from tests.unit.offline.as_whisper import as_whisper
 from tests.unit.whisper.device.captions import captions, decoded
+from tests.unit.whisper.stand_in_npu import install
 from tests.unit.whisper.support import NANO, SPEECH, Tensors, load_on_cpu, read, tamper
 
 pytestmark = pytest.mark.slow
@@ -26,7 +28,7 @@ def often_lost() -> WhisperModel:
 @pytest.fixture
 def lost(often_lost: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> WhisperModel:
     """A model each loss of whose device is the first."""
-    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
+    monkeypatch.setattr(shared, "FAILS_AGAIN_WITHIN_S", 0.0)
     return often_lost
 
 
@@ -61,28 +63,22 @@ def test_a_window_that_was_encoded_before_the_loss_is_decoded_after_it(lost: Whi
     assert decoded(lost, lambda: lose(lost, "decoder", 3)) == expected
 
 
-# When no other is left, the last one is started again; a loss long after the last is a first one.
-@pytest.mark.parametrize(("within_s", "n_given_up"), [(600.0, 2), (0.0, 0)])
+# A loss long after the last is a first one.
+@pytest.mark.parametrize(("within_s", "device"), [(600.0, "CPU"), (0.0, "NPU")])
 def test_a_device_that_fails_again_is_given_up_for_the_next(
-    expected: str, monkeypatch: pytest.MonkeyPatch, within_s: float, n_given_up: int
+    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch, within_s: float, device: str
 ) -> None:
-    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", within_s)
-    model = load_on_cpu(NANO)
-    compilation, given_up = model.runtime.compilation, list[str]()
-    for stage, plan in compilation.plans.items():
-        # The only device that there surely is, twice.
-        compilation.plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)
-    reject = compilation.reject
-
-    def noting(errors: Mapping[str, InferenceError]) -> None:
-        given_up.extend(errors)
-        reject(errors)
-
-    monkeypatch.setattr(compilation, "reject", noting)
+    install(monkeypatch)
+    monkeypatch.setattr(shared, "FAILS_AGAIN_WITHIN_S", within_s)
+    model = load_model(str(NANO), LoadOptions(cache_dir=str(tmp_path), windows_s=(5, 15)))
+    devices: list[str] = []
     for _ in range(3):
+        devices.append(model.runtime.devices["encoder"])
         lose(model, "encoder")
         assert decoded(model) == expected
-    assert given_up == ["encoder"] * n_given_up
+    # When no other is left, the last one is started again.
+    assert devices == ["NPU", "NPU", device]
+    assert model.runtime.devices["encoder"] == device
 
 
 def test_a_device_that_fails_again_at_once_is_an_error(lost: WhisperModel) -> None:

@@ -1,4 +1,4 @@
-"""Model directories, whole and broken, the choice of the device, and of the weights' precision."""
+"""From a model's name to graphs: directories whole and broken, devices, and the weights' precision."""
 
 import copy as copying
 import dataclasses
@@ -14,13 +14,12 @@ import pytest
 
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.setup import fit
-from streamer.whisper import model as model_module
-from streamer.whisper.check import Check, require
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.decoder import Decoder
+from streamer.whisper import loading
+from streamer.whisper.check import require
+from streamer.whisper.choices import choose_weights
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
-from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.model import LoadOptions, WhisperModel, load_model, verify_model
+from streamer.whisper.loading import LoadOptions, verify_model
+from streamer.whisper.model import WhisperModel, load_model, warn_of_translation
 from streamer.whisper.source import read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.refusals import Refusal, refusals
@@ -63,7 +62,7 @@ def test_settings_that_are_lists_or_absent_are_fine(copy: Path) -> None:
 
 
 def test_what_does_not_belong_together_is_not_compiled(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(Compilation, "compile")
+    monkeypatch.delattr(loading, "compile_stages")
     damage(copy / "preprocessor_config.json", {"feature_size": 128})
     checks = list(verify_model(str(copy), LoadOptions(DeviceSettings("CPU"))))
     assert [check.name for check in checks if not check.passed] == ["preprocessor: feature_size"]
@@ -79,10 +78,9 @@ def test_a_model_like_turbo_warns_once_that_it_was_not_trained_to_translate(
     model: WhisperModel, warned: Callable[[], list[str]], n_layers: tuple[int, int], task: str, expected: int
 ) -> None:
     turbo = copying.copy(model)
-    dims = dataclasses.replace(model.dims, n_audio_layer=n_layers[0], n_text_layer=n_layers[1])
-    turbo.runtime = cast(Runtime, SimpleNamespace(dims=dims))
+    turbo.dims = dataclasses.replace(model.dims, n_audio_layer=n_layers[0], n_text_layer=n_layers[1])
     turbo.tokenizer = cast(Tokenizer, SimpleNamespace(choose_language=lambda wanted, task: wanted))
-    model_module.warn_of_translation.cache_clear()
+    warn_of_translation.cache_clear()
     for _ in range(2):  # a session, and a recording
         assert turbo.choose_language("de", task) == "de"
     assert len(warned()) == expected
@@ -94,7 +92,7 @@ class TestAnNpuThatCannotCompile:
         """An NPU is announced, but none is there that could compile."""
         if "NPU" in ov.Core().available_devices:
             pytest.skip("there is an NPU here")
-        monkeypatch.setattr(model_module, "available_devices", lambda: ["CPU", "NPU"])
+        monkeypatch.setattr(loading, "available_devices", lambda: ["CPU", "NPU"])
 
     @pytest.mark.parametrize("settings", [{}, {"device": "CPU", "encoder_device": "AUTO"}])
     def test_auto_goes_on_to_the_next_device_and_warns_once(
@@ -108,25 +106,6 @@ class TestAnNpuThatCannotCompile:
     def test_the_one_that_was_asked_for_is_not_replaced(self, load: Callable[..., WhisperModel]) -> None:
         with pytest.raises(InferenceError):
             load("NPU")
-
-
-def test_auto_passes_over_a_device_whose_decoder_computes_nonsense(
-    load: Callable[..., WhisperModel], monkeypatch: pytest.MonkeyPatch, warned: Callable[[], list[str]]
-) -> None:
-    """Only the stage that is wrong moves on."""
-    answers = iter([False, True])
-    plans = plan_stages(DeviceSettings("CPU"), ["CPU"])
-    two = {stage: dataclasses.replace(plan, candidates=("CPU", "CPU")) for stage, plan in plans.items()}
-    monkeypatch.setattr(model_module, "plan_stages", lambda settings, available: two)
-
-    def check(decoder: Decoder, token: int, about: str) -> list[Check]:
-        return [Check("decoder: sense", "?", "?", next(answers), "nonsense", "decoder")]
-
-    monkeypatch.setattr(model_module, "check_decoder", check)
-    load()
-    (warning,) = warned()
-    assert warning.startswith("nonsense; ")
-    assert not {"encoder", "cross_kv"} & {*warning.split()}
 
 
 @pytest.mark.parametrize(
@@ -146,7 +125,7 @@ def test_auto_is_int8_for_the_sizes_that_were_measured(
     source = read_model(NANO, "nano.en")
     dims = dataclasses.replace(fit.SIZES[size], n_vocab=51865)
     source = dataclasses.replace(source, graphs=dataclasses.replace(source.graphs, dims=dims))
-    found, said = model_module.choose_weights(source, wanted, plan_stages(DeviceSettings(), available))
+    found, said = choose_weights(source, wanted, plan_stages(DeviceSettings(), available))
     assert (found.weights, said) == (weights, why)
 
 
@@ -177,6 +156,6 @@ def test_graphs_keep_their_weights_whatever_size_they_are_of() -> None:
     source = dataclasses.replace(read_model(NANO, "nano.en"), checkpoint=None)
     graphs = dataclasses.replace(source.graphs, dims=dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865))
     source, plans = dataclasses.replace(source, graphs=graphs), plan_stages(DeviceSettings(), ["CPU"])
-    assert model_module.choose_weights(source, "auto", plans) == (source, "as they are")
+    assert choose_weights(source, "auto", plans) == (source, "as they are")
     with pytest.raises(ConfigError):
-        model_module.choose_weights(source, "int8", plans)
+        choose_weights(source, "int8", plans)

@@ -1,0 +1,118 @@
+"""Which graphs a stage has on a device, and which calls each of them computes.
+
+CPUs have graphs for any size, other devices one for each size that is used.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import openvino as ov
+
+from streamer.constants import CHUNK_LENGTH_S
+from streamer.whisper.device.devices import kind_of
+from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
+from streamer.whisper.generation import MIN_WINDOW_S
+from streamer.whisper.graphs.build import ModelGraphs, fix_sizes, lookup_of, without_lookup
+from streamer.whisper.graphs.ports import (
+    BLOCK_TOKENS,
+    MAX_WINDOWS,
+    MOST_TOKENS,
+    NPU_BLOCK_TOKENS,
+    SLOTS_STEP,
+    Shape,
+    beam_slots,
+    ports,
+)
+
+# Windows that there are graphs for, in seconds, if nothing else is asked for.
+WHOLE_WINDOW = (CHUNK_LENGTH_S,)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which calls a compiled graph computes."""
+
+    stage: str
+
+    # Length of its windows, in seconds; None: any.
+    window_s: int | None = CHUNK_LENGTH_S
+
+    # Of a decoder: tokens of a call, and slots of its cache; None: any.
+    n_tokens: int | None = None
+    n_slots: int | None = None
+
+    def __str__(self) -> str:
+        """Return the stage, with what is not usual: `encoder`, `encoder (7 s)`, `decoder (16 tokens, 447 slots)`."""
+        sizes = [f"{self.window_s} s"] if self.window_s not in (None, CHUNK_LENGTH_S) else []
+        if self.n_tokens is not None:
+            sizes += [f"{self.n_tokens} token{'s' if self.n_tokens > 1 else ''}", f"{self.n_slots} slots"]
+        return f"{self.stage} ({', '.join(sizes)})" if sizes else self.stage
+
+    def inputs(self, dims: ModelDimensions) -> list[Mapping[str, Shape]]:
+        """Return the shapes of its inputs; of a graph for any size those of its smallest calls and of its largest."""
+        calls = [(self.window_s or CHUNK_LENGTH_S, self.n_tokens or 1, self.n_slots or 1, 1)]
+        if self.window_s is None:
+            n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
+            calls = [(MIN_WINDOW_S, 1, 1, 1), (CHUNK_LENGTH_S, MOST_TOKENS, n_slots, MAX_WINDOWS)]
+        return [
+            ports(self.stage, dims, window_s=window_s, n_tokens=n_tokens, n_slots=n_slots, n_windows=n_windows).inputs
+            for window_s, n_tokens, n_slots, n_windows in calls
+        ]
+
+
+def with_whole(windows_s: Sequence[int]) -> tuple[int, ...]:
+    """Return lengths of windows in seconds and that of whole ones, the shortest first."""
+    return tuple(sorted({*windows_s, *WHOLE_WINDOW}))
+
+
+def sizes_of(
+    graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[int], n_beams: int, *, exported: bool = False
+) -> list[Sizes]:
+    """Return of which sizes the graphs of a stage are on a device.
+
+    windows_s : lengths of windows in seconds, the shortest first; the last is 30
+    n_beams : sequences that beam search follows at once, at most, if the graphs have fixed sizes
+    exported : whether others exported the graphs, for 30 s and one token a call
+    """
+    dims, shorter_s = graphs.dims, windows_s[:-1]
+    if exported:
+        of_decoder = {"n_tokens": 1, "n_slots": dims.cache_size} if stage == "decoder" else {}
+        return [Sizes(stage, **of_decoder)]
+    if stage != "decoder":
+        if device != "CPU":
+            return [Sizes(stage, window_s) for window_s in (CHUNK_LENGTH_S, *shorter_s)]
+        if not shorter_s:
+            return [Sizes(stage)]
+        # OpenVINO 2026.4 copies the outputs of a cross-KV graph for any length, which are large: 30 s apart.
+        apart = stage == "cross_kv" or stage in graphs.build_short
+        return [Sizes(stage), Sizes(stage, None)] if apart else [Sizes(stage, None)]
+    if device == "CPU":
+        return [Sizes(stage, None)]
+    block = NPU_BLOCK_TOKENS if kind_of(device) == "NPU" else BLOCK_TOKENS
+    calls = [(1, dims.cache_size), (block, dims.cache_size)]
+    if n_beams > 1:
+        calls.append((BLOCK_TOKENS, beam_slots(dims, n_beams)))
+    return [Sizes(stage, window_s, *call) for window_s in windows_s for call in calls]
+
+
+def build_graphs(
+    graphs: ModelGraphs, sizes: Sequence[Sizes], device: str
+) -> tuple[dict[Sizes, ov.Model], ov.Model | None]:
+    """Build the graphs of a stage for a device, see `sizes_of`; return what looks tokens up for them, too, on a CPU.
+
+    Raises what the graphs' readers raise.
+    """
+    stage = sizes[0].stage
+    whole = graphs.build[stage]()
+    short = whole
+    if stage in graphs.build_short and any(each.window_s != CHUNK_LENGTH_S for each in sizes):
+        short = graphs.build_short[stage]()
+    models: dict[Sizes, ov.Model] = {}
+    for each in sizes:
+        graph = whole if stage == "decoder" or each.window_s == CHUNK_LENGTH_S else short
+        as_it_is = each.window_s == CHUNK_LENGTH_S and not graph.is_dynamic()
+        models[each] = graph if as_it_is else fix_sizes(graph, *each.inputs(graphs.dims))
+    if kind_of(device) != "NPU" or not whole.is_dynamic():
+        return models, None
+    # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
+    return {each: without_lookup(model) for each, model in models.items()}, lookup_of(whole)
