@@ -77,7 +77,8 @@ class Runtime:
         """Return what is known of it without graphs and buffers: dimensions, devices and lengths of windows."""
         bare = copy.copy(self)
         bare.stages = []
-        del bare.decoder, bare.compiled, bare._encoder, bare._buffers
+        # A type keeps the port that it is of alive, and that its graph.
+        del bare.decoder, bare.compiled, bare._encoder, bare._buffers, bare._types
         return bare
 
     def another(self, windows_s: Sequence[int] | None = None, n_buffers: int = 1) -> "Runtime":

@@ -53,7 +53,9 @@ def test_all_graphs_are_freed_and_the_next_computation_loads_them_again(
     fork = model.fork()
     expected = text(model), text(fork)
     described = model.runtime.windows_s, model.runtime.devices, model.tokenizer
-    left = list(map(weakref.ref, (model.runtime, model.runtime.decoder, fork.runtime)))
+    left = list(
+        map(weakref.ref, (model.runtime, model.runtime.decoder, *model.runtime.compiled.graphs.values(), fork.runtime))
+    )
     assert fork.unload()
     assert (model.loaded, fork.loaded) == (True, False), "a fork frees what is its own"
     assert text(fork) == expected[1]
