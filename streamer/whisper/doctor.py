@@ -10,21 +10,20 @@ from pathlib import Path
 import openvino
 from huggingface_hub import constants
 
+from streamer.errors import StreamerError
 from streamer.findings import Finding, Severity, missing, ok, problem, warning
 from streamer.whisper import locate
 from streamer.whisper.cache import CACHE_VARIABLE, cache_base
+from streamer.whisper.check import require
 from streamer.whisper.device.devices import device_property, kind_of, list_devices, the_core, why_it_cannot_compile
 from streamer.whisper.files import format_size, size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
+from streamer.whisper.source import read_model
 from streamer.whisper.trust import kept_verdicts
-from streamer.whisper.weights.formats import MIN_WEIGHTS_BYTES
 
 # A large model is 3 GB to fetch, and as much again when it is compiled.
 LITTLE_SPACE_BYTES = 4 * 10**9
-
-WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
-
 
 # Properties of devices that a report shows.
 _REPORTED = {
@@ -38,27 +37,17 @@ _PUBLISHERS = ("openai/", "distil-whisper/", "streamer/")
 
 
 def check_model(name: str) -> Finding:
-    """Check that a model is here, and that its files are whole."""
+    """Check that a model is here, and that its files belong together; nothing is compiled."""
     path = locate.find_model(name)
     if path is None and cache.parse(name) is not None:
         pull = f"streamer models pull {name:.200}"
         return warning(f"{name!r:.200} is not here; it would be fetched at the first start", pull)
     if path is None:
         return problem(f"there is no model {name!r:.200}", "`streamer models list` shows those that there are")
-    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
-    weights = [file for file in files if file.suffix in WEIGHTS_SUFFIXES]
-    if not weights:
-        return problem(
-            f"{path} holds no weights: expected a file that ends in {', '.join(WEIGHTS_SUFFIXES)}",
-            "fetch the model again",
-        )
-    for file in weights:
-        n_bytes = file.stat().st_size
-        if n_bytes < MIN_WEIGHTS_BYTES:
-            return problem(
-                f"{file} has {n_bytes} bytes: an interrupted download, or a pointer of Git LFS",
-                "fetch the model again, or run `git lfs pull` in its directory",
-            )
+    try:
+        require(read_model(path, name).checks)
+    except StreamerError as error:
+        return problem(str(error), f"`streamer models verify {name:.200}` shows all that is checked")
     found = f"{path}, {format_size(size_of(path))}; `streamer models verify {name}` tries it out"
     return warning(found, limits(EMBEDDED_ORIGIN)) if name == SAMPLE_OF else ok(found)
 

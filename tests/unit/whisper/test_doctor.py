@@ -16,6 +16,7 @@ from streamer.whisper import doctor
 from streamer.whisper.device.devices import DeviceInfo
 from streamer.whisper.doctor import LITTLE_SPACE_BYTES, check_cache, check_hub, check_model
 from streamer.whisper.trust import Verdict
+from tests.unit.whisper.support import NANO, damage
 
 OK, WARNING, PROBLEM = Severity.OK, Severity.WARNING, Severity.PROBLEM
 
@@ -36,30 +37,23 @@ def expect(finding: Finding, severity: Severity, about: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "severity", "about"),
+    ("file", "change", "about"),
     [
-        ({}, PROBLEM, "model"),
-        ({"config.json": 2}, PROBLEM, "model"),
-        ({"model.safetensors": 43}, PROBLEM, "model.safetensors"),  # a pointer of Git LFS
-        ({"model.safetensors": 999, "weights.npz": 2_000_000}, PROBLEM, "model.safetensors"),
-        ({"model.safetensors": 1_998_000, "config.json": 2_000}, OK, "2 MB"),
-        ({"model.safetensors": 1000}, OK, "0 MB"),
+        ("model.safetensors", False, "model.safetensors"),
+        ("model.safetensors", "version https://git-lfs.github.com/spec/v1", "model.safetensors"),
+        ("preprocessor_config.json", {"feature_size": 128}, "feature_size"),
+        ("tokenizer.json", "{", "tokenizer.json"),
     ],
 )
-def test_the_weights_of_a_model_are_looked_for(
-    tmp_path: Path, files: dict[str, int], severity: Severity, about: str
-) -> None:
-    folder = tmp_path / "model"
-    folder.mkdir()
-    for name, n_bytes in files.items():
-        (folder / name).write_bytes(bytes(n_bytes))
-    expect(check_model(str(folder)), severity, about)
+def test_a_model_is_read_as_far_as_its_weights(tmp_path: Path, file: str, change: object, about: str) -> None:
+    folder = Path(shutil.copytree(NANO, tmp_path / "model", ignore=shutil.ignore_patterns("sample.*", "vocab.json")))
+    expect(check_model(str(folder)), OK, "MB")
+    damage(folder / file, change)
+    expect(check_model(str(folder)), PROBLEM, about)
 
 
-def test_a_model_of_one_file_one_to_be_fetched_and_one_that_does_not_exist(tmp_path: Path) -> None:
-    (tmp_path / "ggml-tiny.bin").write_bytes(bytes(3_000_000))
-    expect(check_model(str(tmp_path / "ggml-tiny.bin")), OK, "3 MB")
-    expect(check_model("nano.en"), WARNING, "nano.en")  # which is not for people
+def test_a_model_for_trying_things_out_one_to_be_fetched_and_one_that_does_not_exist() -> None:
+    expect(check_model("nano.en"), WARNING, "nano.en")
     expect(check_model("./no/such/model"), PROBLEM, "./no/such/model")
     expect(check_model("nobody/such-a-whisper"), WARNING, "nobody/such-a-whisper")
 
