@@ -24,6 +24,11 @@ class UnfitError(Exception):
     """A whole file with something in it that is not read. The text is the reason."""
 
 
+def unfit(where: object, fact: str, expected: str, remedy: str) -> ModelError:
+    """Return the error of a model's file, in one line; `where` is its path."""
+    return ModelError(f"{where} {fact}: expected {expected}; {remedy}")
+
+
 class File(io.BufferedReader):
     """An open file. Lengths that it announces are compared with its size; numbers are little-endian."""
 
@@ -38,9 +43,7 @@ class File(io.BufferedReader):
 
     def read_all(self, n_bytes: int, what: str) -> bytes:
         """Return the next bytes. Raises ValueError, which names `what` was read, if the file is shorter."""
-        if n_bytes > self.left_bytes():
-            raise ValueError(f"it ends within {what}")
-        return self.read(n_bytes)
+        return self.read(self._checked(n_bytes, what))
 
     def read_numbers(self, layout: str, what: str) -> tuple[Any, ...]:
         """Return numbers in a layout of `struct`'s. Raises as `read_all`."""
@@ -48,9 +51,12 @@ class File(io.BufferedReader):
 
     def skip(self, n_bytes: int, what: str) -> int:
         """Skip bytes and return the position of the first. Raises as `read_all`."""
-        if n_bytes > self.left_bytes():
+        return self.seek(self._checked(n_bytes, what), os.SEEK_CUR) - n_bytes
+
+    def _checked(self, n_bytes: int, what: str) -> int:
+        if not 0 <= n_bytes <= self.left_bytes():
             raise ValueError(f"it ends within {what}")
-        return self.seek(n_bytes, os.SEEK_CUR) - n_bytes
+        return n_bytes
 
 
 @contextmanager
@@ -65,11 +71,9 @@ def open_file(path: Path, writer: str) -> Iterator[File]:
         with readable(path), File(path) as file:
             yield file
     except UnfitError as error:
-        raise ModelError(
-            f"{path} cannot be loaded ({error}): expected tensors, numbers and texts only; save it again with {writer}"
-        ) from None
+        fact, remedy = f"cannot be loaded ({error})", f"save it again with {writer}"
+        raise unfit(path, fact, "tensors, numbers and texts only", remedy) from None
     except BROKEN as error:
         reason = " ".join(str(error).split())
-        raise ModelError(
-            f"{path} cannot be read ({reason:.120}): expected a complete file of {writer}; download it again"
-        ) from None
+        fact, expected = f"cannot be read ({reason:.120})", f"a complete file of {writer}"
+        raise unfit(path, fact, expected, "download it again") from None

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.tensors import FLOATS, Tensor
 
 
@@ -26,10 +26,8 @@ class LazyTensors(Mapping[str, FloatArray]):
         with np.errstate(invalid="ignore"):
             total = np.sum(values, dtype=np.float64)  # takes no memory, and does not overflow
         if not np.isfinite(total):
-            raise ModelError(
-                f"{self._where} has NaN or infinity in {name}: expected finite numbers; its training or conversion"
-                " failed, download it again or use an earlier checkpoint"
-            )
+            remedy = "its training or conversion failed, download it again or use an earlier checkpoint"
+            raise unfit(self._where, f"has NaN or infinity in {name}", "finite numbers", remedy)
         return values
 
     def __iter__(self) -> Iterator[str]:
@@ -76,20 +74,17 @@ def as_checkpoint(
     missing = sorted(set(shapes) - set(tensors))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise ModelError(
-            f"{where} lacks the tensor {missing[0]}{more}: expected all tensors of the model in {described_by};"
-            " download all files again from one place"
-        )
+        expected = f"all tensors of the model in {described_by}"
+        raise unfit(where, f"lacks the tensor {missing[0]}{more}", expected, "download all files again from one place")
     for name, tensor in tensors.items():
         if tensor.dtype not in FLOATS:
-            raise ModelError(
-                f"{where} has {name} of type {tensor.dtype!r:.20}: expected F16, BF16 or F32; convert the model"
-            )
+            raise unfit(where, f"has {name} of type {tensor.dtype!r:.20}", "F16, BF16 or F32", "convert the model")
         if tensor.shape != shapes[name]:
-            raise ModelError(
-                f"{where} has {name} of shape {list(tensor.shape)!s:.60}: expected {list(shapes[name])} as in"
-                f" {described_by}; the files are of different models, download all again from one place"
+            fact, expected = (
+                f"has {name} of shape {list(tensor.shape)!s:.60}",
+                f"{list(shapes[name])} as in {described_by}",
             )
+            raise unfit(where, fact, expected, "the files are of different models, download all again from one place")
     return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in tensors.items()}, where))
 
 

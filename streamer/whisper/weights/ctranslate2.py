@@ -16,10 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.weights.binary import File, open_file
+from streamer.whisper.weights.binary import File, open_file, unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.tensors import FLOATS, TYPES, Tensor, stored
 
@@ -43,29 +42,29 @@ _MAX_VARIABLES = 1 << 14  # large-v3, quantized, has 1900
 
 _EMBEDDING, _OUTPUT = "decoder/embeddings/weight", "decoder/projection/weight"
 
-_NAME = re.compile(r"(?P<side>\w+)\.(?:layers\.(?P<layer>\d+)\.)?(?P<module>[\w.]+)\.(?P<kind>weight|bias)")
+# What Hugging Face's names become, one after the other.
+_RENAMED = (
+    (r"\.layers\.(\d+)", r"/layer_\1"),
+    (r"\.", "/"),
+    ("proj_out", "decoder/projection"),
+    ("embed_tokens", "embeddings"),
+    ("embed_positions/weight", "position_encodings/encodings"),
+    ("layer_norm/weight", "layer_norm/gamma"),
+    ("layer_norm/bias", "layer_norm/beta"),
+    ("self_attn_layer_norm", "self_attention/layer_norm"),
+    ("encoder_attn_layer_norm", "attention/layer_norm"),
+    ("final_layer_norm", "ffn/layer_norm"),
+    ("self_attn/[qkv]_proj", "self_attention/linear_0"),
+    ("self_attn/out_proj", "self_attention/linear_1"),
+    ("encoder_attn/q_proj", "attention/linear_0"),
+    ("encoder_attn/[kv]_proj", "attention/linear_1"),
+    ("encoder_attn/out_proj", "attention/linear_2"),
+    ("fc1", "ffn/linear_0"),
+    ("fc2", "ffn/linear_1"),
+)
 
-# Module of Hugging Face's: matrix of CTranslate2's, and which of how many equal parts of its rows.
-_MODULES = {
-    "conv1": ("conv1", 0, 1),
-    "conv2": ("conv2", 0, 1),
-    "embed_tokens": ("embeddings", 0, 1),
-    "embed_positions": ("position_encodings", 0, 1),
-    "layer_norm": ("layer_norm", 0, 1),
-    "self_attn.q_proj": ("self_attention/linear_0", 0, 3),
-    "self_attn.k_proj": ("self_attention/linear_0", 1, 3),
-    "self_attn.v_proj": ("self_attention/linear_0", 2, 3),
-    "self_attn.out_proj": ("self_attention/linear_1", 0, 1),
-    "self_attn_layer_norm": ("self_attention/layer_norm", 0, 1),
-    "encoder_attn.q_proj": ("attention/linear_0", 0, 1),
-    "encoder_attn.k_proj": ("attention/linear_1", 0, 2),
-    "encoder_attn.v_proj": ("attention/linear_1", 1, 2),
-    "encoder_attn.out_proj": ("attention/linear_2", 0, 1),
-    "encoder_attn_layer_norm": ("attention/layer_norm", 0, 1),
-    "fc1": ("ffn/linear_0", 0, 1),
-    "fc2": ("ffn/linear_1", 0, 1),
-    "final_layer_norm": ("ffn/layer_norm", 0, 1),
-}
+# Matrices of several projections, one behind the other.
+_TOGETHER = {"/self_attention/linear_0/": "qkv", "/attention/linear_1/": "kv"}
 
 
 def matches(path: Path) -> bool:
@@ -94,10 +93,9 @@ def _read_variables(file: File) -> dict[str, Tensor]:
     (version,) = file.read_numbers("I", "its header")
     kind = _read_text(file)
     if version != _VERSION or kind != _KIND:
-        raise ModelError(
-            f"{file.path} is a {kind!r:.40} in version {version} of CTranslate2's format: expected {_KIND!r} in version"
-            f" {_VERSION}; choose a Whisper model, or convert it again with CTranslate2 4"
-        )
+        fact = f"is a {kind!r:.40} in version {version} of CTranslate2's format"
+        remedy = "choose a Whisper model, or convert it again with CTranslate2 4"
+        raise unfit(file.path, fact, f"{_KIND!r} in version {_VERSION}", remedy)
     _, n_variables = file.read_numbers("2I", "its header")
     if n_variables > _MAX_VARIABLES:
         raise ValueError(f"{n_variables} variables: expected up to {_MAX_VARIABLES}")
@@ -135,35 +133,30 @@ def _read_dimensions(path: Path, variables: dict[str, Tensor]) -> ModelDimension
             raise ValueError(f"{name} of {len(found)} dimensions: expected {rank}, as in Whisper models")
         return found
 
-    width, n_mels, _ = shape("encoder/conv1/weight", 3)
-    n_vocab, text_width = shape(_EMBEDDING, 2)
-    sizes = {"n_mels": n_mels, "n_vocab": n_vocab, "n_audio_state": width, "n_text_state": text_width}
+    _, n_mels, _ = shape("encoder/conv1/weight", 3)
+    sizes = {"n_mels": n_mels, "n_vocab": shape(_EMBEDDING, 2)[0]}
     for side, part in (("encoder", "audio"), ("decoder", "text")):
-        sizes[f"n_{part}_ctx"] = shape(f"{side}/position_encodings/encodings", 2)[0]
-        layers = {name.split("/")[1] for name in variables if name.startswith(f"{side}/layer_")}
-        sizes[f"n_{part}_layer"] = len(layers - {"layer_norm"})
+        n_positions, width = shape(f"{side}/position_encodings/encodings", 2)
+        layers = {name.split("/")[1] for name in variables if name.startswith(f"{side}/layer_")} - {"layer_norm"}
         heads = variables.get(f"{side}/num_heads")
-        sizes[f"n_{part}_head"] = int(heads.read().flat[0]) if heads else width // 64
+        n_head = int(heads.read().flat[0]) if heads else width // 64
+        found = {"ctx": n_positions, "state": width, "head": n_head, "layer": len(layers)}
+        sizes |= {f"n_{part}_{name}": size for name, size in found.items()}
     return ModelDimensions.from_openai(sizes, path)
 
 
 def _find_tensor(variables: dict[str, Tensor], name: str) -> Tensor | None:
     """Return the tensor that has this name in Hugging Face's models; None if it is missing."""
-    if name == "proj_out.weight":
-        return _dequantized(variables, _OUTPUT)
-    match = _NAME.fullmatch(name)
-    assert match
-    side, layer, module, kind = match.groups()
-    matrix, part, n_parts = _MODULES[module]
-    if module == "embed_positions":
-        kind = "encodings"
-    elif module.endswith("layer_norm"):
-        kind = {"weight": "gamma", "bias": "beta"}[kind]
-    whole = _dequantized(variables, f"{side}/{f'layer_{layer}/' if layer else ''}{matrix}/{kind}")
-    if whole is None or not whole.shape:
+    there = name
+    for pattern, replacement in _RENAMED:
+        there = re.sub(pattern, replacement, there)
+    whole = _dequantized(variables, there)
+    projections = next((found for matrix, found in _TOGETHER.items() if matrix in there), "")
+    if whole is None or not whole.shape or not projections:
         return whole
-    n_rows = whole.shape[0] // n_parts
-    return whole.view((n_rows, *whole.shape[1:]), lambda values: values[part * n_rows : (part + 1) * n_rows])
+    n_rows = whole.shape[0] // len(projections)
+    first = n_rows * projections.index(name.split(".")[-2][0])
+    return whole.view((n_rows, *whole.shape[1:]), lambda values: values[first : first + n_rows])
 
 
 def _dequantized(variables: dict[str, Tensor], name: str) -> Tensor | None:

@@ -5,8 +5,8 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
-from streamer.errors import ModelError
 from streamer.whisper.weights import ctranslate2, ggml, huggingface, mlx, openai, optimum
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import SUFFIXES, Checkpoint
 
 
@@ -41,29 +41,24 @@ MIN_WEIGHTS_BYTES = 1000
 def find(path: Path) -> tuple[Format, Path]:
     """Return the format of a checkpoint and the path to load. Raises ModelError if a path holds none, and OSError."""
     if _is_onnx(path):
-        raise ModelError(
-            f"{path} is an ONNX model: expected the checkpoint that it was exported from; use --model small.en or"
-            " OWNER/REPOSITORY on the Hub"
-        )
+        remedy = "use --model small.en or OWNER/REPOSITORY on the Hub"
+        raise unfit(path, "is an ONNX model", "the checkpoint that it was exported from", remedy)
     if path.is_file() and any(fnmatch(path.name, pattern) for pattern in _PARTS):
-        raise ModelError(f"{path} is one of a model's files: expected their directory; use {path.parent}")
+        raise unfit(path, "is one of a model's files", "their directory", f"use {path.parent}")
     found = checkpoints(path)
     if len(found) > 1:
-        raise ModelError(
-            f"{path} holds {len(found)} checkpoints ({found[0][1].name}, {found[1][1].name}, ...): expected one;"
-            " use the path of one of these files"
-        )
+        fact = f"holds {len(found)} checkpoints ({found[0][1].name}, {found[1][1].name}, ...)"
+        raise unfit(path, fact, "one", "use the path of one of these files")
     if found or path.is_dir():
         return found[0] if found else (huggingface, path)  # whose loader says what is missing
     if (n_bytes := path.stat().st_size) < MIN_WEIGHTS_BYTES:
-        raise ModelError(
-            f"{path} has only {n_bytes} bytes, as an interrupted download or a Git LFS pointer has: expected a"
-            " checkpoint; download it again, or run `git lfs pull` in its directory"
-        )
-    raise ModelError(
-        f"{path} is not a Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
-        " in the layout of Hugging Face, CTranslate2 (faster-whisper), MLX or OpenVINO; see `streamer docs models`"
+        fact = f"has only {n_bytes} bytes, as an interrupted download or a Git LFS pointer has"
+        raise unfit(path, fact, "a checkpoint", "download it again, or run `git lfs pull` in its directory")
+    expected = (
+        "openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory in the layout of Hugging Face, CTranslate2"
+        " (faster-whisper), MLX or OpenVINO"
     )
+    raise unfit(path, "is not a Whisper checkpoint", expected, "see `streamer docs models`")
 
 
 def checkpoints(path: Path) -> list[tuple[Format, Path]]:

@@ -8,18 +8,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from streamer.constants import N_FFT
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights.binary import File, open_file
+from streamer.whisper.weights.binary import File, open_file, unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import Tensor, stored
+from streamer.whisper.weights.tensors import TYPES, Tensor, stored
 
 NAME = "ggml"
 FILES = (("ggml-*.bin",),)
@@ -27,16 +23,8 @@ MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
 
 # The header's numbers, in the order of the file; then comes the type of the tensors.
 DIMENSIONS = (
-    "n_vocab",
-    "n_audio_ctx",
-    "n_audio_state",
-    "n_audio_head",
-    "n_audio_layer",
-    "n_text_ctx",
-    "n_text_state",
-    "n_text_head",
-    "n_text_layer",
-    "n_mels",
+    *("n_vocab", "n_audio_ctx", "n_audio_state", "n_audio_head", "n_audio_layer"),
+    *("n_text_ctx", "n_text_state", "n_text_head", "n_text_layer", "n_mels"),
 )
 
 # Version of the blocks' layout; the header's type is this times the factor, plus what most tensors are.
@@ -44,14 +32,8 @@ _QUANTIZATION_VERSION = 2
 _VERSION_FACTOR = 1000
 
 # By ggml's number of a type. Those of whisper.cpp's k-quants (10 to 14) and bf16 (30) are not read.
-_LAYOUTS: dict[int, tuple[str, np.dtype[Any]]] = {
-    0: ("f32", np.dtype("<f4")),
-    1: ("f16", np.dtype("<f2")),
-    **{
-        number: (name, BLOCKS[name])
-        for number, name in ((2, "q4_0"), (3, "q4_1"), (6, "q5_0"), (7, "q5_1"), (8, "q8_0"))
-    },
-}
+_FLOATS = {0: "F32", 1: "F16"}
+_QUANTIZED = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0"}
 
 _MAX_TOKEN_BYTES = 1024  # the longest of Whisper's has 128
 _MAX_NAME_BYTES = 128  # the longest tensor's has 41
@@ -69,8 +51,14 @@ def load(path: Path) -> Checkpoint:
     """Load a checkpoint, quantized or not. Raises ModelError if it is truncated or no such file."""
     with open_file(path, "whisper.cpp") as file:
         dims, version = _read_header(file)
-        vocabulary = tuple(_read_words(file, dims))
-        tensors = _read_tensors(file, dims, version)
+        vocabulary = tuple(_read_words(file, dims.n_vocab))
+        names = {openai_name(name): name for name in expected_shapes(dims)}
+        tensors: dict[str, Tensor] = {}
+        while file.left_bytes():
+            name, tensor = _read_tensor(file, version)
+            if name not in names or names[name] in tensors:
+                raise ValueError(f"tensor {name!r:.60} is unknown or stored twice")
+            tensors[names[name]] = tensor
     return replace(as_checkpoint(dims, tensors, str(path), "its header"), vocabulary=vocabulary)
 
 
@@ -88,10 +76,10 @@ def _read_header(file: File) -> tuple[ModelDimensions, int]:
     return dims, tensor_type // _VERSION_FACTOR
 
 
-def _read_words(file: File, dims: ModelDimensions) -> Iterator[bytes]:
+def _read_words(file: File, n_vocab: int) -> Iterator[bytes]:
     (n_words,) = file.read_numbers("i", "its vocabulary")
-    if not 1 <= n_words <= dims.n_vocab:
-        raise ValueError(f"it has {n_words} tokens: expected 1 to {dims.n_vocab}")
+    if not 1 <= n_words <= n_vocab:
+        raise ValueError(f"it has {n_words} tokens: expected 1 to {n_vocab}")
     for i in range(n_words):
         (n_bytes,) = file.read_numbers("i", "its vocabulary")
         if not 0 <= n_bytes <= _MAX_TOKEN_BYTES:  # one of Whisper's tokens is empty
@@ -99,47 +87,33 @@ def _read_words(file: File, dims: ModelDimensions) -> Iterator[bytes]:
         yield file.read_all(n_bytes, "its vocabulary")
 
 
-def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, Tensor]:
-    """Read what precedes each tensor; return them under Hugging Face's names."""
-    names = {openai_name(name): name for name in expected_shapes(dims)}
-    tensors: dict[str, Tensor] = {}
-    while file.left_bytes():
-        found, tensor = _read_tensor_header(file, version)
-        name = names.get(found)
-        if name is None or name in tensors:
-            raise ValueError(f"tensor {found!r:.60} is unknown or stored twice")
-        tensors[name] = tensor
-    return tensors
-
-
-def _read_tensor_header(file: File, version: int) -> tuple[str, Tensor]:
-    n_dims, n_name_bytes, type_number = file.read_numbers("3i", "the header of a tensor")
+def _read_tensor(file: File, version: int) -> tuple[str, Tensor]:
+    """Read what precedes a tensor, and skip its elements; return its name in the file, too."""
+    n_dims, n_name_bytes, kind = file.read_numbers("3i", "the header of a tensor")
     if not 1 <= n_dims <= 3 or not 1 <= n_name_bytes <= _MAX_NAME_BYTES:
-        raise ValueError(
-            f"a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes: expected 1 to 3 and up to"
-            f" {_MAX_NAME_BYTES}"
-        )
+        found = f"a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes"
+        raise ValueError(f"{found}: expected 1 to 3 and up to {_MAX_NAME_BYTES}")
     shape = file.read_numbers(f"{n_dims}i", "the header of a tensor")[::-1]
     name = file.read_all(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
-    if type_number not in _LAYOUTS:
-        raise ModelError(
-            f"{file.path} has {name!r:.60} of type {type_number}: expected f32, f16, {', '.join(BLOCKS)};"
-            " fetch the model in one of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
+    if kind not in (*_FLOATS, *_QUANTIZED):
+        fact, expected = f"has {name!r:.60} of type {kind}", f"f32, f16, {', '.join(_QUANTIZED.values())}"
+        remedy = "fetch the model in one of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
+        raise unfit(file.path, fact, expected, remedy)
+    if kind in _QUANTIZED and version != _QUANTIZATION_VERSION:
+        fact, remedy = (
+            f"has quantized tensors of version {version}",
+            "quantize the model again with a newer whisper.cpp",
         )
-    type_name, layout = _LAYOUTS[type_number]
-    if type_name in BLOCKS and version != _QUANTIZATION_VERSION:
-        raise ModelError(
-            f"{file.path} has quantized tensors of version {version}: expected {_QUANTIZATION_VERSION}; quantize the"
-            " model again with a newer whisper.cpp"
-        )
-    size = BLOCK_SIZE if type_name in BLOCKS else 1
+        raise unfit(file.path, fact, str(_QUANTIZATION_VERSION), remedy)
+    size = BLOCK_SIZE if kind in _QUANTIZED else 1
     if min(shape) < 1 or shape[-1] % size:
         raise ValueError(f"{name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size}")
-    count = prod(shape) // size
-    start = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
+    layout = BLOCKS[_QUANTIZED[kind]] if kind in _QUANTIZED else TYPES[_FLOATS[kind]]
+    n_bytes = prod(shape) // size * layout.itemsize
+    start = file.skip(n_bytes, f"the tensor {name!r:.60}")
     if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
         shape = shape[:1]
-    if type_name not in BLOCKS:
-        return name, stored(file.path, type_name.upper(), shape, start)
-    blocks = stored(file.path, "U8", (count * layout.itemsize,), start)
+    if kind in _FLOATS:
+        return name, stored(file.path, _FLOATS[kind], shape, start)
+    blocks = stored(file.path, "U8", (n_bytes,), start)
     return name, Tensor(shape, "F32", lambda: dequantize(blocks.load().view(layout)).reshape(shape))

@@ -4,14 +4,14 @@ A file in shards has an index beside it, `model.safetensors.index.json`, whose `
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.weights import lora, safetensors, torch
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint
 
 NAME = "Hugging Face"
@@ -33,20 +33,16 @@ def matches(path: Path) -> bool:
 
 def load(directory: Path) -> Checkpoint:
     """Load a checkpoint. Raises ModelError if a file is missing, damaged, not Whisper's, or of another model."""
-    config_path = directory / "config.json"
+    path = directory / "config.json"
     if lora.is_alone(directory):
         base = lora.base_of(directory) or "the model that it was trained on"
-        raise ModelError(
-            f"{directory} is a LoRA adapter without its model: expected a whole model; use --model with {base},"
-            f" and --lora {directory}"
-        )
-    config = read_json(config_path)
+        remedy = f"use --model with {base}, and --lora {directory}"
+        raise unfit(directory, "is a LoRA adapter without its model", "a whole model", remedy)
+    config = read_json(path)
     if config.get("model_type") != "whisper":
-        raise ModelError(
-            f"{config_path} has model_type {config.get('model_type')!r:.60}: expected 'whisper'; choose a Whisper model"
-        )
-    dims = ModelDimensions.from_huggingface(config, config_path)
-    tied = read_tied(config, config_path)
+        fact = f"has model_type {config.get('model_type')!r:.60}"
+        raise unfit(path, fact, "'whisper'", "choose a Whisper model")
+    dims, tied = ModelDimensions.from_huggingface(config, path), read_tied(config, path)
     where, tensors = _find_tensors(directory)
     found = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
     return replace(as_checkpoint(dims, found, str(where), tied=tied), config=config)
@@ -59,49 +55,38 @@ def read_tied(config: Mapping[str, object], path: Path) -> bool:
 
     Raises ModelError if the config asks for another activation than that of all Whispers.
     """
-    activation = config.get("activation_function", "gelu")
+    activation, tied = config.get("activation_function", "gelu"), config.get("tie_word_embeddings", True)
     if activation != "gelu":
-        raise ModelError(
-            f"{path} has activation_function {activation!r:.60}: expected 'gelu', which the graphs compute; choose"
-            " another model"
-        )
-    tied = config.get("tie_word_embeddings", True)
+        fact = f"has activation_function {activation!r:.60}"
+        raise unfit(path, fact, "'gelu', which the graphs compute", "choose another model")
     if not isinstance(tied, bool):
-        raise ModelError(f"{path} has tie_word_embeddings {tied!r:.60}: expected true or false; fetch it again")
+        raise unfit(path, f"has tie_word_embeddings {tied!r:.60}", "true or false", "fetch it again")
     return tied
 
 
 def _find_tensors(directory: Path) -> tuple[Path, Mapping[str, object]]:
-    readers: dict[str, Callable[[Path], Mapping[str, object]]] = {
-        "model.safetensors": safetensors.read_header,
-        "pytorch_model.bin": torch.read,
-    }
-    for file, read in readers.items():
+    """Return the file that names all tensors, and these."""
+    for file, read in (("model.safetensors", safetensors.read_header), ("pytorch_model.bin", torch.read)):
         path, index = directory / file, directory / f"{file}.index.json"
         if path.is_file():
             return path, read(path)
         if index.is_file():
-            return index, _read_shards(index, read)
-    raise ModelError(
-        f"{directory / 'model.safetensors'} is missing: expected the weights that {directory / 'config.json'}"
-        " describes; fetch it again"
-    )
+            shards = map(read, _find_shards(index))
+            return index, {name: tensor for shard in shards for name, tensor in shard.items()}
+    expected = f"the weights that {directory / 'config.json'} describes"
+    raise unfit(directory / "model.safetensors", "is missing", expected, "fetch it again")
 
 
-def _read_shards(index: Path, read: Callable[[Path], Mapping[str, object]]) -> dict[str, object]:
+def _find_shards(index: Path) -> list[Path]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
-        raise ModelError(f"{index} lacks weight_map: expected the shard of each tensor; fetch it again")
+        raise unfit(index, "lacks weight_map", "the shard of each tensor", "fetch it again")
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
-            raise ModelError(
-                f"{index} has {name!r:.60} in {shard!r:.60}: expected the name of a file in the same directory;"
-                " download it again"
-            )
-    found: dict[str, object] = {}
-    for shard in dict.fromkeys(weight_map.values()):
-        path = index.with_name(shard)
+            fact = f"has {name!r:.60} in {shard!r:.60}"
+            raise unfit(index, fact, "the name of a file in the same directory", "download it again")
+    paths = [index.with_name(shard) for shard in dict.fromkeys(weight_map.values())]
+    for path in paths:
         if not path.is_file():
-            raise ModelError(f"{path} is missing: expected all shards that {index} names; fetch it again")
-        found |= read(path)
-    return found
+            raise unfit(path, "is missing", f"all shards that {index} names", "fetch it again")
+    return paths

@@ -17,10 +17,10 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.outside import one_line
 from streamer.whisper.files import converted, read_json
 from streamer.whisper.weights import safetensors, torch
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
 from streamer.whisper.weights.tensors import FLOATS, Tensor
 
@@ -94,19 +94,17 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
     data = read_json(where, expected=_EXPECTED)
     config = converted(data, _Config, where, _REMEDY)
     for key in filter(data.get, _MORE):
-        raise ModelError(f"{where} has {key} {data[key]!r:.60}: expected plain LoRA; {_REMEDY}")
+        raise unfit(where, f"has {key} {data[key]!r:.60}", "plain LoRA", _REMEDY)
     path, found = _find_matrices(directory)
     layers: dict[str, dict[str, Tensor]] = {}
     for name, tensor in found.items():
         match = _NAME.fullmatch(name)
         if match is None or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
-            raise ModelError(
-                f"{path} has {name!r:.80}: expected lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32;"
-                f" {_REMEDY}"
-            )
+            expected = "lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32"
+            raise unfit(path, f"has {name!r:.80}", expected, _REMEDY)
         layers.setdefault(match["module"], {})[match["part"]] = tensor
     if not layers:
-        raise ModelError(f"{path} is empty: expected the matrices of an adapter; save it again")
+        raise unfit(path, "is empty", "the matrices of an adapter", "save it again")
     changes = {}
     for layer, parts in layers.items():
         rank = max(1, *parts["A"].shape[:1]) if "A" in parts else 1
@@ -117,10 +115,9 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
         if len(shape) < 2 or {part: tensor.shape for part, tensor in parts.items()} != expected:
             here = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
             wanted = f"A {list(expected['A'])} and B {list(expected['B'])}" if len(shape) > 1 else "no such layer"
-            raise ModelError(
-                f"{path} has {here} for {layer!r:.80}, this model has {wanted}: expected an adapter of this model; use"
-                f" it with the model that it was trained on, {base_of(directory) or 'which it does not name'}"
-            )
+            fact, base = f"has {here} for {layer!r:.80}, this model has {wanted}", base_of(directory)
+            remedy = f"use it with the model that it was trained on, {base or 'which it does not name'}"
+            raise unfit(path, fact, "an adapter of this model", remedy)
         scale = alpha / (math.sqrt(rank) if config.use_rslora else rank)
         changes[f"{layer}.weight"] = parts["A"], parts["B"], scale
     return changes
@@ -130,4 +127,4 @@ def _find_matrices(directory: Path) -> tuple[Path, Mapping[str, object]]:
     for name, read in (("adapter_model.safetensors", safetensors.read_header), ("adapter_model.bin", torch.read)):
         if (directory / name).is_file():
             return directory / name, read(directory / name)
-    raise ModelError(f"{directory / 'adapter_model.safetensors'} is missing: {_EXPECTED}; fetch it again")
+    raise unfit(directory / "adapter_model.safetensors", "is missing", "the matrices of an adapter", "fetch it again")

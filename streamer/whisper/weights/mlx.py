@@ -16,6 +16,7 @@ from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.weights import huggingface, npz, safetensors
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes
 from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
@@ -54,21 +55,15 @@ def load(directory: Path) -> Checkpoint:
     else:
         dims = ModelDimensions.from_huggingface(config, config_path)
         tied = huggingface.read_tied(config, config_path)
-
     path = _find_weights(directory)
     stored = (npz if path.suffix == ".npz" else safetensors).read_header(path)
-    tensors = {
-        name: _find_tensor(
-            stored, path, openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2."), shape
-        )
-        for name, shape in expected_shapes(dims, tied=tied).items()
-    }
-    # Older files, and those of others, may have them.
+    shapes = expected_shapes(dims, tied=tied)
+    tensors = {name: _find_tensor(stored, path, name, shape) for name, shape in shapes.items()}
+    # Older files, and those of others, may have the positions.
     if tensors[_ENCODER_POSITIONS] is None and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
         # In the type of the others, as MLX's own program computes with them.
-        bias = tensors["encoder.conv1.bias"]
+        bias, shape = tensors["encoder.conv1.bias"], shapes[_ENCODER_POSITIONS]
         half = bias is not None and bias.dtype == "F16"
-        shape = dims.n_audio_ctx, dims.n_audio_state
         tensors[_ENCODER_POSITIONS] = Tensor(shape, "F32", partial(sinusoids, *shape, half=half))
     return as_checkpoint(dims, tensors, str(path), tied=tied)
 
@@ -77,22 +72,19 @@ def _find_weights(directory: Path) -> Path:
     for name in _WEIGHTS:
         if (directory / name).is_file():
             return directory / name
-    raise ModelError(f"{directory} has no weights: expected one of {', '.join(_WEIGHTS)}; fetch it again")
+    raise unfit(directory, "has no weights", f"one of {', '.join(_WEIGHTS)}", "fetch it again")
 
 
 def _find_tensor(stored: dict[str, Tensor], path: Path, name: str, shape: tuple[int, ...]) -> Tensor | None:
+    name = openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")
     tensor = stored.get(name)
     if tensor is None:
         return None
-    prefix = name.removesuffix(".weight")
-    scales = stored.get(f"{prefix}.scales")
+    scales, biases = (stored.get(f"{name.removesuffix('.weight')}.{part}") for part in ("scales", "biases"))
     if scales is not None and len(shape) == 2:
-        biases = stored.get(f"{prefix}.biases")
         if biases is None:
-            raise ModelError(
-                f"{path} has {name} with scales and without biases: expected MLX's affine quantization;"
-                " convert the model again"
-            )
+            fact = f"has {name} with scales and without biases"
+            raise unfit(path, fact, "MLX's affine quantization", "convert the model again")
         return grouped(name, str(path), tensor, scales, biases, (shape[0], shape[1]))
     if len(shape) == 3 and len(tensor.shape) == 3:
         n_out, n_kernel, n_in = tensor.shape

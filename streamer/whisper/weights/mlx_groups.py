@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
-from streamer.errors import ModelError
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.tensors import FLOATS, Tensor
 
 _BITS = (2, 3, 4, 5, 6, 8)
@@ -34,11 +34,9 @@ def grouped(name: str, where: str, packed: Tensor, scales: Tensor, biases: Tenso
         or scales.shape not in [(rows, n) for n in groups]
         or biases.shape != scales.shape
     ):
-        raise ModelError(
-            f"{where} has {name:.60} quantized to {packed.dtype:.20} {list(packed.shape)!s:.60}, with scales"
-            f" {list(scales.shape)!s:.60}: expected MLX's affine quantization of {list(shape)}, of 2 to 8 bits in"
-            " groups of 32, 64 or 128; convert the model again"
-        )
+        found = f"{packed.dtype:.20} {list(packed.shape)!s:.60}, with scales {list(scales.shape)!s:.60}"
+        expected = f"MLX's affine quantization of {list(shape)}, of 2 to 8 bits in groups of 32, 64 or 128"
+        raise unfit(where, f"has {name:.60} quantized to {found}", expected, "convert the model again")
 
     def load() -> Float32Array:
         numbers, values = packed.load(), np.empty(shape, np.float32)

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import torch
+from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 
 NAME = "openai-whisper"
@@ -54,10 +54,8 @@ def load(path: Path) -> Checkpoint:
     saved = torch.read(path)
     dims, state = saved.get("dims"), saved.get("model_state_dict")
     if not isinstance(dims, dict) or not isinstance(state, dict):
-        raise ModelError(
-            f"{path} lacks dims or model_state_dict: expected both, as in openai-whisper's checkpoints; save it again"
-            ' as {"dims": model.dims.__dict__, "model_state_dict": model.state_dict()}'
-        )
+        remedy = 'save it again as {"dims": model.dims.__dict__, "model_state_dict": model.state_dict()}'
+        raise unfit(path, "lacks dims or model_state_dict", "both, as in openai-whisper's checkpoints", remedy)
     # Texts and numbers alone: what a list in a list in a list looks like has no end, and the errors show it.
     dimensions = ModelDimensions.from_openai(
         {name: value for name, value in dims.items() if isinstance(value, int | float | str)}, path

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeGuard
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.errors import ModelError
+from streamer.whisper.weights.binary import unfit
 
 # NumPy's types under the names that safetensors gives them. NumPy has no bfloat16: its bits are read.
 TYPES = {
@@ -59,11 +59,10 @@ def stored(path: Path, dtype: str, shape: tuple[int, ...], start: int) -> Tensor
         try:
             return np.fromfile(path, TYPES[dtype], math.prod(shape), offset=start).reshape(shape)
         except OSError as error:
-            raise ModelError(
-                f"{path} cannot be read ({error.strerror}): expected it not to change; try again"
-            ) from None
+            fact = f"cannot be read ({error.strerror})"
         except ValueError:
-            raise ModelError(f"{path} was truncated while it was read: expected it not to change; try again") from None
+            fact = "was truncated while it was read"
+        raise unfit(path, fact, "it not to change", "try again")
 
     return Tensor(shape, dtype, load)
 
