@@ -5,7 +5,7 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Protocol
 
-from streamer.whisper.weights import ctranslate2, ggml, huggingface, mlx, openai, optimum
+from streamer.whisper.weights import ctranslate2, ggml, huggingface, mlx, openai, openvino
 from streamer.whisper.weights.binary import unfit
 from streamer.whisper.weights.checkpoint import SUFFIXES, Checkpoint
 
@@ -29,10 +29,10 @@ class Format(Protocol):
 
 
 # Files of which a directory has several.
-_PARTS = [pattern for format_ in (huggingface, mlx, optimum) for names in format_.FILES for pattern in names]
+_PARTS = [pattern for format_ in (huggingface, mlx, openvino) for names in format_.FILES for pattern in names]
 
 # In the order in which a path is held against them.
-FORMATS: tuple[Format, ...] = (optimum, mlx, ctranslate2, huggingface, ggml, openai)
+FORMATS: tuple[Format, ...] = (openvino, mlx, ctranslate2, huggingface, ggml, openai)
 
 # A shorter file holds no model.
 MIN_WEIGHTS_BYTES = 1000

@@ -100,8 +100,8 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
     for name, tensor in found.items():
         match = _NAME.fullmatch(name)
         if match is None or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
-            expected = "lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32"
-            raise unfit(path, f"has {name!r:.80}", expected, _REMEDY)
+            plain = "lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32"
+            raise unfit(path, f"has {name!r:.80}", plain, _REMEDY)
         layers.setdefault(match["module"], {})[match["part"]] = tensor
     if not layers:
         raise unfit(path, "is empty", "the matrices of an adapter", "save it again")

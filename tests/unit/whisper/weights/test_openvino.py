@@ -1,0 +1,177 @@
+"""Graphs that others exported, read as the checkpoints that they were made of."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+import pytest
+
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.hub.files import choose
+from streamer.whisper.weights import formats, openvino
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.unit.whisper.support import random_checkpoint
+from tests.unit.whisper.weights.models import change_config
+from tests.unit.whisper.weights.openvino_writer import (
+    SCALES,
+    Store,
+    Style,
+    as_float,
+    as_half,
+    as_int4,
+    as_int8,
+    write_optimum,
+    write_triple,
+)
+
+# Heads of 16, so that the scale of attention is a power of two, and so is its root.
+DIMS = ModelDimensions(4, 1500, 32, 2, 1, 50, 48, 32, 2, 2)
+
+Write = Callable[..., Path]
+both = pytest.mark.parametrize("write", [write_optimum, write_triple])
+
+
+@pytest.fixture(scope="module")
+def exact() -> Checkpoint:
+    """Weights that float16 holds, and a quarter of them too, so that nothing is rounded."""
+    found = random_checkpoint(DIMS)
+    rounded = {name: (np.rint(256 * value) / 256).astype(np.float16) for name, value in found.tensors.items()}
+    return replace(found, tensors=rounded)
+
+
+@pytest.fixture(autouse=True)
+def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(openvino, "probe_graphs", lambda paths: None)
+
+
+@both
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize(("store", "transposed"), [(as_float, False), (as_half, True)])
+def test_the_weights_are_those_that_were_exported(
+    exact: Checkpoint, tmp_path: Path, write: Write, scale: str, store: Store, transposed: bool
+) -> None:
+    write(tmp_path, exact, Style(store, scale, transposed, config=False))
+    assert formats.find(tmp_path) == (openvino, tmp_path)
+    found = openvino.load(tmp_path)
+    assert found.dims == DIMS
+    assert set(found.tensors) == set(exact.tensors)
+    for name, expected in exact.tensors.items():
+        np.testing.assert_array_equal(found.tensors[name], expected, err_msg=name)
+        assert found.tensors[name].dtype == (np.float16 if store is as_half else np.float32)
+
+
+@pytest.mark.parametrize(("store", "steps"), [(as_int8, 255), (as_int4, 14)])
+def test_integers_are_unpacked_in_half_precision(exact: Checkpoint, tmp_path: Path, store: Store, steps: int) -> None:
+    found = openvino.load(write_optimum(tmp_path, exact, Style(store)))
+    assert found.tensors["decoder.layers.0.fc1.weight"].dtype == np.float16
+    for name, expected in exact.tensors.items():
+        error = float(np.abs(found.tensors[name] - expected).max())
+        assert error <= 1.2 * float(np.abs(expected).max()) / steps, name
+
+
+def test_logits_of_their_own_weights_are_found(exact: Checkpoint, tmp_path: Path) -> None:
+    own = np.random.default_rng(1).standard_normal((50, 32)).astype(np.float16)
+    for values, tied in ((own, False), (exact.tensors["decoder.embed_tokens.weight"], True)):
+        untied = replace(exact, tensors={**exact.tensors, "proj_out.weight": values})
+        found = openvino.load(write_optimum(tmp_path, untied, Style(tied=False)))
+        assert ("proj_out.weight" not in frozenset(found.tensors)) == tied
+
+
+@both
+@pytest.mark.parametrize("missing", [0, 1, -1])
+def test_each_graph_is_there_once(exact: Checkpoint, tmp_path: Path, write: Write, missing: int) -> None:
+    write(tmp_path, exact)
+    path = sorted(tmp_path.glob("*.xml"))[missing]
+    if write is write_triple:
+        twice = path.with_name(f"other_{path.name}")
+        for suffix in (".xml", ".bin"):
+            shutil.copy(path.with_suffix(suffix), twice.with_suffix(suffix))
+        with pytest.raises(ModelError):
+            openvino.load(tmp_path)
+        twice.unlink()
+    assert openvino.load(tmp_path)
+    path.unlink()
+    with pytest.raises(ModelError):
+        openvino.load(tmp_path)
+
+
+@both
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("decoder_layers", 3), ("encoder_attention_heads", 4), ("vocab_size", 51), ("max_target_positions", 47)],
+)
+def test_a_config_of_another_model_is_refused(
+    exact: Checkpoint, tmp_path: Path, write: Write, key: str, value: int
+) -> None:
+    write(tmp_path, exact, Style(config=True))
+    file = tmp_path / "x.xml"
+    change_config(file, {"max_target_positions": 448})
+    assert openvino.load(tmp_path).dims == DIMS, "fewer positions may have been exported"
+    change_config(file, {key: value})
+    with pytest.raises(ModelError):
+        openvino.load(tmp_path)
+
+
+def test_graphs_of_two_models_are_refused(exact: Checkpoint, tmp_path: Path) -> None:
+    other = random_checkpoint(replace(DIMS, n_audio_state=64, n_text_state=64))
+    write_optimum(tmp_path / "a", exact, Style(config=False))
+    write_optimum(tmp_path / "b", other, Style(config=False))
+    for suffix in (".xml", ".bin"):
+        shutil.copy(tmp_path / f"b/openvino_encoder_model{suffix}", tmp_path / "a")
+    with pytest.raises(ModelError):
+        openvino.load(tmp_path / "a")
+
+
+def normed(node: ov.Node) -> ov.Node:
+    return ops.multiply(ops.mvn(node, [-1], True, 1e-5, "inside_sqrt"), ops.constant(np.ones((1, 1, 1), np.float32)))
+
+
+def squared(node: ov.Node) -> ov.Node:
+    scores = node.input_value(0)
+    return ops.softmax(ops.multiply(scores, ops.reduce_max(ops.abs(scores), [0, 1, 2, 3], True)), -1)
+
+
+def outer(node: ov.Node) -> ov.Node:
+    """A matrix that is the product of two vectors, of any size in a small file."""
+    n_out, n_in = node.input_value(1).shape
+    column, row = (ops.constant(np.ones(shape, np.float32)) for shape in ((n_out, 1), (1, n_in)))
+    return ops.matmul(node.input_value(0), ops.multiply(column, row), False, True)
+
+
+# What becomes of the first operation of a kind.
+CHANGES: dict[str, tuple[str, Callable[[ov.Node], ov.Node]]] = {
+    "a layer norm more": ("Gelu", normed),
+    "a matrix more": ("Gelu", lambda node: ops.matmul(node, ops.constant(np.eye(128, dtype=np.float32)), False, True)),
+    "attention that is none": ("Softmax", lambda node: ops.sigmoid(node.input_value(0))),
+    "a scale that is not known": ("Softmax", squared),
+    "a weight that no file holds": ("MatMul", outer),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_decoder_that_computes_something_else_is_refused(exact: Checkpoint, tmp_path: Path, name: str) -> None:
+    path = next(write_triple(tmp_path, exact).glob("*_decoder_static*.xml"))
+    kind, change = CHANGES[name]
+    model = ov.Core().read_model(path)
+    node = next(node for node in model.get_ordered_ops() if node.get_type_name() == kind)
+    targets = list(node.output(0).get_target_inputs())
+    new = change(node)
+    for target in targets:
+        target.replace_source_output(new.output(0))
+    ov.save_model(model, tmp_path / "new.xml", compress_to_fp16=False)
+    for suffix in (".xml", ".bin"):
+        (tmp_path / f"new{suffix}").replace(path.with_suffix(suffix))
+    with pytest.raises(ModelError):
+        openvino.load(tmp_path)
+
+
+def test_the_hub_gives_the_two_graphs_where_there_is_no_checkpoint() -> None:
+    graphs = [f"openvino_{part}_model{suffix}" for part in ("encoder", "decoder") for suffix in (".xml", ".bin")]
+    there = ["config.json", "openvino_tokenizer.xml", "openvino_decoder_with_past_model.xml", *graphs]
+    assert sorted(choose(there, "OpenVINO/whisper-tiny-int8-ov")) == ["config.json", *sorted(graphs)]
+    assert choose([*there, "model.safetensors"], "me/both") == ["config.json", "model.safetensors"]
