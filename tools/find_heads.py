@@ -109,7 +109,6 @@ def main() -> int:
         sys.stderr.write("usage: python -m tools.find_heads MODEL\n")
         return 2
     model = read_model(find_or_pull(sys.argv[1], lambda progress: None), sys.argv[1])
-    assert model.checkpoint is not None, "expected a checkpoint, not graphs"
     heads = find_heads(model.checkpoint, model.tokenizer)
     if not heads:
         sys.stderr.write("no head of this model follows the English sample\n")

@@ -2,10 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from streamer.errors import ConfigError
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.devices import StagePlan, kind_of
-from streamer.whisper.device.sizes import WHOLE_WINDOW
 from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.source import ModelSource
 
@@ -21,7 +19,7 @@ def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StageP
     dims = source.graphs.dims
     is_known = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer) in INT8_SIZES
     kinds = {kind_of(device) for plan in plans.values() for device in plan.candidates}
-    if weights == "auto" and source.checkpoint is not None and is_known:
+    if weights == "auto" and is_known:
         # With zero points an NPU computes no faster than in float16 (docs/npu.md).
         chosen = "int8-sym" if "NPU" in kinds else "int8"
         return source.with_weights(chosen), f"{chosen} (auto)"
@@ -29,28 +27,14 @@ def choose_weights(source: ModelSource, weights: str, plans: Mapping[str, StageP
 
 
 def choose_windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequence[int] | None) -> Sequence[int]:
-    """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
-    if source.foreign_decoder is None:
-        if wanted is not None or source.generation.windows_s:
-            return source.generation.windows_s if wanted is None else wanted
-        windows_s = source.adapter.windows_s if source.adapter else DEFAULT_WINDOWS_S
-        # If each length has graphs of its own, with a copy of the weights, one has to do.
-        return windows_s if all(plan.candidates[0] == "CPU" for plan in plans.values()) else windows_s[-1:]
-    if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
-        raise ConfigError(
-            f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"
-            " leave it out, or use the checkpoint that they were made from"
-        )
-    return WHOLE_WINDOW
+    """Return the lengths of audio to make graphs for."""
+    if wanted is not None or source.generation.windows_s:
+        return source.generation.windows_s if wanted is None else wanted
+    windows_s = source.adapter.windows_s if source.adapter else DEFAULT_WINDOWS_S
+    # If each length has graphs of its own, with a copy of the weights, one has to do.
+    return windows_s if all(plan.candidates[0] == "CPU" for plan in plans.values()) else windows_s[-1:]
 
 
 def choose_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
-    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow that many."""
-    if source.foreign_decoder is None:
-        return wanted or (source.generation.stream_beams if live else FILE_BEAMS)
-    if wanted not in (None, 1):
-        raise ConfigError(
-            f"beam_size is {wanted}, and the decoder of {source.name} was exported for one token a call: leave it out,"
-            " or use the checkpoint that it was made from"
-        )
-    return 1
+    """Return the beams of captions, or of files."""
+    return wanted or (source.generation.stream_beams if live else FILE_BEAMS)

@@ -29,7 +29,6 @@ from streamer.whisper.device.devices import (
     until_npu,
     with_last_resorts,
 )
-from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.places import Place, Places, choose, give_up, places_of, with_spares
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.sizes import WHOLE_WINDOW, with_whole
@@ -56,8 +55,7 @@ class LoadOptions:
     # Directory of compiled graphs; empty: the usual one.
     cache_dir: str = ""
 
-    # Beams of live captions. None: as many as the model names, or five if it is not for `live` captions. One if the
-    # decoder takes one token a call.
+    # Beams of live captions. None: as many as the model names, or five if it is not for `live` captions.
     n_beams: int | None = 1
     live: bool = True
 
@@ -148,12 +146,12 @@ def verify_model(
     while stages.keys() != plans.keys():
         stages, errors = compile_stages(recipe, choose(plans, places), stages, on_compiled)
         places = give_up(plans, places, errors)
-    runtime = _run(prepared, compiled_of(recipe, places, stages))
+    runtime = Runtime(compiled_of(recipe, places, stages))
     for stage, device in runtime.devices.items():
         first = plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
     busy_us = npu_busy_us()
-    tried = list(self_checks(recipe, runtime, tokenizer, everywhere=True))
+    tried = list(self_checks(runtime, tokenizer, everywhere=True))
     yield from tried
     compared = list(speech_checks(recipe, runtime, tokenizer, [*accelerated(choose(plans, places))]))
     yield from compared
@@ -187,7 +185,6 @@ def prepare(
         with_whole(choose_windows(source, plans, options.windows_s)),
         # Recordings may be transcribed beside captions.
         max(n_beams, FILE_BEAMS),
-        exported=source.foreign_decoder is not None,
         cache_dir=cache_dir,
         model=" ".join([*(str(path.resolve()) for path in files), source.weights]),
     )
@@ -265,15 +262,6 @@ def _for_now(prepared: Prepared, *, at_once: bool) -> tuple[Prepared, Prepared |
     return replace(prepared, recipe=replace(recipe, plans=until_npu(plans))), prepared
 
 
-def _run(prepared: Prepared, compiled: Compiled) -> Runtime:
-    """Make infer requests of compiled graphs. Raises ModelError if a decoder of others obeys no known mask."""
-    runtime, source = Runtime(compiled), prepared.source
-    if source.foreign_decoder is not None:
-        token = source.tokenizer.special.start_of_transcript
-        runtime.decoder.mask = find_convention(runtime.decoder.open_step, str(source.foreign_decoder), token)
-    return runtime
-
-
 def _try_out(prepared: Prepared, compiled: Compiled) -> tuple[Runtime | None, dict[str, InferenceError]]:
     """Start compiled graphs and check them. Returns None, and errors by stage, if devices are not to be used.
 
@@ -284,8 +272,8 @@ def _try_out(prepared: Prepared, compiled: Compiled) -> tuple[Runtime | None, di
     unjudged = verdicts.unjudged(recipe, places)
     checks: list[Check] = []
     try:
-        runtime = _run(prepared, compiled)
-        require(self_checks(recipe, runtime, tokenizer))
+        runtime = Runtime(compiled)
+        require(self_checks(runtime, tokenizer))
         checks = list(speech_checks(recipe, runtime, tokenizer, unjudged))
         wrong = _errors(checks)
         runtime.warm_up()

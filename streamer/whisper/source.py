@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 from streamer.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
-from streamer.errors import ConfigError, ModelError
+from streamer.errors import ModelError
 from streamer.whisper import adapters
 from streamer.whisper.adapters import WindowAdapter
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json, readable
 from streamer.whisper.generation import GenerationConfig, read_generation
-from streamer.whisper.graphs import foreign
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.hub import vocabularies
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
@@ -40,6 +37,7 @@ class ModelSource:
 
     # What it is published as, such as openai/whisper-base.en; empty if it does not say.
     origin: str
+    checkpoint: Checkpoint
     graphs: ModelGraphs
     tokenizer: Tokenizer
     generation: GenerationConfig
@@ -47,48 +45,30 @@ class ModelSource:
     # What the files say of each other. The model is used only if all have passed.
     checks: tuple[Check, ...] = ()
 
-    # None if the format holds graphs.
-    checkpoint: Checkpoint | None = None
-
     # The LoRA adapter that is in the checkpoint.
     lora: Path | None = None
 
     # The adapter for windows of less than 30 s.
     adapter: WindowAdapter | None = None
 
-    # The decoder's file, if it is not known what its attention mask means.
-    foreign_decoder: Path | None = None
-
     # What the checkpoint's weights become; empty: they stay as they are.
     weights: str = ""
 
     def with_weights(self, weights: str) -> "ModelSource":
-        """Return the model with all weights as f32, f16, int8 or int8-sym. Raises ConfigError if it holds graphs."""
-        if self.checkpoint is None:
-            raise ConfigError(
-                f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"
-                " it out, or use the checkpoint that they were made from"
-            )
-        return replace(self, weights=weights)._with_graphs(self.checkpoint)
+        """Return the model with all weights as f32, f16, int8 or int8-sym."""
+        return replace(self, weights=weights)._with_graphs()
 
     def with_adapter(self, wanted: str) -> "ModelSource":
         """Return the model with the adapter of its short windows (see `adapters.find`), if there is one.
 
-        Raises ModelError for one that is not for these weights, ConfigError if the model holds graphs.
+        Raises ModelError for one that is not for these weights.
         """
-        if self.checkpoint is None:
-            if wanted in (adapters.AUTO, adapters.NONE):
-                return self
-            raise ConfigError(
-                f"model.adapter is {wanted}, and {self.name} consists of graphs, which take no adapter: leave it out,"
-                " or use the checkpoint that they were made from"
-            )
         adapter = adapters.find(self.checkpoint, wanted)
-        return self if adapter is None else replace(self, adapter=adapter)._with_graphs(self.checkpoint)
+        return self if adapter is None else replace(self, adapter=adapter)._with_graphs()
 
-    def _with_graphs(self, checkpoint: Checkpoint) -> "ModelSource":
+    def _with_graphs(self) -> "ModelSource":
         short = None if self.adapter is None else self.adapter.checkpoint
-        graphs = ModelGraphs.of(checkpoint, self.generation.alignment_heads, self.weights or "f32", short)
+        graphs = ModelGraphs.of(self.checkpoint, self.generation.alignment_heads, self.weights or "f32", short)
         return replace(self, graphs=graphs)
 
 
@@ -107,28 +87,14 @@ def read_model(
     Raises ModelError if it is of no known format, or something is missing or broken.
     """
     with readable(path, _EXPECTED):
-        if lora_path is not None and holds_graphs(path):
-            raise ModelError(
-                f"{path} holds graphs: expected a checkpoint, whose weights can take an adapter; use the one that they"
-                " were made from"
-            )
-        if holds_graphs(path):
-            source = _read_triple(path, name, tokenizer_path)
-        else:
-            source = _read_checkpoint(path, name, tokenizer_path, lora_path)
+        source = _read_checkpoint(path, name, tokenizer_path, lora_path)
         return replace(source, checks=(*_common_checks(source), *source.checks, *_preprocessor_checks(source)))
-
-
-def holds_graphs(path: Path) -> bool:
-    """Return whether a path is a directory of graphs that others exported. Raises ModelError as `read_model`."""
-    with readable(path, _EXPECTED):
-        return path.is_dir() and foreign.is_triple(path)
 
 
 def is_model(path: Path) -> bool:
     """Return whether a path holds a model of any format, or a LoRA adapter, as far as a first look shows."""
     try:
-        if holds_graphs(path) or lora.is_alone(path):
+        if lora.is_alone(path):
             return True
         found = formats.checkpoints(path)
         if found and found[0][0] is huggingface:  # known by a config.json, and other programs have one
@@ -162,30 +128,12 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
         format_ if lora_path is None else f"{format_}, with the adapter {lora_path.name}",
         name,
         origin,
+        checkpoint,
         ModelGraphs.of(checkpoint, generation.alignment_heads),
         tokenizer,
         generation,
         checks=tuple(_config_checks(folder / "config.json", config, tokenizer)) if config else (),
-        checkpoint=checkpoint,
         lora=lora_path,
-    )
-
-
-def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    triple = foreign.load_triple(path)
-    tokenizer = _load_tokenizer(tokenizer_path, path, triple.dims)
-    generation = read_generation(path, triple.dims, tokenizer, name)
-    heads = generation.alignment_heads
-    graphs = ModelGraphs(triple.dims, heads, {stage: partial(triple.read, stage, heads) for stage in STAGES})
-    return ModelSource(
-        path,
-        "exported OpenVINO graphs",
-        name,
-        "",
-        graphs,
-        tokenizer.as_multilingual(generation.multilingual),
-        generation,
-        foreign_decoder=triple.paths["decoder"],
     )
 
 

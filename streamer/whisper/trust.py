@@ -43,13 +43,12 @@ _FILE = "verdict.json"
 _MOST_BYTES = 1 << 14
 
 
-def self_checks(recipe: Recipe, runtime: Runtime, tokenizer: Tokenizer, *, everywhere: bool = False) -> Iterator[Check]:
+def self_checks(runtime: Runtime, tokenizer: Tokenizer, *, everywhere: bool = False) -> Iterator[Check]:
     """Check that compiled graphs agree with themselves.
 
     everywhere : whether what is left of one window in the next is looked for on the CPU, too: it takes time
     """
-    token, mask = tokenizer.special.start_of_transcript, runtime.decoder.mask.name
-    yield Check("decoder: mask", mask, "a known convention" if recipe.exported else mask)
+    token = tokenizer.special.start_of_transcript
     for window_s in reversed(runtime.windows_s):
         decoder = runtime.decoder_of(runtime.window(window_s))
         yield from check_decoder(decoder, token, str(Sizes("decoder", window_s)))
@@ -63,13 +62,13 @@ def speech_checks(recipe: Recipe, runtime: Runtime, tokenizer: Tokenizer, stages
     if not stages:
         return
     try:
-        on_cpu = compile_on_cpu(recipe.graphs, recipe.windows_s, EXACT, exported=recipe.exported)
+        on_cpu = compile_on_cpu(recipe.graphs, recipe.windows_s, EXACT)
     except InferenceError as error:  # too little memory, of which no accelerator is guilty
         logger.warning("%s; the model is not compared with the CPU", error)
         return
     language = "en" if "en" in tokenizer.known_languages else tokenizer.known_languages[0]
     start = tokenizer.start_sequence(language, "transcribe")
-    exact = Runtime(on_cpu, runtime.decoder.mask, n_buffers=1)
+    exact = Runtime(on_cpu, n_buffers=1)
     yield from check_speech(runtime, exact, start, tokenizer.special.end_of_text, stages)
 
 

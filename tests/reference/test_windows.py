@@ -1,7 +1,6 @@
 """Windows shorter than 30 s: what their graphs compute, and that all is as with 30 s otherwise."""
 
 import dataclasses
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,15 @@ from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.constants import SAMPLE_RATE
 from streamer.engine.decoder import WhisperEncoder
-from streamer.errors import ConfigError
 from streamer.settings.load import load_settings
 from streamer.whisper.choices import choose_windows
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
-from streamer.whisper.device.masks import OURS
 from streamer.whisper.device.sizes import with_whole
 from streamer.whisper.loading import LoadOptions, verify_model
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
-from streamer.whisper.weights import huggingface
 from tests.unit.whisper.support import NANO, SPEECH, Untyped, load_on_cpu, load_reference, read, tensor
-from tests.unit.whisper.triple import write_triple
 
 # float32's own rounding.
 TOLERANCE = 1e-4
@@ -155,17 +150,3 @@ def test_the_windows_are_those_of_the_settings_else_of_the_model(
     plans = plan_stages(DeviceSettings(device), ["CPU", "NPU"])
     found = choose_windows(source, plans, settings.windows_s or None)
     assert with_whole(found) == expected
-
-
-def test_graphs_that_others_exported_stay_at_30_s(
-    tmp_path: Path, cache_dir: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    triple = write_triple(tmp_path / "triple", huggingface.load(NANO), OURS)
-    for name in ("tokenizer.json", "generation_config.json"):
-        (triple / name).write_bytes((NANO / name).read_bytes())
-    with pytest.raises(ConfigError):
-        load_on_cpu(triple, cache_dir, windows_s=[SHORT_S])
-    caplog.set_level(logging.WARNING)
-    model = load_on_cpu(triple, cache_dir, windows_s=None)
-    assert model.runtime.windows_s == (30,)
-    assert not caplog.records

@@ -37,7 +37,6 @@ def test_the_heads_that_look_where_each_token_is_said_are_chosen(seed: int) -> N
 @pytest.mark.slow
 def test_nanos_own_heads_are_found() -> None:
     model = read_model(NANO, "nano.en")
-    assert model.checkpoint is not None
     found = find_heads(model.checkpoint, model.tokenizer)
     assert {(2, 0), (2, 1)} & set(found)  # that its settings name
     assert len(found) < 9

@@ -16,7 +16,6 @@ from streamer.audio.sources.file import read_audio
 from streamer.constants import FRAMES_PER_SECOND, N_SAMPLES, SAMPLE_RATE
 from streamer.whisper.check import Check
 from streamer.whisper.device.decoder import Decoder
-from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import to_float32
@@ -24,6 +23,12 @@ from streamer.whisper.shipped import speech
 
 # Largest difference from the CPU, as root mean square over the spread of the CPU's values: rounding.
 TOLERANCE = 0.15
+
+# Largest difference between logits, over the largest logit, that counts as the same: float16 accelerators round.
+SAME_LOGITS = 0.05
+
+# Smallest one that counts as another. Logits that do not depend on something differ by nothing but rounding.
+MOVED_LOGITS = 1e-4
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02

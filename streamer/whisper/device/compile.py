@@ -53,9 +53,6 @@ class Recipe:
     # Sequences that beam search follows at once, at most, on devices whose graphs have fixed sizes.
     n_beams: int = 1
 
-    # Whether others exported the graphs.
-    exported: bool = False
-
     # Directory of compiled graphs; None: they are not kept.
     cache_dir: Path | None = None
 
@@ -64,7 +61,7 @@ class Recipe:
 
     def sizes_of(self, stage: str, place: Place) -> list[Sizes]:
         """Return the graphs that a stage has at a place."""
-        return sizes_of(self.graphs, stage, place.device, self.windows_s, self.n_beams, exported=self.exported)
+        return sizes_of(self.graphs, stage, place.device, self.windows_s, self.n_beams)
 
     def entry(self, sizes: Sizes, place: Place) -> Path:
         """Return the name of a graph's directory in the cache: what holds of a graph there holds for these facts."""
@@ -133,8 +130,6 @@ def compile_on_cpu(
     graphs: ModelGraphs,
     windows_s: Sequence[int] = WHOLE_WINDOW,
     properties: Sequence[str] = (),
-    *,
-    exported: bool = False,
 ) -> Compiled:
     """Compile a model for the CPU, without a cache. Raises InferenceError if that fails.
 
@@ -142,7 +137,7 @@ def compile_on_cpu(
     properties : OpenVINO's, such as `NUM_STREAMS=1`
     """
     plans = plan_stages(DeviceSettings("CPU", properties=properties), ["CPU"])
-    recipe = Recipe(graphs, plans, with_whole(windows_s), exported=exported)
+    recipe = Recipe(graphs, plans, with_whole(windows_s))
     places = places_of(plans)
     stages, errors = compile_stages(recipe, choose(plans, places), {})
     for error in errors.values():
@@ -263,10 +258,10 @@ def _compile(recipe: Recipe, sizes: Sizes, model: ov.Model, place: Place) -> Com
 def _takes_bfloat16(recipe: Recipe, built: Mapping[str, tuple[Mapping[Sizes, ov.Model], ov.Model | None]]) -> bool:
     """Return whether keys and values, which are read at every call, are to take half of the memory.
 
-    Only if weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16, and no
-    other device can come to use them.
+    Only if weights are rounded more than that, on a processor that multiplies in bfloat16, and no other device can come
+    to use them.
     """
-    if recipe.exported or not {"cross_kv", "decoder"} <= built.keys():
+    if not {"cross_kv", "decoder"} <= built.keys():
         return False
     plans = [recipe.plans[stage] for stage in ("cross_kv", "decoder")]
     if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):

@@ -4,7 +4,7 @@ The cache has slots for the tokens of each window, and a mask says which of them
 tokens of one sequence, or the next token of several that share the slots of what they have in common (beams).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import openvino as ov
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from streamer.arrays import BoolArray, FloatArray
 from streamer.constants import TOKENS_PER_SECOND
-from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
@@ -37,7 +36,6 @@ class Decoder:
         self,
         stages: Iterable[Stage],
         dims: ModelDimensions,
-        mask: MaskConvention = OURS,
         lookup: Stage | None = None,
     ) -> None:
         """Take the compiled graphs: one for calls of any size, or one for each size.
@@ -45,8 +43,6 @@ class Decoder:
         lookup : what makes vectors of tokens, if the graphs take vectors
         """
         self._lookup = lookup
-        # What a mask of these graphs holds.
-        self.mask = mask
         # Tokens of each sequence.
         self.n_fed = 0
         self._dims = dims
@@ -195,11 +191,6 @@ class Decoder:
             pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
             slots[:, :, self.n_fed :] = as_type(pattern, tensor.element_type)
 
-    @property
-    def open_step(self) -> "OpenStep":
-        """The one-token graph with its tensors, to find out how its mask is meant (see `masks`)."""
-        return OpenStep(self._stages[0], self._cache, self._cross)
-
     def _see_windows(self) -> None:
         """Let the graphs see the keys and values of the present windows."""
         first = self._windows[0]
@@ -238,10 +229,10 @@ class Decoder:
         ids[:, :n] = tokens
         places = np.zeros((n_windows, size), dtype=np.int64)
         places[:, :n] = positions
-        mask = np.full((n_windows, size, self._n_slots + size), self.mask.hidden, dtype=np.float32)
-        mask[:, :n, : self._n_slots][seen] = self.mask.shown
+        mask = np.zeros((n_windows, size, self._n_slots + size), dtype=np.float32)
+        mask[:, :n, : self._n_slots][seen] = 1
         own = np.tri(size, dtype=np.bool_) if causal else np.eye(size, dtype=np.bool_)
-        mask[:, :, self._n_slots :][:, own] = self.mask.shown
+        mask[:, :, self._n_slots :][:, own] = 1
         tensors = self._tokens(stage, ids, places.ravel())
         tensors["attention_mask"] = stage.tensor("attention_mask", mask.reshape(n_windows * size, -1))
         stage.infer({**tensors, **self._cache, **self._cross})
@@ -282,30 +273,6 @@ class Decoder:
         if self._any_size:
             return -(-n_slots // SLOTS_STEP) * SLOTS_STEP
         return next((size for size in self._slot_sizes if size >= n_slots), None)
-
-
-class OpenStep:
-    """A one-token decoder graph with its tensors open to experiments: a `masks.MaskedDecoder`."""
-
-    def __init__(self, stage: Stage, cache: Mapping[str, ov.Tensor], cross: Mapping[str, ov.Tensor]) -> None:
-        self._stage = stage
-        self._tensors = {**cache, **cross}
-        self._names = list(cache)
-        self.cache = [tensor.data for tensor in cache.values()]
-        self.present: list[FloatArray] = []
-        n_slots = self.cache[0].shape[2]
-        self._mask = ov.Tensor(stage.port("attention_mask").element_type, ov.Shape([1, n_slots + 1]))
-        self.mask = self._mask.data[0]
-
-    def compute(self, token: int, position: int) -> FloatArray:
-        """Return the logits after a token at a position, shape (n_vocab,), as a copy."""
-        stage = self._stage
-        ids = stage.tensor("input_ids", np.array([[token]]))
-        positions = stage.tensor("position_ids", np.array([position]))
-        stage.infer({"input_ids": ids, "position_ids": positions, "attention_mask": self._mask, **self._tensors})
-        self.present = [stage.output(name.replace("past_", "present_", 1)).data for name in self._names]
-        logits: FloatArray = to_float32(stage.output("logits"))[0, 0]
-        return logits
 
 
 def _exchange_rows(one: EncodedWindow, other: EncodedWindow) -> None:

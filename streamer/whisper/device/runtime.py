@@ -8,19 +8,22 @@ import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
+import openvino as ov
 
 from streamer.arrays import FloatArray
-from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
+from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
 from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.compile import Compiled
 from streamer.whisper.device.decoder import Decoder
-from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import Stage, to_float32
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.ports import STAGES, key_values
+from streamer.whisper.graphs.ports import ADAPTED, STAGES, key_values
 from streamer.whisper.result import N_BUFFERS
+
+# Steps of the lengths that graphs for any length encode: on a CPU each takes 5 MB of base's for as long as it runs.
+LENGTHS_STEP_S = 2
 
 
 class Runtime:
@@ -32,7 +35,6 @@ class Runtime:
     def __init__(
         self,
         compiled: Compiled,
-        mask: MaskConvention = OURS,
         *,
         n_buffers: int = N_BUFFERS,
         windows_s: Sequence[int] | None = None,
@@ -57,7 +59,9 @@ class Runtime:
         # decode a window, it has one of the lengths that were asked for.
         self._lengths_s = self.windows_s
         if self._any_length and not compiled.others_may_come:
-            self._lengths_s = (*range(self.windows_s[0], self.windows_s[-2:][0] + 1), self.windows_s[-1])
+            *shorter_s, whole_s = self.windows_s
+            steps = range(shorter_s[0], shorter_s[-1], LENGTHS_STEP_S) if shorter_s else ()
+            self._lengths_s = (*steps, *shorter_s[-1:], whole_s)
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()
         # Its graphs, for more runtimes of them.
@@ -67,10 +71,11 @@ class Runtime:
         names = key_values(self.dims.n_text_layer, "encoder")
         self._types = {name: cross_kv.port(f"present_{name}").element_type for name in names}
         self._buffers = WindowBuffers(self.dims, self._types, n_buffers)
-        decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder"]
+        decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder" and not stage.sizes.logits]
+        projection = next((stage for stage in self.stages if stage.sizes.logits), None)
         lookup = compiled.stages["decoder"].lookup
         tokens = None if lookup is None else Stage(Sizes("decoder", None), lookup, "CPU")
-        self.decoder = Decoder(decoders, self.dims, mask, tokens)
+        self.decoder = Decoder(decoders, self.dims, tokens, projection)
         self.decoder.use(self.window(self.windows_s[-1]))
 
     def without_graphs(self) -> "Runtime":
@@ -83,7 +88,7 @@ class Runtime:
 
     def another(self, windows_s: Sequence[int] | None = None, n_buffers: int = 1) -> "Runtime":
         """Return a runtime of the same graphs, with room for that many windows, of these lengths; None: of all."""
-        return Runtime(self.compiled, self.decoder.mask, n_buffers=n_buffers, windows_s=windows_s)
+        return Runtime(self.compiled, n_buffers=n_buffers, windows_s=windows_s)
 
     @property
     def max_beams(self) -> int:
@@ -147,9 +152,12 @@ class Runtime:
             self._known_lengths_s.add(window_s)
         window = self.window(window_s, row)
         self._encoder, cross_kv = self._stage("encoder", window_s), self._stage("cross_kv", window_s)
-        self._encoder.infer({"input_features": self._encoder.tensor("input_features", mel[np.newaxis])})
+        switch: dict[str, ov.Tensor] = {}
+        if self._encoder.takes(ADAPTED):
+            switch[ADAPTED] = ov.Tensor(np.array([window_s < CHUNK_LENGTH_S], np.float32))
+        self._encoder.infer({"input_features": self._encoder.tensor("input_features", mel[np.newaxis]), **switch})
         kept = {f"present_{name}": tensor for name, tensor in window.tensors.items()}
-        cross_kv.infer({"encoder_hidden_states": self._encoder.output("last_hidden_state")}, kept)
+        cross_kv.infer({"encoder_hidden_states": self._encoder.output("last_hidden_state"), **switch}, kept)
         return window
 
     def _stage(self, stage: str, window_s: int) -> Stage:

@@ -12,9 +12,17 @@ from streamer.constants import CHUNK_LENGTH_S
 from streamer.whisper.device.devices import kind_of
 from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.build import ModelGraphs, fix_sizes, lookup_of, without_lookup
+from streamer.whisper.graphs.build import (
+    ModelGraphs,
+    fix_sizes,
+    logits_of,
+    lookup_of,
+    without_logits,
+    without_lookup,
+)
 from streamer.whisper.graphs.ports import (
     BLOCK_TOKENS,
+    HIDDEN,
     MAX_WINDOWS,
     MOST_TOKENS,
     NPU_BLOCK_TOKENS,
@@ -41,8 +49,13 @@ class Sizes:
     n_tokens: int | None = None
     n_slots: int | None = None
 
+    # Whether it makes the decoder's logits, and nothing else: so only of tokens whose logits are wanted.
+    logits: bool = False
+
     def __str__(self) -> str:
         """Return the stage, with what is not usual: `encoder`, `encoder (7 s)`, `decoder (16 tokens, 447 slots)`."""
+        if self.logits:
+            return f"{self.stage} (logits)"
         sizes = [f"{self.window_s} s"] if self.window_s not in (None, CHUNK_LENGTH_S) else []
         if self.n_tokens is not None:
             sizes += [f"{self.n_tokens} token{'s' if self.n_tokens > 1 else ''}", f"{self.n_slots} slots"]
@@ -50,6 +63,8 @@ class Sizes:
 
     def inputs(self, dims: ModelDimensions) -> list[Mapping[str, Shape]]:
         """Return the shapes of its inputs; of a graph for any size those of its smallest calls and of its largest."""
+        if self.logits:
+            return [{HIDDEN: (n_tokens, dims.n_text_state)} for n_tokens in (1, MOST_TOKENS)]
         calls = [(self.window_s or CHUNK_LENGTH_S, self.n_tokens or 1, self.n_slots or 1, 1)]
         if self.window_s is None:
             n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
@@ -65,29 +80,20 @@ def with_whole(windows_s: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({*windows_s, *WHOLE_WINDOW}))
 
 
-def sizes_of(
-    graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[int], n_beams: int, *, exported: bool = False
-) -> list[Sizes]:
+def sizes_of(graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[int], n_beams: int) -> list[Sizes]:
     """Return of which sizes the graphs of a stage are on a device.
 
     windows_s : lengths of windows in seconds, the shortest first; the last is 30
     n_beams : sequences that beam search follows at once, at most, if the graphs have fixed sizes
-    exported : whether others exported the graphs, for 30 s and one token a call
     """
     dims, shorter_s = graphs.dims, windows_s[:-1]
-    if exported:
-        of_decoder = {"n_tokens": 1, "n_slots": dims.cache_size} if stage == "decoder" else {}
-        return [Sizes(stage, **of_decoder)]
     if stage != "decoder":
         if device != "CPU":
             return [Sizes(stage, window_s) for window_s in (CHUNK_LENGTH_S, *shorter_s)]
-        if not shorter_s:
-            return [Sizes(stage)]
-        # OpenVINO 2026.4 copies the outputs of a cross-KV graph for any length, which are large: 30 s apart.
-        apart = stage == "cross_kv" or stage in graphs.build_short
-        return [Sizes(stage), Sizes(stage, None)] if apart else [Sizes(stage, None)]
+        # Not one for 30 s beside it: each has its own copy of the weights.
+        return [Sizes(stage, None if shorter_s else CHUNK_LENGTH_S)]
     if device == "CPU":
-        return [Sizes(stage, None)]
+        return [Sizes(stage, None), Sizes(stage, None, logits=True)]
     block = NPU_BLOCK_TOKENS if kind_of(device) == "NPU" else BLOCK_TOKENS
     calls = [(1, dims.cache_size), (block, dims.cache_size)]
     if n_beams > 1:
@@ -104,15 +110,21 @@ def build_graphs(
     """
     stage = sizes[0].stage
     whole = graphs.build[stage]()
-    short = whole
-    if stage in graphs.build_short and any(each.window_s != CHUNK_LENGTH_S for each in sizes):
-        short = graphs.build_short[stage]()
-    models: dict[Sizes, ov.Model] = {}
-    for each in sizes:
-        graph = whole if stage == "decoder" or each.window_s == CHUNK_LENGTH_S else short
-        as_it_is = each.window_s == CHUNK_LENGTH_S and not graph.is_dynamic()
-        models[each] = graph if as_it_is else fix_sizes(graph, *each.inputs(graphs.dims))
-    if kind_of(device) != "NPU" or not whole.is_dynamic():
+    if stage == "decoder":
+        apart = {True: logits_of(whole), False: without_logits(whole)} if device == "CPU" else {False: whole}
+        models = {each: fix_sizes(apart[each.logits], *each.inputs(graphs.dims)) for each in sizes}
+    else:
+        models = {each: _for_window(graphs, each, whole) for each in sizes}
+    if stage != "decoder" or kind_of(device) != "NPU":
         return models, None
     # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
     return {each: without_lookup(model) for each, model in models.items()}, lookup_of(whole)
+
+
+def _for_window(graphs: ModelGraphs, sizes: Sizes, whole: ov.Model) -> ov.Model:
+    """Return the graph of a stage before the decoder for windows of a length, or of any."""
+    if sizes.window_s == CHUNK_LENGTH_S:
+        return whole
+    builds = graphs.build_any if sizes.window_s is None else graphs.build_short
+    graph = builds[sizes.stage]() if sizes.stage in builds else whole
+    return fix_sizes(graph, *sizes.inputs(graphs.dims))

@@ -34,14 +34,14 @@ Weights = Mapping[str, FloatArray]
 
 @dataclass(frozen=True, slots=True)
 class ModelGraphs:
-    """The graphs of one model, each built or read when it is asked for."""
+    """The graphs of one model, each built when it is asked for."""
 
     dims: ModelDimensions
 
     # Layer and head of each row of the decoder's cross-attention.
     alignment_heads: Heads
 
-    # By stage; they may raise ModelError. The decoder is for any number of tokens and slots, or for one token.
+    # By stage; they may raise ModelError. The decoder is for any number of tokens and slots.
     build: Mapping[str, Callable[[], ov.Model]]
 
     # By stage, those for windows of less than 30 s, if they are others.

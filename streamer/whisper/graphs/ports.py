@@ -1,17 +1,11 @@
-"""The table of the ports of a model's graphs, for all that builds, reads, runs or checks a graph.
-
-The names are those of published exports, so that their graphs run as ours do.
-"""
+"""The table of the ports of a model's graphs, for all that builds or runs a graph. Names are those of exporters."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
-import openvino as ov
 
 from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 
 # What a window goes through, in this order.
@@ -95,36 +89,6 @@ def ports(
             **({"cross_attention": (n_windows, n_heads, n_tokens, n_audio_ctx)} if n_heads else {}),
         },
     )
-
-
-def check_ports(path: Path, model: ov.Model, expected: Ports, remedy: str) -> None:
-    """Check that the graph of a file has these inputs and no others, these outputs, and keeps no state.
-
-    Raises ModelError, which ends with the remedy.
-    """
-    if model.get_sinks():
-        raise ModelError(f"{path} keeps state from call to call: expected caches as inputs and outputs; {remedy}")
-    for kind, ports, shapes in (("input", model.inputs, expected.inputs), ("output", model.outputs, expected.outputs)):
-        found = {name: port for port in ports for name in port.names}
-        for name, shape in shapes.items():
-            if name not in found:
-                others = f"{', '.join(sorted(found))!r:.300}"
-                raise ModelError(f"{path} has no {kind} {name}, it has {others}: expected a Whisper's graph; {remedy}")
-            types = ("i32", "i64") if dtype_of(name) is np.int64 else ("f32", "f16")
-            found_shape, found_type = found[name].partial_shape, found[name].element_type.get_type_name()
-            fits = found_shape.compatible(ov.PartialShape(list(shape))) and (found_shape.is_static or -1 in shape)
-            if not fits or (found_type not in types and name != "attention_mask"):
-                raise ModelError(
-                    f"{path} has the {kind} {name} {found_shape!s:.60} {found_type}: expected {list(shape)} of"
-                    f" {' or '.join(types)}; {remedy}"
-                )
-        for port in ports:
-            # An input that is never set reads old memory, and a layer's keys that no graph takes are of another model.
-            names = " ".join(sorted(port.names))
-            if not port.names & set(shapes) and (kind == "input" or names.startswith("present_")):
-                raise ModelError(
-                    f"{path} has the {kind} {names!r:.80}: expected only {', '.join(shapes):.200}; {remedy}"
-                )
 
 
 def key_values(n_layer: int, side: str) -> list[str]:

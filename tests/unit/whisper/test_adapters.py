@@ -1,6 +1,5 @@
 """Adapters of short windows: whose they are, and that they change these windows and no others."""
 
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,17 +11,14 @@ import pytest
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.constants import FRAMES_PER_SECOND, SAMPLE_RATE
-from streamer.errors import ConfigError, ModelError
+from streamer.errors import ModelError
 from streamer.settings.table import Settings
 from streamer.setup.session import session_settings
 from streamer.whisper import adapters
-from streamer.whisper.device.masks import OURS
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel
-from streamer.whisper.source import read_model
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.unit.whisper.support import NANO, SPEECH, load_on_cpu, read
-from tests.unit.whisper.triple import write_triple
 from tests.unit.whisper.weights.models import matrices, write_adapter
 
 SHORT_S = 5
@@ -117,20 +113,6 @@ def test_a_directory_that_is_not_an_adapter_is_refused(
         (tmp_path / "adapter_config.json").write_text(description, encoding="utf-8")
     with pytest.raises(ModelError):
         adapters.find(checkpoint, str(tmp_path))
-
-
-def test_graphs_take_no_adapter(
-    tmp_path: Path, checkpoint: Checkpoint, adapter: Path, ship: Callable[..., None]
-) -> None:
-    ship(adapter)
-    triple = write_triple(tmp_path / "graphs", checkpoint, OURS)
-    shutil.copy(NANO / "tokenizer.json", triple)
-    source = read_model(triple, "nano")
-    assert source.with_adapter("auto").adapter is None
-    with pytest.raises(ConfigError):
-        source.with_adapter(str(adapter))
-    with pytest.raises(ModelError):
-        read_model(triple, "nano", lora_path=adapter)
 
 
 def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(adapter: Path) -> None:

@@ -16,12 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError
-from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights.checkpoint import expected_shapes
 from tests.unit.whisper.support import NANO, check_one_line, random_checkpoint
-from tests.unit.whisper.triple import write_triple
 from tests.unit.whisper.weights.checks import at_most
 from tests.unit.whisper.weights.models import WRITERS
 
@@ -38,18 +36,13 @@ COMPANIONS = {
     "preprocessor_config.json": {"feature_size": 4, "sampling_rate": 16_000, "hop_length": 160, "n_fft": 400},
 }
 
-FORMATS: dict[str, Callable[..., object]] = {
-    **WRITERS,
-    "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32),
-}
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """Directories of whole models, by their formats."""
-    found = {name: tmp_path_factory.mktemp("model") for name in FORMATS}
+    found = {name: tmp_path_factory.mktemp("model") for name in WRITERS}
     for name, directory in found.items():
-        FORMATS[name](directory, random_checkpoint(DIMS))
+        WRITERS[name](directory, random_checkpoint(DIMS))
         shutil.copy(NANO / "tokenizer.json", directory)
         for file, content in COMPANIONS.items():
             (directory / file).write_text(json.dumps(content), encoding="utf-8")
@@ -57,18 +50,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def read_all(source: ModelSource) -> None:
-    """Read every tensor, or every graph."""
-    if source.checkpoint is None:
-        for build in source.graphs.build.values():
-            build()
-        return
+    """Read every tensor."""
     for name, shape in expected_shapes(source.checkpoint.dims).items():
         values = source.checkpoint.tensors[name]
         assert values.shape == shape
         assert np.isfinite(values).all()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 def test_a_whole_model_is_read(models: dict[str, Path], name: str) -> None:
     source = read_model(models[name], name)
     assert all(check.passed for check in source.checks)
@@ -111,7 +100,7 @@ if sys.platform != "win32":  # there a link takes a privilege
     DAMAGES += [replaced_by(os.mkfifo), replaced_by(lambda path: path.symlink_to(path.name))]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", WRITERS)
 @settings(max_examples=5)
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
 @example(choice=0, damage=DAMAGES[-2], seed=0)
@@ -146,12 +135,12 @@ HUGE: list[tuple[str, str, Callable[[bytes], bytes] | None]] = [
     # As long as before, with the digits of 2^60 in place of 32.
     ("MLX, npz", "*.npz", replaced(b"'shape': (32,), }" + b" " * 17, b"'shape': (%d,), }" % N)),
     ("openai-whisper, f16", "*.pt", replaced(struct.pack("<H", 1500), b"\xff\xff")),
-    ("triple", "*_encoder*.xml", replaced(b'size="', b'size="%d' % N)),
-    ("triple", "*_decoder_static*.xml", replaced(b'shape="', b'shape="%d,' % N)),
+    ("OpenVINO, triple", "*_encoder*.xml", replaced(b'size="', b'size="%d' % N)),
+    ("OpenVINO, triple", "*_decoder_static*.xml", replaced(b'shape="', b'shape="%d,' % N)),
     ("Hugging Face", "config.json", None),
     ("openai-whisper, f16", "*.pt", None),
     ("ggml, q5_0", "generation_config.json", None),
-    ("triple", "*_encoder.xml", None),
+    ("OpenVINO, triple", "*_encoder.xml", None),
 ]
 
 _READ = """

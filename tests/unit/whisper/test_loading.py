@@ -150,12 +150,3 @@ def test_a_cache_directory_that_cannot_be_made_is_refused(tmp_path: Path, name: 
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(ConfigError):
         load_on_cpu(NANO, tmp_path / name)
-
-
-def test_graphs_keep_their_weights_whatever_size_they_are_of() -> None:
-    source = dataclasses.replace(read_model(NANO, "nano.en"), checkpoint=None)
-    graphs = dataclasses.replace(source.graphs, dims=dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865))
-    source, plans = dataclasses.replace(source, graphs=graphs), plan_stages(DeviceSettings(), ["CPU"])
-    assert choose_weights(source, "auto", plans) == (source, "as they are")
-    with pytest.raises(ConfigError):
-        choose_weights(source, "int8", plans)

@@ -124,7 +124,6 @@ def test_the_right_decoder_passes_and_is_left_as_it_was(model: WhisperModel) -> 
     decoder = model.runtime.decoder
     assert not blamed(check_decoder(decoder, SOT))
     assert decoder.n_fed == 0
-    assert not any(slots.any() for slots in decoder.open_step.cache)
 
 
 @pytest.mark.slow

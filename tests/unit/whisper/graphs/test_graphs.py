@@ -1,7 +1,6 @@
-"""Graphs: their ports, weights with fewer bits, and those of others, which get our ports."""
+"""Weights of graphs with fewer bits."""
 
 import math
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
@@ -10,39 +9,7 @@ import pytest
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.device.masks import OURS
-from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.compress import PRECISIONS, constant
-from streamer.whisper.graphs.foreign import load_triple
-from streamer.whisper.graphs.ports import Ports, check_ports
-from tests.refusals import Refusal, refusals
-from tests.unit.whisper.support import random_checkpoint
-from tests.unit.whisper.triple import write_triple
-
-
-def relu(input: str = "", output: str = "", shape: tuple[int, ...] = (1, 4), *, state: bool = False) -> ov.Model:
-    """Return a graph whose ports have these names; without one, a port has none."""
-    x = ops.parameter(list(shape), np.float32)
-    x.output(0).set_names({input} if input else set())
-    if state:
-        total = ops.add(x, ops.read_value(ops.constant(np.zeros((1, 4), np.float32)), "memory", ov.Type.f32, [1, 4]))
-        return ov.Model([ops.result(total)], [ops.assign(total, "memory")], [x], "stateful")
-    y = ops.result(ops.relu(x))
-    y.output(0).set_names({output} if output else set())
-    return ov.Model([y], [x], "relu")
-
-
-def test_a_graph_with_the_ports_that_are_expected_passes_and_more_outputs_do_no_harm() -> None:
-    for outputs in ({"y": (1, 4)}, {}):
-        check_ports(Path("a.xml"), relu("x", "y"), Ports({"x": (1, -1)}, outputs), "")
-
-
-@refusals("whisper_ports")
-def test_ports_of_another_graph_are_named(refusal: Refusal) -> None:
-    given = dict(refusal.given)
-    wanted = Ports(given.pop("inputs"), given.pop("outputs"))
-    with refusal.expected():
-        check_ports(Path("a.xml"), relu(**given), wanted, "try again")
 
 
 def value(node: ov.Node) -> FloatArray:
@@ -97,23 +64,3 @@ def test_the_processor_keeps_them_compressed(precision: str) -> None:
     }
     assert types
     assert types <= {"u8", "i8"}
-
-
-# Small, with two layers of two heads.
-DIMS = ModelDimensions(4, 1500, 8, 2, 2, 40, 32, 8, 2, 2)
-HEADS = [(1, 0), (0, 1), (1, 1)]
-
-
-def test_the_attention_of_the_alignment_heads_takes_the_place_of_all_layers(tmp_path: Path) -> None:
-    write_triple(tmp_path, random_checkpoint(DIMS), OURS, capacity=32, position_shape=(1, 1))
-    triple = load_triple(tmp_path)
-    assert triple.dims == DIMS
-    ours, theirs = triple.read("decoder", HEADS), ov.Core().read_model(triple.paths["decoder"])
-    random = np.random.default_rng(0)
-    given = {port.any_name: random.standard_normal(port.shape).astype(np.float32) for port in theirs.inputs}
-    given |= {"input_ids": np.array([[3]]), "position_ids": np.array([[2]])}
-    compiled = [the_core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"}) for model in (theirs, ours)]
-    expected = {port.any_name: values for port, values in compiled[0](given).items()}
-    found = compiled[1]({**given, "position_ids": np.array([2])})["cross_attention"]
-    layers = [expected[f"/decoder/layers.{layer}/encoder_attn/Softmax_output_0"] for layer in range(2)]
-    np.testing.assert_allclose(found, [[layers[layer][head] for layer, head in HEADS]], atol=1e-6)

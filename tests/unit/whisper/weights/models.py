@@ -21,7 +21,7 @@ from tests.unit.whisper.support import nano_table, random_checkpoint, write_hugg
 from tests.unit.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.unit.whisper.weights.ggml_writer import pack_tensor, write_ggml
 from tests.unit.whisper.weights.mlx_writer import write_mlx
-from tests.unit.whisper.weights.openvino_writer import write_optimum
+from tests.unit.whisper.weights.openvino_writer import write_optimum, write_triple
 
 # As small as a Whisper in groups of 64 can be: its encoder positions are fixed.
 DIMS = ModelDimensions(2, 1500, 64, 2, 1, 40, 32, 64, 2, 1)
@@ -276,6 +276,7 @@ WRITERS: dict[str, Callable[[Path, Checkpoint], object]] = {
     "MLX, npz": write_mlx,
     "MLX, deflated": partial(write_mlx, save=np.savez_compressed),
     "MLX, safetensors": partial(write_mlx, file="weights.safetensors"),
-    "OpenVINO": write_optimum,
+    "OpenVINO, optimum": write_optimum,
+    "OpenVINO, triple": write_triple,
 }
 LOSSY = {"ggml, q5_0", "CTranslate2, int8"}

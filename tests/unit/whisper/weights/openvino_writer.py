@@ -177,7 +177,7 @@ class _Graph:
                     self.outputs[f"present_key_values.{i}.decoder.{kind}"] = new
                     new = ops.concat([self.input(f"past_key_values.{i}.decoder.{kind}", shape), new], 2)
                 cached.append(new)
-            x = ops.add(x, self.attention(normed, *cached, f"{prefix}.self_attn", n_head, mask))
+            x = ops.add(x, self.attention(normed, cached[0], cached[1], f"{prefix}.self_attn", n_head, mask))
             name = f"{prefix}.encoder_attn"
             normed = self.norm(x, f"{name}_layer_norm")
             keys, values = (
