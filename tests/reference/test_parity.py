@@ -14,9 +14,8 @@ from streamer.offline import transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.model import WhisperModel
+from tests.reference.standard import NANO_HEADS, openai_whisper, standard_nano, write_standard
 from tests.unit.offline.as_whisper import as_whisper
-from tests.unit.whisper.standard import NANO_HEADS, openai_whisper, write_standard
-from tests.unit.whisper.standard_nano import standard_nano
 from tests.unit.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, load_on_cpu, noise, read
 
 # What is read with no other options; SPEECH is what all of those are tried on.

@@ -19,18 +19,16 @@ from streamer.audio.mel import log_mel
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.sizes import (
-    SIZES,
+from tests.reference.sizes import (
     cache_bytes,
     cross_kv_bytes,
     empty_openai,
     empty_transformers,
-    lively_checkpoint,
     openai_model,
     transformers_model,
     weight_bytes,
 )
-from tests.unit.whisper.support import ROOT, SPEECH, Untyped, read, start_runtime, tensor
+from tests.unit.whisper.support import ROOT, SIZES, SPEECH, Untyped, lively_checkpoint, read, start_runtime, tensor
 
 # Largest error of a value, relative to the spread of all. A sum of 5120 products in float32 errs by about
 # sqrt(5120) * 2**-24 = 4e-6 of its spread, and 64 such sums one after the other by sqrt(64) times that, 3.4e-5: three

@@ -9,7 +9,7 @@ import torch
 
 from streamer.errors import UsageError
 from tests.reference.published.parity import MODELS, Pair
-from tests.unit.whisper.standard import openai_whisper
+from tests.reference.standard import openai_whisper
 from tests.unit.whisper.support import load_on_cpu
 from tools.benchmarks.peers.environment import default_folder, n_cores
 from tools.benchmarks.published import PublishedModel

@@ -20,8 +20,8 @@ from streamer.whisper.model import WhisperModel
 from streamer.whisper.source import read_model
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.reference.published.parity import Pair
+from tests.reference.sizes import whisper_config
 from tests.unit.offline.as_whisper import as_whisper
-from tests.unit.whisper.sizes import whisper_config
 from tests.unit.whisper.support import SAMPLE, Untyped, load_on_cpu, read
 from tests.unit.whisper.tokens.published import TEXTS
 from tests.unit.whisper.weights.ggml_writer import write_ggml

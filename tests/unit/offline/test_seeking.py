@@ -27,12 +27,11 @@ from streamer.whisper.generation import default_generation
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.offline.as_whisper import as_whisper
-from tests.unit.whisper.sizes import SIZES
-from tests.unit.whisper.standard_nano import RANKS
-from tests.unit.whisper.support import Untyped
+from tests.unit.whisper.support import SIZES, Untyped
+from tests.unit.whisper.tokens.published import MULTILINGUAL
 
 DIMS = SIZES["tiny"]
-TOKENIZER = Tokenizer.load(RANKS, n_vocab=DIMS.n_vocab)
+TOKENIZER = Tokenizer.load(MULTILINGUAL.path, n_vocab=DIMS.n_vocab)
 BEGIN = TOKENIZER.special.timestamp_begin
 WORDS = TOKENIZER.encode(" and so it went on for a while, they said. No!")
 SPACE = TOKENIZER.encode(" ")

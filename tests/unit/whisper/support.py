@@ -67,6 +67,15 @@ def random_checkpoint(dims: ModelDimensions, seed: int = 0) -> Checkpoint:
     return Checkpoint(dims, tensors)
 
 
+def lively_checkpoint(dims: ModelDimensions) -> Checkpoint:
+    """Return random weights whose cross-attention picks places: it would almost average over the audio otherwise."""
+    checkpoint = random_checkpoint(dims)
+    for i in range(dims.n_text_layer):
+        queries = checkpoint.tensors[f"decoder.layers.{i}.encoder_attn.q_proj.weight"]
+        np.multiply(queries, 3, out=queries)
+    return checkpoint
+
+
 def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads) -> Runtime:
     """Compile a checkpoint's graphs for the CPU and start them."""
     return Runtime(compile_on_cpu(ModelGraphs.of(checkpoint, alignment_heads)))
@@ -146,6 +155,13 @@ def nano_table() -> list[bytes]:
 def table(name: str) -> dict[str, Any]:
     """Return a table of `tests/data`."""
     return tomllib.loads((ROOT / "tests" / "data" / f"{name}.toml").read_text(encoding="utf-8"))
+
+
+# The published models' dimensions, by their names.
+SIZES = {
+    name: ModelDimensions(n_mels, 1500, width, width // 64, n_audio, n_vocab, 448, width, width // 64, n_text)
+    for name, (width, n_audio, n_text, n_vocab, n_mels) in table("sizes").items()
+}
 
 
 def check_one_line(error: Exception) -> None:

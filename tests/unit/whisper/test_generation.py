@@ -20,8 +20,7 @@ from streamer.errors import ModelError
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.heads import PRESETS, all_heads, are_known, known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from tests.unit.whisper.sizes import SIZES
-from tests.unit.whisper.support import NANO, nano_dims
+from tests.unit.whisper.support import NANO, SIZES, nano_dims
 from tests.unit.whisper.tokens.published import CASES, Case, load, reference
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)

@@ -46,6 +46,9 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         shutil.copy(NANO / "tokenizer.json", directory)
         for file, content in COMPANIONS.items():
             (directory / file).write_text(json.dumps(content), encoding="utf-8")
+        source = read_model(directory, name)
+        assert all(check.passed for check in source.checks)
+        read_all(source)
     return found
 
 
@@ -55,13 +58,6 @@ def read_all(source: ModelSource) -> None:
         values = source.checkpoint.tensors[name]
         assert values.shape == shape
         assert np.isfinite(values).all()
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_a_whole_model_is_read(models: dict[str, Path], name: str) -> None:
-    source = read_model(models[name], name)
-    assert all(check.passed for check in source.checks)
-    read_all(source)
 
 
 def truncated(path: Path, seed: int) -> None:

@@ -15,7 +15,7 @@ from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import SLOTS_STEP
 from tests.unit.whisper.device.conftest import compile_all
-from tests.unit.whisper.sizes import lively_checkpoint
+from tests.unit.whisper.support import lively_checkpoint
 
 DIMS = ModelDimensions(80, 1500, 64, 2, 1, 50, 448, 64, 2, 2)
 END = 7

@@ -100,23 +100,23 @@ def test_a_group_is_read_as_the_reference_reads_it(tmp_path: Path, bits: int) ->
     assert matrix.read().tolist() == [[float(weight) for weight in weights.split()]]
 
 
-@pytest.mark.parametrize("part", ["packed", "scales", "biases"])
-@pytest.mark.parametrize(
-    "change", [{"dtype": "F64"}, {"shape": (4, 7)}, {"shape": (4,)}, {"shape": ()}, {"shape": (3, 8)}]
-)
-def test_a_part_that_does_not_fit_is_refused(tmp_path: Path, part: str, change: dict[str, Any]) -> None:
+# A matrix of 4 rows of 64 numbers of 4 bits, in groups of 32, and what does not fit it.
+MISFITS: list[dict[str, Any]] = [
+    *({part: {"dtype": "F64"}} for part in ("packed", "scales", "biases")),
+    *({part: {"shape": shape}} for part in ("packed", "scales", "biases") for shape in ((4, 7), (4,), (), (3, 8))),
+    *({part: {"shape": (4, n)} for part in ("scales", "biases")} for n in (4, 0)),
+    {"packed": {"shape": (4, 14)}},  # 7 bits
+    *({"shape": shape} for shape in ((4, 48), (4, 1))),
+]
+
+
+@pytest.mark.parametrize("misfit", MISFITS, ids=str)
+def test_parts_that_do_not_fit_each_other_are_refused(tmp_path: Path, misfit: dict[str, Any]) -> None:
     zeros = np.zeros((4, 2), np.float16)
     good = parts(tmp_path / "x", bytes(4 * 32), (4, 64), 4, zeros, zeros)
     assert grouped(**good).shape == (4, 64)
+    changed = {
+        name: good[name]._replace(**change) if isinstance(change, dict) else change for name, change in misfit.items()
+    }
     with pytest.raises(ModelError):
-        grouped(**{**good, part: good[part]._replace(**change)})
-
-
-@pytest.mark.parametrize("change", [{"n": 4}, {"n": 0}, {"shape": (4, 48)}, {"shape": (4, 1)}, {"packed": 14}])
-def test_groups_or_bits_that_there_are_not_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    n = change.get("n", 2)
-    zeros = np.zeros((4, n), np.float16)
-    good = parts(tmp_path / "x", bytes(4 * 64), (4, 64), 4, zeros, zeros)
-    packed = good["packed"]._replace(shape=(4, change.get("packed", 8)))  # 14: 7 bits
-    with pytest.raises(ModelError):
-        grouped(**{**good, "packed": packed, "shape": change.get("shape", (4, 64))})
+        grouped(**{**good, **changed})

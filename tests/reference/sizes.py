@@ -1,11 +1,10 @@
-"""The published Whisper models' dimensions, what they take on paper, and the two references at any dimensions."""
+"""What models take on paper, and the two references at any dimensions."""
 
 import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 import transformers
 import whisper.model
@@ -14,13 +13,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.support import Untyped, random_checkpoint, table, tensor
-
-# By their names.
-SIZES = {
-    name: ModelDimensions(n_mels, 1500, width, width // 64, n_audio, n_vocab, 448, width, width // 64, n_text)
-    for name, (width, n_audio, n_text, n_vocab, n_mels) in table("sizes").items()
-}
+from tests.unit.whisper.support import Untyped, tensor
 
 # Bytes of one of the weights that no compression touches, in each precision.
 BYTES = {"f32": 4, "f16": 2, "int8": 2}
@@ -54,15 +47,6 @@ def cross_kv_bytes(dims: ModelDimensions) -> int:
 def cache_bytes(dims: ModelDimensions) -> int:
     """Return on paper how large the decoder's cache of keys and values is, in float32."""
     return 4 * 2 * dims.n_text_layer * dims.cache_size * dims.n_text_state
-
-
-def lively_checkpoint(dims: ModelDimensions) -> Checkpoint:
-    """Return random weights whose cross-attention picks places: it would almost average over the audio otherwise."""
-    checkpoint = random_checkpoint(dims)
-    for i in range(dims.n_text_layer):
-        queries = checkpoint.tensors[f"decoder.layers.{i}.encoder_attn.q_proj.weight"]
-        np.multiply(queries, 3, out=queries)
-    return checkpoint
 
 
 def empty_transformers(dims: ModelDimensions) -> Untyped:
