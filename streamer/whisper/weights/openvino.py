@@ -116,6 +116,8 @@ def _read_half(path: Path, half: str) -> tuple[dict[str, _Weight], int, int]:
     nodes = read_graph(path).get_ordered_ops()
     attentions, kinds = [found for node in nodes if (found := attention_of(node))], _ATTENTIONS[half]
     n_layer = len(attentions) // len(kinds)
+    if not n_layer:
+        raise unfit(path, "has no attention", f"the layers of a Whisper's {half}", _REMEDY)
     layers: dict[str, Layer] = {}
     for i, attention in enumerate(attentions):
         prefix = f"{half}.layers.{i // len(kinds)}.{kinds[i % len(kinds)]}"
@@ -125,8 +127,8 @@ def _read_half(path: Path, half: str) -> tuple[dict[str, _Weight], int, int]:
     others = [layer for node in nodes if node.get_name() not in taken and (layer := layer_of(node))]
     for kind, names in _names(half, n_layer).items():
         of_kind = [layer for layer in others if layer.node.get_type_name() == kind]
-        if not n_layer or len(of_kind) != len(names):
-            fact = f"has {len(attentions)} attentions, and {len(of_kind)} of {kind} besides"
+        if len(of_kind) != len(names):
+            fact = f"has {len(of_kind)} operations {kind} with weights outside of {len(attentions)} attentions"
             raise unfit(path, fact, f"{len(names)}, as in a Whisper's {half}", _REMEDY)
         layers |= zip(names, of_kind, strict=True)
     weights = _weights(layers)

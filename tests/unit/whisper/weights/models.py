@@ -14,7 +14,18 @@ import torch
 from safetensors.numpy import load_file, save_file
 
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import ctranslate2, formats, ggml, huggingface, lora, mlx, npz, openai, safetensors
+from streamer.whisper.weights import (
+    ctranslate2,
+    formats,
+    ggml,
+    huggingface,
+    lora,
+    mlx,
+    npz,
+    openai,
+    openvino,
+    safetensors,
+)
 from streamer.whisper.weights import torch as torch_file
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.unit.whisper.support import nano_table, random_checkpoint, write_huggingface, write_openai
@@ -114,6 +125,8 @@ PARTS = {
         "x.safetensors",
     ),
     "torch.save": Format(torch_file.read, lambda d, _: torch.save({"a": torch.ones(4)}, d / "x.pt"), "x.pt"),
+    "optimum": Format(openvino.load, write_optimum, "openvino_decoder_model.xml"),
+    "triple": Format(openvino.load, write_triple, "whisper_medium_decoder_static_kvcache_32_lm_QKs.xml"),
     "any": Format(formats.find, lambda d, _: None, "none"),
 }
 
@@ -245,6 +258,7 @@ DAMAGES: dict[str, Callable[[Path, Any], object]] = {
     "numbers": partial(overwrite, "i"),
     "pickle": lambda file, text: write_archive(file, program(text.encode("latin-1"))),
     "remove": lambda file, name: (file.parent / name).unlink(),
+    "renamed": lambda file, names: file.write_text(file.read_text("utf-8").replace(*names), "utf-8"),
     "saved": lambda file, value: torch.save(value, file),
     "table": write_table,
 }

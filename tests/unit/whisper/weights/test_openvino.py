@@ -83,24 +83,6 @@ def test_logits_of_their_own_weights_are_found(exact: Checkpoint, tmp_path: Path
 
 
 @both
-@pytest.mark.parametrize("missing", [0, 1, -1])
-def test_each_graph_is_there_once(exact: Checkpoint, tmp_path: Path, write: Write, missing: int) -> None:
-    write(tmp_path, exact)
-    path = sorted(tmp_path.glob("*.xml"))[missing]
-    if write is write_triple:
-        twice = path.with_name(f"other_{path.name}")
-        for suffix in (".xml", ".bin"):
-            shutil.copy(path.with_suffix(suffix), twice.with_suffix(suffix))
-        with pytest.raises(ModelError):
-            openvino.load(tmp_path)
-        twice.unlink()
-    assert openvino.load(tmp_path)
-    path.unlink()
-    with pytest.raises(ModelError):
-        openvino.load(tmp_path)
-
-
-@both
 @pytest.mark.parametrize(
     ("key", "value"),
     [("decoder_layers", 3), ("encoder_attention_heads", 4), ("vocab_size", 51), ("max_target_positions", 47)],
