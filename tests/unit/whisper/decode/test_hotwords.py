@@ -2,14 +2,12 @@
 
 import itertools
 from collections.abc import Sequence
-from contextlib import nullcontext
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamer.errors import ConfigError
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.whisper.support import NANO
@@ -121,22 +119,9 @@ def test_what_no_phrase_is_about_keeps_its_logits() -> None:
         assert logits[TOKENIZER.encode(".")] == 0
 
 
-def test_phrases_are_cleaned() -> None:
+def test_phrases_are_cleaned_and_may_be_long_and_many() -> None:
     assert check_hotwords([" Lee  Oswald ", "Lee Oswald", "Zapruder"]) == ("Lee Oswald", "Zapruder")
-
-
-@pytest.mark.parametrize(
-    ("phrases", "usable"),
-    [
-        ([], True),
-        (["x" * 100], True),
-        ([f"w{i}" for i in range(1000)], True),
-        ([f"w{i}" for i in range(1001)], False),
-        (["x" * 101], False),
-    ],
-)
-def test_phrases_have_limits(phrases: list[str], usable: bool) -> None:
-    with nullcontext() if usable else pytest.raises(ConfigError):
+    for phrases in ([], ["x" * 100], [f"w{i}" for i in range(1000)]):
         assert check_hotwords(phrases) == tuple(phrases)
 
 

@@ -65,7 +65,6 @@ class Style:
     transposed: bool = False  # rows and columns of matrices
     tied: bool = True  # logits with the constant of the embedding
     config: bool = True
-    n_text_ctx: int = 0  # positions of the decoder; 0: all
 
 
 def write_optimum(directory: Path, checkpoint: Checkpoint, style: Style | None = None) -> Path:

@@ -11,17 +11,9 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import huggingface, openai
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
-from tests.unit.whisper.support import NANO, Untyped, random_checkpoint, tensor, write_openai
+from tests.unit.whisper.support import NANO, Untyped, tensor, write_openai
 from tests.unit.whisper.weights.checks import assert_tensors_equal
-
-# As small as a Whisper can be: its encoder positions are fixed.
-DIMS = ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1)
-TINY = random_checkpoint(DIMS)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return write_openai(tmp_path / "tiny.pt", TINY)
+from tests.unit.whisper.weights.models import TINY
 
 
 def empty_whisper(dims: ModelDimensions) -> Untyped:
@@ -46,16 +38,17 @@ def test_a_model_as_openai_whisper_saves_it(tmp_path: Path, dtype: str, protocol
     assert_tensors_equal(openai.load(tmp_path / "nano.en.pt"), as_type(nano, dtype))
 
 
-def test_views_are_read_in_their_own_order(path: Path) -> None:
+def test_views_are_read_in_their_own_order(tmp_path: Path) -> None:
+    path = write_openai(tmp_path / "tiny.pt", TINY)
     content = torch.load(path)
     state = content["model_state_dict"]
     name = "encoder.blocks.0.mlp.0.weight"
     state[name] = state[name].T.contiguous().T  # columns first
-    wide = torch.zeros(8, 12, dtype=torch.float16)
-    wide[:, 3:11:2] = state["decoder.token_embedding.weight"]
-    state["decoder.token_embedding.weight"] = wide[:, 3:11:2]
+    wide = torch.zeros(TINY.dims.n_vocab, 2 * 64 + 4, dtype=torch.float16)
+    wide[:, 3:131:2] = state["decoder.token_embedding.weight"]
+    state["decoder.token_embedding.weight"] = wide[:, 3:131:2]
     joined = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])
-    state["decoder.ln.weight"], state["decoder.ln.bias"] = torch.split(joined, 4)
+    state["decoder.ln.weight"], state["decoder.ln.bias"] = torch.split(joined, 64)
     torch.save(content, path)
     assert not torch.load(path)["model_state_dict"][name].is_contiguous()
     assert_tensors_equal(openai.load(path), as_type(TINY, "float16"))
