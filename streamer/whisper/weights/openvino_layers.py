@@ -96,9 +96,9 @@ def tables_of(nodes: Sequence[ov.Node], width: int) -> list[ov.Output]:
     return sorted(found.values(), key=lambda value: -prod(value.shape))
 
 
-def constant_of(output: ov.Output) -> str:
+def constant_of(output: ov.Output, n_steps: int = _MAX_STEPS) -> str:
     """Return the name of the constant that a value is made of, by nothing but what unpacks weights; empty: of more."""
-    for _ in range(_MAX_STEPS):
+    for n_left in reversed(range(n_steps)):
         if output.partial_shape.is_dynamic:
             return ""
         node = output.get_node()
@@ -110,7 +110,7 @@ def constant_of(output: ov.Output) -> str:
         numbers = node.input_value(0)
         # Of two vectors a matrix of any size could be made.
         is_wide = numbers.partial_shape != output.partial_shape
-        if kind in ("Subtract", "Multiply") and (is_wide or not constant_of(node.input_value(1))):
+        if kind in ("Subtract", "Multiply") and (is_wide or not constant_of(node.input_value(1), n_left)):
             return ""
         output = numbers
     return ""

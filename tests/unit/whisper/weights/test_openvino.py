@@ -125,6 +125,14 @@ def outer(node: ov.Node) -> ov.Node:
     return ops.matmul(node.input_value(0), ops.multiply(column, row), False, True)
 
 
+def powered(node: ov.Node) -> ov.Node:
+    """A weight that takes more steps to follow than Python goes down."""
+    weight = node.input_value(1).get_node()
+    for _ in range(1500):
+        weight = ops.multiply(weight, weight)
+    return ops.matmul(node.input_value(0), weight, False, True)
+
+
 # What becomes of the first operation of a kind.
 CHANGES: dict[str, tuple[str, Callable[[ov.Node], ov.Node]]] = {
     "a layer norm more": ("Gelu", normed),
@@ -132,6 +140,7 @@ CHANGES: dict[str, tuple[str, Callable[[ov.Node], ov.Node]]] = {
     "attention that is none": ("Softmax", lambda node: ops.sigmoid(node.input_value(0))),
     "a scale that is not known": ("Softmax", squared),
     "a weight that no file holds": ("MatMul", outer),
+    "a weight of many steps": ("MatMul", powered),
 }
 
 
