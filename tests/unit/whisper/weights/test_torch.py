@@ -2,6 +2,7 @@
 
 import pickle
 import pickletools
+import struct
 import zipfile
 from collections.abc import Callable
 from io import BytesIO
@@ -99,6 +100,20 @@ def test_an_encrypted_archive_is_refused(tmp_path: Path) -> None:
     path.write_bytes(data.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"))
     assert path.read_bytes() != data
     checks.refuse(torch_file.read, path)
+
+
+def test_a_storage_that_goes_beyond_the_end_of_the_file_is_refused(tmp_path: Path) -> None:
+    """Whatever the archive says of its length."""
+
+    def written(count: int) -> Path:
+        number = struct.pack("<i", count)
+        storage = b"(X\7\0\0\0storagectorch\nByteStorage\nX\1\0\0\x000X\3\0\0\0cpuJ" + number + b"tQ"
+        path = write_archive(tmp_path / "long.pt", program(storage))
+        path.write_bytes(path.read_bytes().replace(struct.pack("<2I", 8, 8), struct.pack("<2I", 9999, 9999)))
+        return path
+
+    data = written(0).read_bytes()
+    checks.refuse(torch_file.read, written(len(data) - data.index(bytes(range(8))) + 1))
 
 
 def test_lists_in_each_other_are_not_written_out(tmp_path: Path) -> None:
