@@ -18,6 +18,7 @@ from streamer.whisper.dims import MAX_BEAMS, ModelDimensions
 from streamer.whisper.graphs.ports import (
     EMBEDDED,
     FEW_TOKENS,
+    HIDDEN,
     LOOKED_UP,
     MOST_TOKENS,
     SLOTS_STEP,
@@ -37,12 +38,15 @@ class Decoder:
         stages: Iterable[Stage],
         dims: ModelDimensions,
         lookup: Stage | None = None,
+        projection: Stage | None = None,
     ) -> None:
         """Take the compiled graphs: one for calls of any size, or one for each size.
 
         lookup : what makes vectors of tokens, if the graphs take vectors
+        projection : what makes logits of what the graphs give, if they give no logits
         """
         self._lookup = lookup
+        self._projection = projection
         # Tokens of each sequence.
         self.n_fed = 0
         self._dims = dims
@@ -138,7 +142,7 @@ class Decoder:
             stage = self._compute(np.tile(block, (len(self._windows), 1)), slots, seen, causal=True)
             wanted = slice(max(0, n_silent - first), n)
             if wanted.start < n:
-                logits.append(to_float32(stage.output("logits"))[:, wanted])
+                logits.append(self._logits(stage, wanted))
                 attention.append(to_float32(stage.output("cross_attention"))[:, :, wanted])
             self._keep(stage, np.tile(slots, (len(self._windows), 1)))
             self.rewind(self.n_fed + n)
@@ -160,7 +164,7 @@ class Decoder:
         slots = np.argsort(seen.any(axis=1), axis=1, kind="stable")[:, :n]
         positions = np.full(n, self.n_fed)
         stage = self._compute(tokens, positions, seen[:, :, : self._n_slots], causal=False)
-        logits = to_float32(stage.output("logits"))[:, :n]
+        logits = self._logits(stage, slice(0, n))
         self._keep(stage, slots)
         n_more = max(0, self._n_slots - seen.shape[2])
         self._visible = np.pad(seen, ((0, 0), (0, 0), (0, n_more)))[:, :, : self._n_slots]
@@ -224,7 +228,7 @@ class Decoder:
         n_windows, n = tokens.shape
         stage = self._stage_for(n)
         # Tokens behind the last are padding: they only have to be valid.
-        size = stage.sizes.n_tokens or (n if n <= FEW_TOKENS else -(-n // TOKENS_STEP) * TOKENS_STEP)
+        size = stage.sizes.n_tokens or _rounded(n)
         ids = np.zeros((n_windows, size), dtype=np.int64)
         ids[:, :n] = tokens
         places = np.zeros((n_windows, size), dtype=np.int64)
@@ -246,6 +250,24 @@ class Decoder:
             return tensors
         self._lookup.infer(tensors)
         return {EMBEDDED: stage.tensor(EMBEDDED, self._lookup.output(EMBEDDED).data)}
+
+    def _logits(self, stage: Stage, tokens: slice) -> FloatArray:
+        """Return the logits of some of a call's tokens, shape (n_windows, n, n_vocab), as a copy in float32."""
+        if self._projection is None:
+            return to_float32(stage.output("logits"))[:, tokens]
+        hidden = stage.output(HIDDEN).data[:, tokens]
+        n_windows, n, width = hidden.shape
+        rows = hidden.reshape(n_windows * n, width)
+        found = np.empty((len(rows), self._dims.n_vocab), np.float32)
+        # A few at a time, since what they are computed into is kept; not of many windows, where time counts.
+        step = TOKENS_STEP if n_windows == 1 else MOST_TOKENS
+        for first in range(0, len(rows), step):
+            part = rows[first : first + step]
+            padded = np.zeros((_rounded(len(part)), width), np.float32)
+            padded[: len(part)] = part
+            self._projection.infer({HIDDEN: ov.Tensor(padded)})
+            found[first : first + step] = self._projection.output("logits").data[: len(part)]
+        return found.reshape(n_windows, n, -1)
 
     def _stage_for(self, n_tokens: int) -> Stage:
         n_audio_ctx = self._windows[0].n_audio_ctx
@@ -273,6 +295,11 @@ class Decoder:
         if self._any_size:
             return -(-n_slots // SLOTS_STEP) * SLOTS_STEP
         return next((size for size in self._slot_sizes if size >= n_slots), None)
+
+
+def _rounded(n_tokens: int) -> int:
+    """Return for how many tokens a graph for any number is used: each new number costs time and memory."""
+    return n_tokens if n_tokens <= FEW_TOKENS else -(-n_tokens // TOKENS_STEP) * TOKENS_STEP
 
 
 def _exchange_rows(one: EncodedWindow, other: EncodedWindow) -> None:

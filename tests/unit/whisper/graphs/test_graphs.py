@@ -1,21 +1,48 @@
 """Weights of graphs with fewer bits."""
 
 import math
+from typing import Any
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 import pytest
+from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import the_core
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.build import build_decoder, fix_sizes, logits_of, without_logits
 from streamer.whisper.graphs.compress import PRECISIONS, constant
+from streamer.whisper.graphs.ports import HIDDEN, LOOKED_UP, ports
+from tests.unit.whisper.support import random_checkpoint
+
+DIMS = ModelDimensions(4, 1500, 8, 2, 2, 40, 32, 8, 2, 2)
 
 
 def value(node: ov.Node) -> FloatArray:
     """Return what a constant with its nodes gives, as the CPU computes it."""
     compiled = the_core().compile_model(ov.Model([ops.result(node)], [], "value"), "CPU")
     return np.array(compiled([])[0])
+
+
+def test_logits_that_are_made_apart_are_those_of_the_whole_decoder() -> None:
+    checkpoint = random_checkpoint(DIMS)
+    whole = build_decoder(checkpoint.dims, checkpoint.tensors, [(0, 0)])
+    inputs = ports("decoder", checkpoint.dims, 1, n_tokens=3, n_slots=4).inputs
+    rng = np.random.default_rng(0)
+    values = {
+        name: rng.integers(0, 3, shape) if name in LOOKED_UP else rng.random(shape, np.float32)
+        for name, shape in inputs.items()
+    }
+
+    def run(graph: ov.Model, given: dict[str, NDArray[Any]], output: str) -> FloatArray:
+        compiled = the_core().compile_model(graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+        return np.array(compiled(given)[output])
+
+    expected = run(fix_sizes(whole, inputs), values, "logits")
+    (hidden,) = run(fix_sizes(without_logits(whole), inputs), values, HIDDEN)
+    np.testing.assert_allclose(run(logits_of(whole), {HIDDEN: hidden}, "logits"), expected[0], atol=1e-5)
 
 
 # A row's scale is its range over as many steps as there are.
