@@ -21,7 +21,6 @@ from streamer.errors import ModelError
 from streamer.outside import one_line
 from streamer.whisper.files import read_json
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.build import LowRank
 from streamer.whisper.shipped import shipped_adapters
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint
@@ -57,9 +56,6 @@ class WindowAdapter:
 
     # The model's, with the adapter in it. Only its encoder and cross-KV are used: the decoder is that of all windows.
     checkpoint: Checkpoint
-
-    # The same by the names of weights: what is added to each, in two narrow matrices (see `lora.low_rank`).
-    low_rank: LowRank
 
 
 def find(checkpoint: Checkpoint, wanted: str) -> WindowAdapter | None:
@@ -112,5 +108,4 @@ def _read(path: Path, checkpoint: Checkpoint, digest: Callable[[], str]) -> Wind
         return None
     if description.encoder_sha256 != digest():
         return None
-    merged, low_rank = lora.merged(checkpoint, path), lora.low_rank(checkpoint, path)
-    return WindowAdapter(path, description.windows_s, merged, low_rank)
+    return WindowAdapter(path, description.windows_s, lora.merged(checkpoint, path))

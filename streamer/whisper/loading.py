@@ -217,8 +217,9 @@ def start(
         if not wrong:
             runtime, wrong = _try_out(prepared, compiled_of(recipe, left, stages))
             if runtime is not None:
-                # The graphs have copies of what was read to compile them once they have computed.
-                give_back_mapped()
+                # The graphs have copies of what was read to compile them once they have computed; of the libraries most
+                # was needed for that alone, such as plugins of devices that are not here.
+                give_back_mapped(libraries=True)
                 return Loaded(prepared, left, runtime)
         left = give_up(plans, left, wrong)
         stages = {stage: compiled for stage, compiled in stages.items() if stage not in wrong}

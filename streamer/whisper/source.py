@@ -67,11 +67,8 @@ class ModelSource:
         return self if adapter is None else replace(self, adapter=adapter)._with_graphs()
 
     def _with_graphs(self) -> "ModelSource":
-        heads, precision = self.generation.alignment_heads, self.weights or "f32"
-        if self.adapter is None:
-            graphs = ModelGraphs.of(self.checkpoint, heads, precision)
-        else:
-            graphs = ModelGraphs.of(self.checkpoint, heads, precision, self.adapter.checkpoint, self.adapter.low_rank)
+        short = None if self.adapter is None else self.adapter.checkpoint
+        graphs = ModelGraphs.of(self.checkpoint, self.generation.alignment_heads, self.weights or "f32", short)
         return replace(self, graphs=graphs)
 
 

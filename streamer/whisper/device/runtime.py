@@ -8,10 +8,9 @@ import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import openvino as ov
 
 from streamer.arrays import FloatArray
-from streamer.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
+from streamer.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
 from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.compile import Compiled
 from streamer.whisper.device.decoder import Decoder
@@ -19,7 +18,7 @@ from streamer.whisper.device.sizes import Sizes
 from streamer.whisper.device.stage import Stage, to_float32
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.ports import ADAPTED, STAGES, key_values
+from streamer.whisper.graphs.ports import STAGES, key_values
 from streamer.whisper.result import N_BUFFERS
 
 # Steps of the lengths that graphs for any length encode: on a CPU each takes 5 MB of base's for as long as it runs.
@@ -152,12 +151,9 @@ class Runtime:
             self._known_lengths_s.add(window_s)
         window = self.window(window_s, row)
         self._encoder, cross_kv = self._stage("encoder", window_s), self._stage("cross_kv", window_s)
-        switch: dict[str, ov.Tensor] = {}
-        if self._encoder.takes(ADAPTED):
-            switch[ADAPTED] = ov.Tensor(np.array([window_s < CHUNK_LENGTH_S], np.float32))
-        self._encoder.infer({"input_features": self._encoder.tensor("input_features", mel[np.newaxis]), **switch})
+        self._encoder.infer({"input_features": self._encoder.tensor("input_features", mel[np.newaxis])})
         kept = {f"present_{name}": tensor for name, tensor in window.tensors.items()}
-        cross_kv.infer({"encoder_hidden_states": self._encoder.output("last_hidden_state"), **switch}, kept)
+        cross_kv.infer({"encoder_hidden_states": self._encoder.output("last_hidden_state")}, kept)
         return window
 
     def _stage(self, stage: str, window_s: int) -> Stage:

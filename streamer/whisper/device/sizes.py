@@ -90,8 +90,10 @@ def sizes_of(graphs: ModelGraphs, stage: str, device: str, windows_s: Sequence[i
     if stage != "decoder":
         if device != "CPU":
             return [Sizes(stage, window_s) for window_s in (CHUNK_LENGTH_S, *shorter_s)]
-        # Not one for 30 s beside it: each has its own copy of the weights.
-        return [Sizes(stage, None if shorter_s else CHUNK_LENGTH_S)]
+        if not shorter_s:
+            return [Sizes(stage)]
+        # Each graph has its own copy of the weights.
+        return [Sizes(stage), Sizes(stage, None)] if stage in graphs.build_short else [Sizes(stage, None)]
     if device == "CPU":
         return [Sizes(stage, None), Sizes(stage, None, logits=True)]
     block = NPU_BLOCK_TOKENS if kind_of(device) == "NPU" else BLOCK_TOKENS
@@ -125,6 +127,5 @@ def _for_window(graphs: ModelGraphs, sizes: Sizes, whole: ov.Model) -> ov.Model:
     """Return the graph of a stage before the decoder for windows of a length, or of any."""
     if sizes.window_s == CHUNK_LENGTH_S:
         return whole
-    builds = graphs.build_any if sizes.window_s is None else graphs.build_short
-    graph = builds[sizes.stage]() if sizes.stage in builds else whole
+    graph = graphs.build_short[sizes.stage]() if sizes.stage in graphs.build_short else whole
     return fix_sizes(graph, *sizes.inputs(graphs.dims))

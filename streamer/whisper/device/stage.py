@@ -41,10 +41,6 @@ class Stage:
         self._patience_s = HANGS_AFTER_S
         self._longest_s = 0.0
 
-    def takes(self, name: str) -> bool:
-        """Return whether the graph has a port of this name."""
-        return name in self._ports
-
     def port(self, name: str) -> ov.ConstOutput:
         """Return an input or an output. Raises ModelError if the graph lacks it."""
         if name not in self._ports:

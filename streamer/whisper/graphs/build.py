@@ -18,7 +18,7 @@ import openvino.opset13 as ops
 from streamer.arrays import FloatArray
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import constant
-from streamer.whisper.graphs.ports import ADAPTED, EMBEDDED, HIDDEN, LOOKED_UP, Ports, Shape, dtype_of, ports
+from streamer.whisper.graphs.ports import EMBEDDED, HIDDEN, LOOKED_UP, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
@@ -30,9 +30,6 @@ HIDDEN_SCORE = -30_000.0
 NPU_TILES = 4
 
 Weights = Mapping[str, FloatArray]
-
-# By name of a weight what is added to it: the product of the second matrix, (n_out, rank), and the first, (rank, n_in).
-LowRank = Mapping[str, tuple[FloatArray, FloatArray]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +44,8 @@ class ModelGraphs:
     # By stage; they may raise ModelError. The decoder is for any number of tokens and slots.
     build: Mapping[str, Callable[[], ov.Model]]
 
-    # By stage, those for windows of less than 30 s, if their weights are others; and those for windows of any length,
-    # whose input `ADAPTED` says which weights are wanted.
+    # By stage, those for windows of less than 30 s, if they are others.
     build_short: Mapping[str, Callable[[], ov.Model]] = field(default_factory=dict)
-    build_any: Mapping[str, Callable[[], ov.Model]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -59,35 +54,26 @@ class ModelGraphs:
         alignment_heads: Heads,
         precision: str = "f32",
         short: Checkpoint | None = None,
-        low_rank: LowRank | None = None,
     ) -> "ModelGraphs":
         """Return the graphs of a checkpoint, with weights in a precision (see `compress`).
 
         short : the checkpoint whose encoder and cross-KV are for windows of less than 30 s, if it is another
-        low_rank : how its weights differ
         """
         dims, tensors = checkpoint.dims, checkpoint.tensors
 
-        def encoding(weights: Weights, low_rank: LowRank | None = None) -> dict[str, Callable[[], ov.Model]]:
+        def encoding(weights: Weights) -> dict[str, Callable[[], ov.Model]]:
             return {
-                "encoder": lambda: build_encoder(dims, weights, precision, low_rank),
-                "cross_kv": lambda: build_cross_kv(dims, weights, precision, low_rank),
+                "encoder": lambda: build_encoder(dims, weights, precision),
+                "cross_kv": lambda: build_cross_kv(dims, weights, precision),
             }
 
         build = encoding(tensors) | {"decoder": lambda: build_decoder(dims, tensors, alignment_heads, precision)}
-        if short is None:
-            return cls(dims, alignment_heads, build)
-        return cls(dims, alignment_heads, build, encoding(short.tensors), encoding(tensors, low_rank))
+        return cls(dims, alignment_heads, build, {} if short is None else encoding(short.tensors))
 
 
-def build_encoder(
-    dims: ModelDimensions, weights: Weights, precision: str = "f32", low_rank: LowRank | None = None
-) -> ov.Model:
-    """Build the encoder, from a spectrogram to hidden states, for 30 s; `fix_sizes` makes one for less audio of it.
-
-    low_rank : an adapter that the input `ADAPTED` switches on
-    """
-    build = _Builder(weights, ports("encoder", dims, adapted=low_rank is not None), precision, low_rank)
+def build_encoder(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:
+    """Build the encoder, from a spectrogram to hidden states, for 30 s; `fix_sizes` makes one for less audio of it."""
+    build = _Builder(weights, ports("encoder", dims), precision)
     x = ops.gelu(build.convolution(build.inputs["input_features"], "encoder.conv1", stride=1), "erf")
     x = ops.gelu(build.convolution(x, "encoder.conv2", stride=2), "erf")
     x = ops.transpose(x, build.integers([0, 2, 1]))
@@ -108,14 +94,9 @@ def build_encoder(
     return build.model({"last_hidden_state": build.layer_norm(x, "encoder.layer_norm")}, "whisper_encoder")
 
 
-def build_cross_kv(
-    dims: ModelDimensions, weights: Weights, precision: str = "f32", low_rank: LowRank | None = None
-) -> ov.Model:
-    """Build what makes keys and values for the decoder's cross-attention of the hidden states, for 30 s.
-
-    low_rank : as of `build_encoder`
-    """
-    build = _Builder(weights, ports("cross_kv", dims, adapted=low_rank is not None), precision, low_rank)
+def build_cross_kv(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:
+    """Build what makes keys and values for the decoder's cross-attention of the hidden states, for 30 s."""
+    build = _Builder(weights, ports("cross_kv", dims), precision)
     hidden = build.inputs["encoder_hidden_states"]
     outputs = {
         f"present_key_values.{i}.encoder.{kind}": build.heads(
@@ -254,9 +235,8 @@ def _embedded(decoder: ov.Model) -> ov.Output:
 class _Builder:
     """Layers of Whisper as opset nodes, and the inputs of the graph that they are put into."""
 
-    def __init__(self, weights: Weights, ports: Ports, precision: str, low_rank: LowRank | None = None) -> None:
+    def __init__(self, weights: Weights, ports: Ports, precision: str) -> None:
         self._weights = weights
-        self._low_rank = low_rank or {}
         # Of matrices.
         self._precision = precision
         # Asked of this and not of the mapping, which would read the tensor to answer.
@@ -299,10 +279,6 @@ class _Builder:
 
     def linear(self, x: ov.Node, prefix: str) -> ov.Node:
         y = ops.matmul(x, constant(self._weights[f"{prefix}.weight"], self._precision), False, True)
-        if f"{prefix}.weight" in self._low_rank:
-            first, second = self._low_rank[f"{prefix}.weight"]
-            narrow = ops.multiply(ops.matmul(x, self.floats(first), False, True), self.inputs[ADAPTED])
-            y = ops.add(y, ops.matmul(narrow, self.floats(second), False, True))
         return ops.add(y, self.plain(f"{prefix}.bias")) if f"{prefix}.bias" in self._names else y
 
     def linears(self, x: ov.Node, prefixes: Sequence[str]) -> ov.Node:

@@ -35,9 +35,6 @@ SLOTS_STEP = 64
 LOOKED_UP = ("input_ids", "position_ids")
 EMBEDDED = "inputs_embeds"
 
-# Switches the adapter of short windows on (1) or off (0), where one graph has the weights of both.
-ADAPTED = "adapted"
-
 # What a decoder's last layer gives, if its logits are made apart of it.
 HIDDEN = "hidden_states"
 
@@ -61,7 +58,6 @@ def ports(
     n_tokens: int = -1,
     n_slots: int = -1,
     n_windows: int = 1,
-    adapted: bool = False,
 ) -> Ports:
     """Return the ports of a stage's graph.
 
@@ -69,20 +65,17 @@ def ports(
     n_tokens : that a decoder takes a call (T), of each window; -1: any number
     n_slots : of its cache (P); -1: any number
     n_windows : that a decoder decodes at once (B), one behind the other in inputs of one axis; -1: any number
-    adapted : whether an encoder or cross-KV has an adapter that can be switched on
     """
     n_audio_ctx = window_s * TOKENS_PER_SECOND
     hidden = (1, n_audio_ctx, dims.n_audio_state)
     cross = dict.fromkeys(
         key_values(dims.n_text_layer, "encoder"), (1, dims.n_text_head, n_audio_ctx, dims.text_head_size)
     )
-    switch: dict[str, Shape] = {ADAPTED: (1,)} if adapted else {}
     if stage == "encoder":
         features = (1, dims.n_mels, window_s * FRAMES_PER_SECOND)
-        return Ports({"input_features": features, **switch}, {"last_hidden_state": hidden})
+        return Ports({"input_features": features}, {"last_hidden_state": hidden})
     if stage == "cross_kv":
-        inputs = {"encoder_hidden_states": hidden, **switch}
-        return Ports(inputs, {f"present_{name}": shape for name, shape in cross.items()})
+        return Ports({"encoder_hidden_states": hidden}, {f"present_{name}": shape for name, shape in cross.items()})
     cached = key_values(dims.n_text_layer, "decoder")
     n_rows = -1 if -1 in (n_windows, n_tokens) else n_windows * n_tokens
     return Ports(

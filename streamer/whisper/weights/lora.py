@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from streamer.arrays import Float32Array, FloatArray
+from streamer.arrays import FloatArray
 from streamer.outside import one_line
 from streamer.whisper.files import converted, read_json
 from streamer.whisper.weights import safetensors, torch
@@ -70,7 +70,7 @@ def base_of(directory: Path) -> str:
 def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
     """Return a checkpoint with an adapter in it, added when read. Raises ModelError if the adapter does not fit."""
     tensors = checkpoint.tensors
-    shapes = _shapes(checkpoint)
+    shapes = expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(tensors))
     changes = _read_changes(directory, shapes)
 
     def read(name: str) -> FloatArray:
@@ -86,22 +86,6 @@ def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
             return changed
 
     return replace(checkpoint, tensors=LazyTensors({name: partial(read, name) for name in shapes}, str(directory)))
-
-
-def low_rank(checkpoint: Checkpoint, directory: Path) -> dict[str, tuple[Float32Array, Float32Array]]:
-    """Return of each matrix W of a checkpoint that an adapter changes A (rank, n_in) and B (n_out, rank), as W + B A.
-
-    Raises ModelError if the adapter does not fit.
-    """
-    changes = _read_changes(directory, _shapes(checkpoint))
-    return {
-        name: (a.read().astype(np.float32), np.float32(scale) * b.read().astype(np.float32))
-        for name, (a, b, scale) in changes.items()
-    }
-
-
-def _shapes(checkpoint: Checkpoint) -> dict[str, tuple[int, ...]]:
-    return expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(checkpoint.tensors))
 
 
 def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[Tensor, Tensor, float]]:
