@@ -29,8 +29,8 @@ BUDGETS = {
     "commands": (3102, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
     "server": (4009, 2520),
     "daemon": (1303, 1300),  # a stream and its session are one class
-    "after": (2564, 2050),  # the second pass counts only where it is likelier
-    "setup": (806, 700),  # what a session's settings come to, which the daemon had
+    "after": (2565, 2050),  # the second pass counts only where it is likelier
+    "setup": (818, 700),  # what a session's settings come to; base.en where English is named
     "offline": (1179, 950),
     "history": (904, 640),
     "protocols": (2508, 1980),  # what msgspec refuses, in plain words
@@ -38,28 +38,28 @@ BUDGETS = {
     "outputs": (1919, 1240),  # a file loses no line that was delivered, killed or on a full disk
     "engine": (2111, 1280),  # commands are values; recovery, journal and the count stand by themselves
     "session": (2559, 1450),  # one frozen value in parts, the table of what is decoded again, policies
-    "whisper": (10564, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
-    "audio": (3493, 2150),
+    "whisper": (10146, 7000),  # forks with several buffers, likelihood of a text, adapters of keys and values
+    "audio": (3472, 2150),
     "settings": (1419, 900),  # what a session may choose, which protocols had
-    "modules": (2879, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
+    "modules": (2875, 1750),  # live_text.py; lock.py, which the history and dictation had each for itself
 }
 
 # The same of tests, by folders, of all of them, and of tools.
 TEST_BUDGETS = {
-    "unit/session unit/engine": (4215, 3200),
-    "unit/whisper": (9470, 6300),
+    "unit/session unit/engine": (4218, 3200),  # names of modules that moved
+    "unit/whisper": (8869, 6300),
     "unit/server wire": (6617, 3300),  # connections without overrides of uvicorn
     "unit/history unit/daemon unit/offline": (3377, 2000),  # the history against a model
     "unit/protocols": (868, 850),
     "unit/outputs": (1512, 1300),  # kills
-    "unit/audio unit/after": (4865, 3150),
-    "unit/commands unit/setup unit/settings": (2698, 1600),  # what small faults showed
-    "plugins": (6098, 4000),
+    "unit/audio unit/after": (4890, 3150),  # what small faults showed
+    "unit/commands unit/setup unit/settings": (2720, 1600),  # what small faults showed
+    "plugins": (6099, 4000),
     "e2e": (2682, 1700),
-    "reference": (2399, 2600),
-    "tools": (722, 400),
-    ".": (50466, 32000),
-    "../tools": (6824, 5000),
+    "reference": (2403, 2600),  # real exports for NPUs
+    "tools": (721, 400),
+    ".": (49944, 32000),
+    "../tools": (6821, 5000),
 }
 
 # What passes the limits of a file (lines), a function (lines, parameters) and a class (methods, attributes), and by how
@@ -67,17 +67,15 @@ TEST_BUDGETS = {
 MAX_FILE, MAX_FUNCTION, MAX_PARAMETERS, MAX_CLASS = 350, 50, 6, (20, 15)
 LONG_FILES = {
     "streamer.audio.sources.microphone": 386,
-    "streamer.protocols.deepgram": 463,
-    "streamer.protocols.openai_realtime": 380,
+    "streamer.protocols.deepgram": 461,
+    "streamer.protocols.openai_realtime": 379,
     "streamer.settings.table": 619,
 }
 LONG_FUNCTIONS = {
-    "streamer.audio.sources.container.__init__": 64,
     "streamer.whisper.decode.search.follow": 53,
     "streamer.whisper.decode.window.decode_windows": 58,
 }
 MANY_PARAMETERS = {
-    "streamer.audio.sources.container.__init__": 8,
     "streamer.commands.transcribe.transcribe": 7,
     "streamer.daemon.recordings.recorded_segments": 7,
     "streamer.offline.recording.transcribe_segments": 7,
@@ -89,7 +87,6 @@ MANY_PARAMETERS = {
 }
 LARGE_CLASSES = {
     "streamer.app.Daemon": (11, 18),
-    "streamer.audio.sources.container.AudioTrack": (14, 27),
     "streamer.daemon.streams.ClientStream": (29, 13),  # two classes before, of 12 and 21 methods
     "streamer.protocols.deepgram.ListenQuery": (3, 18),
     "streamer.protocols.deepgram.Live": (17, 17),
