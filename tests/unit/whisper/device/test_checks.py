@@ -67,8 +67,6 @@ def decoder_slots(shown: Callable[[int, int, int, int], list[Written]]) -> Befor
     """
 
     def change(inputs: Tensors) -> None:
-        if "attention_mask" not in inputs:
-            return  # what makes logits has none
         mask, n_cached = inputs["attention_mask"].data, int(inputs["position_ids"].data[0])
         n_slots = mask.shape[1] - len(mask)
         for i, row in enumerate(mask):
