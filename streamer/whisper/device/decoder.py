@@ -133,7 +133,9 @@ class Decoder:
         """
         assert 0 < len(tokens) <= self.capacity - self.n_fed, "the sequence does not fit the context"
         assert self._visible.shape[1] == 1, "several sequences cannot be fed a block"
-        logits, attention = [], []
+        # Of a long text they are large: computed where they stay.
+        logits = np.empty((len(self._windows), max(0, len(tokens) - n_silent), self._dims.n_vocab), np.float32)
+        attention = []
         for first in range(0, len(tokens), self.block_tokens):
             block = np.array(tokens[first : first + self.block_tokens], dtype=np.int64)
             n = len(block)
@@ -142,11 +144,12 @@ class Decoder:
             stage = self._compute(np.tile(block, (len(self._windows), 1)), slots, seen, causal=True)
             wanted = slice(max(0, n_silent - first), n)
             if wanted.start < n:
-                logits.append(self._logits(stage, wanted))
+                begin = first + wanted.start - n_silent
+                logits[:, begin : begin + n - wanted.start] = self._logits(stage, wanted)
                 attention.append(to_float32(stage.output("cross_attention"))[:, :, wanted])
             self._keep(stage, np.tile(slots, (len(self._windows), 1)))
             self.rewind(self.n_fed + n)
-        return np.concatenate(logits, axis=1), np.concatenate(attention, axis=2)
+        return logits, np.concatenate(attention, axis=2)
 
     def extend(self, parents: IntArray, tokens: IntArray) -> FloatArray:
         """Continue sequences by a token each; those that none continues are forgotten.
