@@ -116,16 +116,14 @@ def build_graphs(
         apart = {True: logits_of(whole), False: without_logits(whole)} if device == "CPU" else {False: whole}
         models = {each: fix_sizes(apart[each.logits], *each.inputs(graphs.dims)) for each in sizes}
     else:
-        models = {each: _for_window(graphs, each, whole) for each in sizes}
+        # Once for all lengths, which then share its weights.
+        is_short = stage in graphs.build_short and any(each.window_s != CHUNK_LENGTH_S for each in sizes)
+        short = graphs.build_short[stage]() if is_short else whole
+        models = {
+            each: whole if each.window_s == CHUNK_LENGTH_S else fix_sizes(short, *each.inputs(graphs.dims))
+            for each in sizes
+        }
     if stage != "decoder" or kind_of(device) != "NPU":
         return models, None
     # An NPU's compiler would unpack the table of tokens to float16, in each graph, beside that of the logits.
     return {each: without_lookup(model) for each, model in models.items()}, lookup_of(whole)
-
-
-def _for_window(graphs: ModelGraphs, sizes: Sizes, whole: ov.Model) -> ov.Model:
-    """Return the graph of a stage before the decoder for windows of a length, or of any."""
-    if sizes.window_s == CHUNK_LENGTH_S:
-        return whole
-    graph = graphs.build_short[sizes.stage]() if sizes.stage in graphs.build_short else whole
-    return fix_sizes(graph, *sizes.inputs(graphs.dims))
