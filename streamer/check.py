@@ -9,7 +9,7 @@ from streamer.errors import ConfigError
 from streamer.extras import requires
 from streamer.packed_models import SPEAKERS
 from streamer.settings.table import Settings
-from streamer.whisper.options import check_decoding
+from streamer.whisper.option_checks import check_decoding
 
 
 def check_options(settings: Settings, *, streaming: bool) -> None:

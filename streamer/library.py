@@ -27,7 +27,8 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.loading import LoadOptions
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.model import load_model as load_whisper
-from streamer.whisper.options import check_options_of_model, resolve_decoding
+from streamer.whisper.option_checks import check_options_of_model
+from streamer.whisper.options import decode_options
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +138,7 @@ def transcribe(
         name = choose_model(settings, live=False).model.name
         model = load_model(name, beam_size=options.beam_size)
     check_options_of_model(options, model)
-    segments = tuple(transcribe_recording(model, samples, resolve_decoding(options, model), on_progress=count))
+    segments = tuple(transcribe_recording(model, samples, decode_options(options, model), on_progress=count))
     if recording is not None and recording.truncated is not None:
         logger.warning("%s", recording.truncated)
     return Transcript(segments, n_samples / SAMPLE_RATE)

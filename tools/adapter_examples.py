@@ -28,7 +28,7 @@ from streamer.offline.recording import transcribe_segments
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.probabilities import log_softmax
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 from streamer.whisper.result import TimedWord, is_mark
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -249,7 +249,7 @@ class Teacher:
         """Return what the teacher says of a recording."""
         words: list[SpokenWord | None] = []
         language = "en"
-        for segment in transcribe_segments(self._model, sound, resolve_decoding(DecodingSettings(), self._model)):
+        for segment in transcribe_segments(self._model, sound, decode_options(DecodingSettings(), self._model)):
             language = segment.language
             if segment.avg_logprob < WORST_LOGPROB or segment.temperature > 0:
                 words.append(None)

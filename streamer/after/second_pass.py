@@ -32,7 +32,7 @@ from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.loading import LoadOptions
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 
 # The `by` of its revisions.
 NAME = "second_pass"
@@ -108,7 +108,7 @@ class SecondPass:
             return ()
         if (chosen := session.options) is not None:
             decoding = msgspec.structs.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
-        resolved = resolve_decoding(decoding, model, self._settings.speech)
+        resolved = decode_options(decoding, model, self._settings.speech)
         self._yield.begin(until_s)
         words = [
             msgspec.structs.replace(word, start=passage.start_s + word.start, end=passage.start_s + word.end)

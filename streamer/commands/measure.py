@@ -34,7 +34,7 @@ from streamer.setup.progress import show_files
 from streamer.version import __version__
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def measure(settings: Settings, paths: Sequence[Path]) -> tuple[list[Run], dict[
 def with_offline(runs: Sequence[Run], paths: Sequence[Path], settings: Settings) -> list[Run]:
     """Return runs with what `streamer transcribe` writes of their recordings, with the same model and options."""
     settings, model = load_chosen(settings, live=False)
-    decoding = resolve_decoding(settings.decoding, model, settings.speech)
+    decoding = decode_options(settings.decoding, model, settings.speech)
     found = []
     for run, path in zip(runs, paths, strict=True):
         logger.info("%s is transcribed offline", path)

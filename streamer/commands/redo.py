@@ -72,9 +72,9 @@ def _words_again(
     """Transcribe spans of a session, in samples; yield the middle of each word, in seconds, and the word."""
     from streamer.history import audio as history_audio
     from streamer.offline import transcribe
-    from streamer.whisper.options import resolve_decoding
+    from streamer.whisper.options import decode_options
 
-    decoding = resolve_decoding(settings.decoding, model, settings.speech, words=True)
+    decoding = decode_options(settings.decoding, model, settings.speech, words=True)
     for start, end in spans:
         for final in transcribe(model, history_audio.read(file, session.id, start, end), decoding):
             for word in final.words:

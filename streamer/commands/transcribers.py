@@ -25,7 +25,7 @@ from streamer.setup.loading import load_chosen
 from streamer.setup.progress import OnProgress
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 
 MOST_NAMED_GAPS = 5  # of a recording, in its warning
 
@@ -63,7 +63,7 @@ class Offline:
         self._settings = settings
         self._model = model
         self._track = track
-        self._decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
+        self._decoding = decode_options(settings.decoding, model, settings.speech, words=words)
         self._glossary = open_glossary(settings, model)
         self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 

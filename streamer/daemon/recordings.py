@@ -25,8 +25,10 @@ from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingO
 from streamer.settings.options import decoding_with
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.setup.models import Known, Models
+from streamer.whisper.decode.options import DecodeOptions
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding, check_decode_options, resolve_decoding
+from streamer.whisper.option_checks import check_decode_options
+from streamer.whisper.options import decode_options
 from streamer.worker import WorkQueue
 
 logger = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
 def recorded_segments(
     model: WhisperModel,
     blocks: Iterable[Float32Array],
-    decoding: ResolvedDecoding,
+    options: DecodeOptions,
     glossary: Glossary | None,
     *,
     on_progress: Callable[[int], None],
@@ -55,11 +57,11 @@ def recorded_segments(
 ) -> Iterator[RecordedSegment]:
     """Transcribe a recording (see `transcribe_segments`), with terms spelled as in a glossary."""
     segments = transcribe_segments(
-        model, blocks, decoding, on_progress=on_progress, on_language=on_language, languages=languages
+        model, blocks, options, on_progress=on_progress, on_language=on_language, languages=languages
     )
-    for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
+    for segment, final in with_finals(segments, options.settings, model.tokenizer):
         yield RecordedSegment(
-            final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
+            final=glossary.spelled(final, options.settings.task) if glossary is not None else final,
             seek=segment.seek,
             tokens=segment.tokens,
             temperature=segment.temperature,
@@ -158,7 +160,7 @@ class Recordings(RecordingQueue):
         segments = recorded_segments(
             model,
             job.audio(),
-            resolve_decoding(decoding, model, self._settings.speech),
+            decode_options(decoding, model, self._settings.speech),
             self._glossary,
             on_progress=job.note_progress,
             on_language=job.note_language,

@@ -16,18 +16,15 @@ from streamer.session.task import Request
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
-from streamer.whisper.decode.window import WindowOptions, detect_language, max_tokens_for
+from streamer.whisper.decode.window import detect_language, max_tokens_for
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import (
-    check_decode_options,
-    prompt_tokens,
-    resolve_decoding,
-    temperatures,
-)
+from streamer.whisper.option_checks import check_decode_options
+from streamer.whisper.options import decode_options, prompt_tokens
 from streamer.whisper.result import Hypothesis
 
 # How many sessions' options are kept ready for decoding; a thousand hot words take about 10 MB.
@@ -45,34 +42,11 @@ class WhisperDecoder:
         clock : in seconds, for the time that further attempts may take
         """
         self._model = model
-        self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = resolve_decoding(msgspec.structs.replace(decoding, hotwords=()), model)
-        self._config = chosen.generation
+        self._options = decode_options(msgspec.structs.replace(decoding, hotwords=()), model, live=True)
         # Options of sessions that chose none.
         self._own = check_decode_options(decoding, model)
-        # Whether the model sees the initial prompt before every window.
-        self._carried = decoding.carry_initial_prompt
-        # Temperatures of further attempts; the first is at 0.
-        ladder = temperatures(decoding) if decoding.temperature_increment_on_fallback is not None else ()
-        # The entropy of the last 32 tokens says nothing about a short window.
-        self._fallback = dataclasses.replace(
-            chosen.fallback,
-            temperatures=(0.0, *(temperature for temperature in ladder if temperature > 0)),
-            entropy_threshold=None,
-            keep_last=False,
-        )
-        self._once = dataclasses.replace(self._fallback, temperatures=(0.0,))
-        # The same for all windows.
-        self._options = WindowOptions(
-            language="en",
-            best_of=decoding.best_of or 1,
-            patience=chosen.window.patience,
-            length_penalty=chosen.window.length_penalty,
-            filters=chosen.window.filters,
-            stop_at_loop=True,
-        )
         # By options: building the tree of many hot words takes as long as decoding a window.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
@@ -92,19 +66,19 @@ class WhisperDecoder:
             n_calls = decoder.n_calls - n_calls_before
             return Hypothesis((), language, 0.0, 0.0, language_sure=False, language_outside=outside, n_calls=n_calls)
         own = request.options or self._own
-        initial, options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
-        options = dataclasses.replace(
-            options,
+        options = self._prepared(own.initial_prompt, own.hotwords, own.beam_size or 1)
+        task = WindowTask(
             language=language,
             task=request.task,
-            prompt=self._prompt(request, initial, decoder.capacity),
+            prompt=self._prompt(request, options.initial_prompt, decoder.capacity),
             begins_with=request.prefix,
             # A guess that has to be checked token by token saves nothing.
             draft=request.draft if decoder.block_tokens > 1 else (),
             max_tokens=max_tokens_for(request.n_samples),
         )
-        tokenizer, config = self._model.tokenizer, self._config
-        window = decode_with_fallback(decoder, tokenizer, config, options, self._once)
+        tokenizer = self._model.tokenizer
+        once = dataclasses.replace(options, temperatures=options.temperatures[:1])
+        window = decode_with_fallback(decoder, tokenizer, once, task)
         cut_short = False
         if window.failed and request.retry_s > 0:
             until_s = self._clock() + request.retry_s
@@ -114,17 +88,9 @@ class WhisperDecoder:
                 cut_short = cut_short or others_wait()
                 return cut_short or self._clock() >= until_s
 
-            window = decode_with_fallback(
-                decoder,
-                tokenizer,
-                config,
-                options,
-                self._fallback,
-                cancelled=cancelled,
-                # The same draws for each window, whatever was drawn for others.
-                draw=drawer(self._decoding.seed),
-                first=window,
-            )
+            # The same draws for each window, whatever was drawn for others.
+            draw = drawer(options.settings.seed)
+            window = decode_with_fallback(decoder, tokenizer, options, task, cancelled, draw, first=window)
         hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
         return dataclasses.replace(
@@ -155,19 +121,19 @@ class WhisperDecoder:
             sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
         return language, sure, outside, next_likely(probabilities, language)
 
-    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> tuple[tuple[int, ...], WindowOptions]:
-        """Return the tokens of the initial prompt, and how to decode the windows of a session."""
-        tokenizer = self._model.tokenizer
+    def _prepare(self, prompt: str, hotwords: tuple[str, ...], n_beams: int) -> DecodeOptions:
+        """Return how the windows of a session are decoded that chose these."""
         filters = self._options.filters
         if hotwords:
-            filters = (HotWords(tokenizer, hotwords, self._decoding.hotwords_boost), *filters)
-        options = dataclasses.replace(self._options, filters=filters, n_beams=n_beams)
-        return prompt_tokens(prompt, hotwords, self._model), options
+            boost = self._options.settings.hotwords_boost
+            filters = (HotWords(self._model.tokenizer, hotwords, boost), *filters)
+        initial_prompt = prompt_tokens(prompt, hotwords, self._model)
+        return dataclasses.replace(self._options, filters=filters, n_beams=n_beams, initial_prompt=initial_prompt)
 
     def _prompt(self, request: Request, initial: tuple[int, ...], capacity: int) -> tuple[int, ...]:
         """Return the prompt of a window: the initial prompt, and what was said."""
         said = tuple(self._model.tokenizer.encode(request.prompt)) if request.prompt else ()
-        if self._carried:
+        if self._options.settings.carry_initial_prompt:
             # Decoding keeps the newest part of a prompt that is too long.
             room = capacity // 2 - 1 - len(initial)
             return (*initial, *said[max(0, len(said) - room) :])

@@ -17,10 +17,11 @@ from streamer.offline.skips import LEAST_HOLE_FRAMES, LONGEST_PIECE_FRAMES, is_t
 from streamer.offline.speech import LEAST_REST_FRAMES, SpeechFinder
 from streamer.offline.texts import TaskText
 from streamer.settings.table import DecodingSettings
+from streamer.whisper.decode.options import DecodeOptions
 from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding
+from streamer.whisper.options import clip_seconds
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ OnLanguage = Callable[[str, Mapping[str, float]], None]
 def transcribe(
     model: WhisperModel,
     audio: Float32Array | Iterable[Float32Array],
-    decoding: ResolvedDecoding,
+    options: DecodeOptions,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
@@ -46,13 +47,13 @@ def transcribe(
     audio : 16 kHz mono, shape (n_samples,), or blocks of it, which are read once and not kept
     on_progress : called with the number of samples that are done
 
-    Yields one final for each segment that has words, in order; with the words, if `decoding` asks for them. Raises
+    Yields one final for each segment that has words, in order; with the words, if `options` ask for them. Raises
     ConfigError if the model does not know the language, InferenceError if the device fails and no other is left.
     """
     segments = transcribe_segments(
-        model, audio, decoding, on_progress=on_progress, on_language=on_language, on_unclear=on_unclear
+        model, audio, options, on_progress=on_progress, on_language=on_language, on_unclear=on_unclear
     )
-    return (final for _, final in with_finals(segments, decoding.settings, model.tokenizer))
+    return (final for _, final in with_finals(segments, options.settings, model.tokenizer))
 
 
 def with_finals(
@@ -69,7 +70,7 @@ def with_finals(
 def transcribe_segments(
     model: WhisperModel,
     audio: Float32Array | Iterable[Float32Array],
-    decoding: ResolvedDecoding,
+    options: DecodeOptions,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
@@ -80,15 +81,15 @@ def transcribe_segments(
 
     languages : that `auto` may find; empty: all
     """
-    tasks = ("transcribe", "translate") if decoding.settings.task == "both" else (decoding.settings.task,)
+    tasks = ("transcribe", "translate") if options.settings.task == "both" else (options.settings.task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
-    language = model.choose_language(decoding.window.language, tasks[-1])
+    language = model.choose_language(options.settings.language, tasks[-1])
     features = Features(
         [audio] if isinstance(audio, np.ndarray) else audio,
         model.dims.n_mels,
-        pad_with_silence=decoding.pad_with_silence,
-        clips=decoding.clips,
-        finder=SpeechFinder(decoding.speech) if decoding.speech else None,
+        pad_with_silence=options.generation.silent_padding,
+        clips=clip_seconds(options.settings.clip_timestamps),
+        finder=SpeechFinder(options.speech) if options.speech else None,
     )
     with contextlib.closing(features):
         if language == "auto" and features.n_frames:
@@ -97,7 +98,7 @@ def transcribe_segments(
                 lambda runtime: detect_language(runtime.decoder_of(encoded), model.tokenizer, languages)
             )
             on_language(language, probabilities)
-        windows = _Windows(model, features, decoding, language, tasks, on_unclear)
+        windows = _Windows(model, features, options, language, tasks, on_unclear)
         for segments, position in windows.decode():
             yield from segments
             on_progress(position)
@@ -117,7 +118,7 @@ class _Windows:
         self,
         model: WhisperModel,
         features: Features,
-        decoding: ResolvedDecoding,
+        options: DecodeOptions,
         language: str,
         tasks: Sequence[str],
         on_unclear: OnUnclear,
@@ -126,12 +127,12 @@ class _Windows:
         self._on_unclear = on_unclear
         self._model = model
         self._features = features
-        self._settings = decoding.settings
-        self._keeps_all = decoding.fallback.keep_last
+        self._settings = options.settings
+        self._keeps_all = options.settings.keep_failed == "last"
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         # Texts of windows that follow each other, and of those that are decoded without the text before them.
         self._texts, self._alone = (
-            [TaskText(model, decoding, language, task, n_samples, alone=alone) for task in tasks]
+            [TaskText(model, options, language, task, n_samples, alone=alone) for task in tasks]
             for alone in (False, True)
         )
         # Passages that were skipped and transcribed again.

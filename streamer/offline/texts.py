@@ -7,13 +7,13 @@ from collections.abc import Iterable, Sequence
 from streamer.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.offline.hallucinations import first_hallucination, is_anomalous
 from streamer.offline.segments import RecordingWindow, Segment, ends_with_one_time, last_end, split_segments, to_frames
-from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
+from streamer.whisper.decode.fallback import compression_ratio, decode_with_fallback
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.search import TokenDecoder, drawer
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_windows
+from streamer.whisper.decode.window import DecodedWindow, decode_windows
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding
 from streamer.whisper.plausible import can_be_spoken, repeats
 from streamer.whisper.result import has_words
 
@@ -24,36 +24,42 @@ class TaskText:
     """The text of one task: a transcript or a translation, decoded window by window."""
 
     def __init__(
-        self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int, *, alone: bool
+        self, model: WhisperModel, options: DecodeOptions, language: str, task: str, n_samples: int, *, alone: bool
     ) -> None:
         """Begin a text in a language, of a recording of `n_samples`.
 
         alone : whether each window is decoded without the text before it, and to its end
         """
         self._model = model
-        self._decoding = decoding
-        self._settings = decoding.settings
+        self._options = options
+        self._settings = options.settings
         self._n_samples = n_samples
         # Whether implausible text is kept, as openai-whisper keeps the text of the last temperature.
-        self._keeps_all = decoding.fallback.keep_last
-        self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
-        self._draw = drawer(decoding.settings.seed)
+        self._keeps_all = options.settings.keep_failed == "last"
+        half = model.dims.n_text_ctx // 2
+        self._unprompted = WindowTask(
+            language=language,
+            task=task,
+            max_tokens=options.settings.sample_len or half,
+            temperature=options.temperatures[0],
+        )
+        self._draw = drawer(options.settings.seed)
         self._alone = alone
         self._history = PromptHistory(
-            decoding.initial_prompt,
+            options.initial_prompt,
             model.dims.n_text_ctx,
-            carried=decoding.settings.carry_initial_prompt or self._alone,
-            conditioned=decoding.condition_on_previous_text and not self._alone,
+            carried=options.settings.carry_initial_prompt or self._alone,
+            conditioned=options.conditioned and not self._alone,
         )
         # End of the last word so far.
         self._last_speech_samples = 0
 
     def begin_to_decode(self, decoder: TokenDecoder) -> Sequence[DecodedWindow | None]:
         """Decode the windows that a decoder holds, at the first temperature; None if that draws tokens."""
-        options = at_temperature(self._options(), self._decoding.fallback.temperatures[0])
-        if options.temperature > 0:
+        task = self._task()
+        if task.temperature > 0:
             return [None] * decoder.n_windows
-        return decode_windows(decoder, self._model.tokenizer, self._decoding.generation, options)
+        return decode_windows(decoder, self._model.tokenizer, self._options, task)
 
     def decode(
         self,
@@ -77,7 +83,7 @@ class TaskText:
         if until is not None:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
         self._describe(segments, decoded, window)
-        if self._decoding.words:
+        if self._options.words:
             self._find_words(segments, decoded, window, encoded)
         if self._settings.word_timestamps and not self._alone:
             ended = ends_with_one_time(decoded.tokens, time_begin)
@@ -96,40 +102,32 @@ class TaskText:
             segment.cut(0, end)
         if not self._keeps_all:
             said = _spoken(said, window.begin_samples, end)
-        trusted = decoded.temperature <= MAX_TEMPERATURE and (self._decoding.fallback.keep_last or not decoded.failed)
+        trusted = decoded.temperature <= MAX_TEMPERATURE and (self._keeps_all or not decoded.failed)
         self._history.add((token for segment in said for token in segment.tokens), continued=trusted)
         return said, advance
 
-    def _options(self) -> WindowOptions:
-        return dataclasses.replace(self._window_options, prompt=self._history.prompt())
+    def _task(self) -> WindowTask:
+        return dataclasses.replace(self._unprompted, prompt=self._history.prompt())
 
     def _decode(self, encoded: EncodedWindow, window: RecordingWindow, first: DecodedWindow | None) -> DecodedWindow:
         """Decode a window, again without its prompt if all it gets is the prompt again, or more than there is time for.
 
         first : what the first temperature gave, if it was tried
         """
-        options = self._options()
-        decoded = self._decode_with(options, encoded, first)
-        if self._keeps_all or not options.prompt:
+        task = self._task()
+        decoded = self._decode_with(task, encoded, first)
+        if self._keeps_all or not task.prompt:
             return decoded
-        text, prompt = (self._model.tokenizer.decode(list(tokens)) for tokens in (decoded.tokens, options.prompt))
+        text, prompt = (self._model.tokenizer.decode(list(tokens)) for tokens in (decoded.tokens, task.prompt))
         if can_be_spoken(text, window.length * HOP_LENGTH) and not repeats(text, prompt):
             return decoded
-        return self._decode_with(dataclasses.replace(options, prompt=()), encoded, None)
+        return self._decode_with(dataclasses.replace(task, prompt=()), encoded, None)
 
-    def _decode_with(
-        self, options: WindowOptions, encoded: EncodedWindow, first: DecodedWindow | None
-    ) -> DecodedWindow:
-        fallback = self._decoding.fallback
+    def _decode_with(self, task: WindowTask, encoded: EncodedWindow, first: DecodedWindow | None) -> DecodedWindow:
+        tokenizer, options, draw = self._model.tokenizer, self._options, self._draw
         return self._model.run(
             lambda runtime: decode_with_fallback(
-                runtime.decoder_of(encoded),
-                self._model.tokenizer,
-                self._decoding.generation,
-                options,
-                fallback,
-                draw=self._draw,
-                first=first,
+                runtime.decoder_of(encoded), tokenizer, options, task, draw=draw, first=first
             )
         )
 
@@ -146,8 +144,8 @@ class TaskText:
             segment.start_samples += window.begin_samples
             segment.end_samples += window.begin_samples
             segment.text = tokenizer.decode(segment.tokens)
-            segment.language = self._window_options.language
-            segment.task = self._window_options.task
+            segment.language = self._unprompted.language
+            segment.task = self._unprompted.task
             segment.seek = window.begin
             segment.temperature = decoded.temperature
             segment.avg_logprob = decoded.avg_logprob
@@ -163,7 +161,7 @@ class TaskText:
                 runtime.decoder_of(encoded),
                 self._model.tokenizer,
                 segments,
-                self._window_options,
+                self._unprompted,
                 begin_samples=window.begin_samples,
                 n_samples=window.length * HOP_LENGTH,
                 last_speech_samples=self._last_speech_samples,

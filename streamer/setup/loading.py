@@ -11,7 +11,7 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.sizes import WHOLE_WINDOW
 from streamer.whisper.loading import LoadOptions
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.options import check_options_of_model
+from streamer.whisper.option_checks import check_options_of_model
 from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,8 @@ from streamer.session.settings import SessionSettings, when_stable
 from streamer.settings.options import NO_OPTIONS, SessionOptions, with_options
 from streamer.settings.table import Settings, StreamSettings
 from streamer.whisper.model import SILENCE_S, WhisperModel
-from streamer.whisper.options import check_decode_options, is_conditioned
+from streamer.whisper.option_checks import check_decode_options
+from streamer.whisper.options import is_conditioned
 
 logger = logging.getLogger(__name__)
 

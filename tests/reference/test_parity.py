@@ -1,6 +1,5 @@
 """The same tokens as openai-whisper's, on the same weights: windows and whole files, with all of its options."""
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import whisper.decoding
 from streamer.constants import SAMPLE_RATE
 from streamer.offline import transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
+from streamer.whisper.decode.options import WindowTask
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.model import WhisperModel
 from tests.reference.standard import NANO_HEADS, openai_whisper, standard_nano, write_standard
@@ -86,9 +86,10 @@ def test_a_window(nano: Pair, name: str) -> None:
     model, tokenizer = nano.ours, nano.ours.tokenizer
     ours = as_whisper(model, **{key: value for key, value in known.items() if key != "prompt"})
     prompt = tuple(tokenizer.encode(f" {known['prompt'].strip()}")) if "prompt" in known else ()
-    window_options = dataclasses.replace(ours.window, prompt=prompt, task=ours.settings.task, temperature=0.0)
+    most = ours.settings.sample_len or model.dims.n_text_ctx // 2
+    task = WindowTask(language=ours.settings.language, task=ours.settings.task, prompt=prompt, max_tokens=most)
     model.runtime.decoder.use(nano.encoded)
-    actual = decode_window(model.runtime.decoder, tokenizer, ours.generation, window_options)
+    actual = decode_window(model.runtime.decoder, tokenizer, ours, task)
     assert actual.tokens == expected.tokens
     assert actual.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-4)
     assert actual.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-4)

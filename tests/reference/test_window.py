@@ -12,8 +12,9 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from streamer.audio.mel import log_mel
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.whisper.decode.filters import TimestampRules
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.timing import to_hypothesis
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
+from streamer.whisper.decode.window import DecodedWindow, decode_window
 from streamer.whisper.model import WhisperModel
 from tests.unit.whisper.decode.scripted import BEGIN, EOT, N_VOCAB, SPECIAL, TOKENIZER
 from tests.unit.whisper.support import SAMPLE, Samples, Untyped, noise, read, tensor
@@ -91,9 +92,13 @@ def test_text_behind_the_times_is_text_to_the_rules() -> None:
         np.testing.assert_array_equal(logits[order], openai[0].numpy())
 
 
-def window_of(model: WhisperModel, samples: Samples, options: WindowOptions) -> DecodedWindow:
+ENGLISH = WindowTask(language="en")
+
+
+def window_of(model: WhisperModel, samples: Samples, task: WindowTask = ENGLISH, *, live: bool = True) -> DecodedWindow:
     model.runtime.decoder.use(model.runtime.encode(log_mel(samples, 80), 0))
-    return decode_window(model.runtime.decoder, model.tokenizer, model.generation, options)
+    options = DecodeOptions(generation=model.generation, live=live)
+    return decode_window(model.runtime.decoder, model.tokenizer, options, task)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +119,7 @@ def test_tokens_equal_transformers(
     expected = expected[start:]
     if EOT in expected:
         expected = expected[: expected.index(EOT)]
-    window = window_of(model, PIECES[name], WindowOptions(language="en", timestamps=timestamps))
+    window = window_of(model, PIECES[name], live=not timestamps)
     assert window.tokens == expected
     assert len(window.log_probs) == len(expected)
 
@@ -123,8 +128,7 @@ def test_tokens_equal_transformers(
 def test_probabilities_equal_transformers(
     model: WhisperModel, reference: Untyped, processor: Untyped, name: str
 ) -> None:
-    options = WindowOptions(language="en", max_tokens=30)
-    window = window_of(model, PIECES[name], options)
+    window = window_of(model, PIECES[name], WindowTask(language="en", max_tokens=30))
     features = processor(PIECES[name], sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
     start = [*TOKENIZER.start_sequence("en", "transcribe"), SPECIAL.no_timestamps]
     with torch.no_grad():
@@ -145,9 +149,9 @@ def test_probabilities_equal_transformers(
 
 
 def test_the_result_begins_with_the_prefix_and_scores_it(model: WhisperModel) -> None:
-    alone = window_of(model, PIECES["sample_1"], WindowOptions(language="en", max_tokens=40))
+    alone = window_of(model, PIECES["sample_1"], WindowTask(language="en", max_tokens=40))
     prefix = tuple(alone.tokens[:25])
-    forced = window_of(model, PIECES["sample_1"], WindowOptions(language="en", max_tokens=15, begins_with=prefix))
+    forced = window_of(model, PIECES["sample_1"], WindowTask(language="en", max_tokens=15, begins_with=prefix))
     assert forced.tokens == alone.tokens
     # But for the first: what may not come first is allowed in a prefix.
     np.testing.assert_allclose(forced.log_probs[1:], alone.log_probs[1:], atol=1e-3)
@@ -158,7 +162,7 @@ def test_the_result_begins_with_the_prefix_and_scores_it(model: WhisperModel) ->
 
 def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
     n_samples = len(PIECES["sample_1"])
-    window = window_of(model, PIECES["sample_1"], WindowOptions(language="en"))
+    window = window_of(model, PIECES["sample_1"])
     hypothesis = to_hypothesis(window, model.tokenizer, "en", n_samples)
     assert "".join(word.text for word in hypothesis.words) == TOKENIZER.decode(window.tokens)
     position = 0
@@ -178,7 +182,5 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
 
 
 def test_alignment_of_no_words_is_none(model: WhisperModel) -> None:
-    model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["silence"], 80), 0))
-    fed = WindowOptions(language="en", max_tokens=0)
-    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
+    again = window_of(model, PIECES["silence"], WindowTask(language="en", max_tokens=0))
     assert to_hypothesis(again, model.tokenizer, "en", 0).words == ()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from streamer.constants import SAMPLE_RATE
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import word_timestamps
-from streamer.whisper.decode.window import WindowOptions
+from streamer.whisper.decode.options import WindowTask
 from streamer.whisper.decode.word_timestamps import (
     MAX_MEDIAN_SAMPLES,
     SpokenSegment,
@@ -62,7 +62,7 @@ def placed(
         decoder,
         tokenizer,
         segments,
-        WindowOptions(language="en"),
+        WindowTask(language="en"),
         begin_samples=begin,
         n_samples=n,
         last_speech_samples=last_speech,

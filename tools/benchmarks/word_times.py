@@ -15,7 +15,7 @@ from streamer.offline.features import Features
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.word_timestamps import find_alignment, median_duration
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 from streamer.whisper.result import has_words
 from tools.benchmarks.recordings import SpokenWord
 from tools.benchmarks.text import Normaliser, align
@@ -40,7 +40,7 @@ def words_of(
 
     Source: openai-whisper's `timing.py`, with the text of the reference instead of the model's own.
     """
-    decoding = resolve_decoding(DecodingSettings(language=language, word_timestamps=True), model)
+    decoding = decode_options(DecodingSettings(language=language, word_timestamps=True), model)
     segments = list(transcribe_segments(model, audio, decoding))
     found = [
         (word, (each.start_samples / SAMPLE_RATE, each.end_samples / SAMPLE_RATE))

@@ -23,7 +23,8 @@ from streamer.plugins.cluster.worker_session import WorkerContext
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import check_options_of_model, resolve_decoding
+from streamer.whisper.option_checks import check_options_of_model
+from streamer.whisper.options import decode_options
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +147,7 @@ class _JobRun:
         for segment in recorded_segments(
             model,
             self._read(),
-            resolve_decoding(decoding, model, speech, words=job.words),
+            decode_options(decoding, model, speech, words=job.words),
             enrichment.glossary if enrichment is not None and job.settings is None else None,
             on_progress=self._report_progress,
             on_language=self._set_language,

@@ -59,7 +59,7 @@ from streamer.plugins.cluster.worker_session import WorkerContext, WorkerSession
 from streamer.settings.table import Settings
 from streamer.setup.models import unless_stopped
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import check_options_of_model
+from streamer.whisper.option_checks import check_options_of_model
 
 logger = logging.getLogger(__name__)
 

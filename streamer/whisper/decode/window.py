@@ -10,6 +10,7 @@ from streamer.arrays import FloatArray
 from streamer.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.filters import LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 from streamer.whisper.decode.search import (
     Candidate,
@@ -23,61 +24,12 @@ from streamer.whisper.decode.search import (
     greedy,
     sampler,
 )
-from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 # Beams, and draws at a temperature above 0, of the windows of files: those of openai-whisper's, whisper.cpp's and
 # faster-whisper's commands.
 FILE_BEAMS = 5
 FILE_BEST_OF = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowOptions:
-    """How to decode one window."""
-
-    language: str
-    task: str = "transcribe"
-    timestamps: bool = False
-
-    # Tokens of the text before the window; not part of the result.
-    prompt: tuple[int, ...] = ()
-
-    # Tokens that the window's text begins with; not part of the result either.
-    prefix: tuple[int, ...] = ()
-
-    # Tokens that the result begins with, as if they had been sampled. Without room for all of them, nothing follows.
-    begins_with: tuple[int, ...] = ()
-
-    # A guess at what follows, such as the text of an earlier window of this audio. It changes no result, and saves
-    # calls if it is right. Ignored if tokens are drawn, or with several beams or windows.
-    draft: tuple[int, ...] = ()
-
-    # Most tokens to sample.
-    max_tokens: int = 10_000
-
-    # Whether to stop at a loop; not with several beams.
-    stop_at_loop: bool = False
-
-    # Above 0, `best_of` texts are drawn; at 0 the likeliest tokens are taken, along `n_beams` beams.
-    temperature: float = 0.0
-    best_of: int = 1
-    n_beams: int = 1
-
-    # Texts that have to end, in multiples of `n_beams`, before a beam search ends.
-    patience: float = 1.0
-
-    # 0 to 1; None: texts are compared by their mean log-probability.
-    length_penalty: float | None = None
-
-    # Further rules on which tokens may come next.
-    filters: tuple[LogitFilter | HotWords, ...] = ()
-
-    # Whether to forbid all special tokens except timestamps, and not only those that the settings list.
-    text_only: bool = True
-
-    # Whether to keep the attention, from which word times are computed; only of a single window.
-    keep_attention: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -116,21 +68,21 @@ class DecodedWindow:
 def decode_window(
     decoder: TokenDecoder,
     tokenizer: Tokenizer,
-    config: GenerationConfig,
-    options: WindowOptions,
+    options: DecodeOptions,
+    task: WindowTask,
     cancelled: Callable[[], bool] = lambda: False,
     draw: Draw | None = None,
 ) -> DecodedWindow:
     """Decode the single window that the decoder holds; see `decode_windows`."""
-    (window,) = decode_windows(decoder, tokenizer, config, options, cancelled, draw)
+    (window,) = decode_windows(decoder, tokenizer, options, task, cancelled, draw)
     return window
 
 
 def decode_windows(
     decoder: TokenDecoder,
     tokenizer: Tokenizer,
-    config: GenerationConfig,
-    options: WindowOptions,
+    options: DecodeOptions,
+    task: WindowTask,
     cancelled: Callable[[], bool] = lambda: False,
     draw: Draw | None = None,
 ) -> list[DecodedWindow]:
@@ -139,49 +91,36 @@ def decode_windows(
     Stops at the end of text, after `max_tokens`, if the sequence is full, at a loop, or if `cancelled` returns true.
     `draw` draws tokens if the temperature is above 0.
     """
-    alone, drawn = decoder.n_windows == 1, options.temperature > 0
+    alone, drawn = decoder.n_windows == 1, task.temperature > 0
     assert alone or not drawn, "tokens are drawn for one window at a time"
-    context = _context(decoder, tokenizer, options)
+    context = _context(decoder, tokenizer, options, task)
     one_by_one = alone and (drawn or options.n_beams == 1)
     # The last token is not fed: nothing comes after it.
-    draft = options.draft[: max(0, context.limit - 1)] if one_by_one and not drawn else ()
+    draft = task.draft[: max(0, context.limit - 1)] if one_by_one and not drawn else ()
     decoder.begin()
     logits, attention = decoder.feed([*context.tokens, *draft], context.n_prompt)
     n_rows = len(context.tokens) - context.n_prompt
     search = Search(
-        rules=rules_for(tokenizer, config, options, logits.shape[-1]),
+        rules=rules_for(tokenizer, options, task, logits.shape[-1]),
         end_of_text=tokenizer.special.end_of_text,
         limit=context.limit,
-        begins_with=options.begins_with,
-        stop_at_loop=options.stop_at_loop,
+        begins_with=task.begins_with,
+        stop_at_loop=options.live,
         cancelled=cancelled,
     )
     given = [_given_probabilities(rows, context, tokenizer, search.rules[0]) for rows in logits]
     # Those of the last given token and of the draft. A search changes them.
     last = logits[:, n_rows - 1 :]
     if drawn:
-        candidates = [_drawn(decoder, last[0], search, options, draw or drawer(0))]
+        candidates = [_drawn(decoder, last[0], search, options.best_of, sampler(task.temperature, draw or drawer(0)))]
     elif one_by_one:
         candidates = [[follow(decoder, last[0], search, greedy, draft, attention[0, :, n_rows:])]]
     else:
-        candidates = follow_beams(decoder, last[:, 0], search, n_beams=options.n_beams, patience=options.patience)
-    best = [best_of(texts, options.length_penalty) for texts in candidates]
-    windows = [
-        DecodedWindow(
-            tokens=[*options.begins_with, *text.tokens],
-            log_probs=[*log_probs, *text.log_probs],
-            no_speech_prob=no_speech_prob,
-            n_start=context.n_start,
-            avg_logprob=text.avg_logprob,
-            looped=text.looped,
-            n_sampled=text.n_sampled,
-            n_given=len(context.tokens),
-            n_begins_with=len(options.begins_with),
-            temperature=options.temperature,
-        )
-        for text, (log_probs, no_speech_prob) in zip(best, given, strict=True)
-    ]
-    if options.keep_attention and alone:
+        patience = options.settings.patience or 1.0
+        candidates = follow_beams(decoder, last[:, 0], search, n_beams=options.n_beams, patience=patience)
+    best = [best_of(texts, options.settings.length_penalty) for texts in candidates]
+    windows = [_decoded(text, probabilities, context, task) for text, probabilities in zip(best, given, strict=True)]
+    if options.live and alone:
         windows[0].attention = _attention(decoder, attention[0, :, :n_rows], best[0], context)
     return windows
 
@@ -201,27 +140,27 @@ class _Context:
     limit: int
 
 
-def _context(decoder: TokenDecoder, tokenizer: Tokenizer, options: WindowOptions) -> _Context:
-    start = tokenizer.start_sequence(options.language, options.task)
+def _context(decoder: TokenDecoder, tokenizer: Tokenizer, options: DecodeOptions, task: WindowTask) -> _Context:
+    start = tokenizer.start_sequence(task.language, task.task)
     if not options.timestamps:
         start = [*start, tokenizer.special.no_timestamps]
     start += options.prefix
     # As in openai-whisper, half of the context is for the prompt, its newest part, and half for the text.
     room = decoder.capacity // 2 - 1
-    if options.begins_with:
-        room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
-    n_prompt = max(0, min(len(options.prompt), room))
-    newest = options.prompt[len(options.prompt) - n_prompt :]
+    if task.begins_with:
+        room = min(room, (decoder.capacity - len(start) - len(task.begins_with) - 1) // 2)
+    n_prompt = max(0, min(len(task.prompt), room))
+    newest = task.prompt[len(task.prompt) - n_prompt :]
     prompt = [tokenizer.special.start_of_previous, *newest] if n_prompt else []
-    fitting = options.begins_with[: decoder.capacity - len(start)]
+    fitting = task.begins_with[: decoder.capacity - len(start)]
     tokens = [*prompt, *start, *fitting]
-    n_left_out = len(options.begins_with) - len(fitting)
+    n_left_out = len(task.begins_with) - len(fitting)
     return _Context(
         tokens=tokens,
         n_prompt=len(prompt),
         n_start=len(start),
         n_left_out=n_left_out,
-        limit=0 if n_left_out else min(options.max_tokens, decoder.capacity + 1 - len(tokens)),
+        limit=0 if n_left_out else min(task.max_tokens, decoder.capacity + 1 - len(tokens)),
     )
 
 
@@ -245,14 +184,31 @@ def _given_probabilities(
     return log_probs, math.exp(log_prob(logits[0], tokenizer.special.no_speech))
 
 
+def _decoded(text: Candidate, given: tuple[list[float], float], context: _Context, task: WindowTask) -> DecodedWindow:
+    """Return a text behind its given beginning; given : see `_given_probabilities`"""
+    log_probs, no_speech_prob = given
+    return DecodedWindow(
+        tokens=[*task.begins_with, *text.tokens],
+        log_probs=[*log_probs, *text.log_probs],
+        no_speech_prob=no_speech_prob,
+        n_start=context.n_start,
+        avg_logprob=text.avg_logprob,
+        looped=text.looped,
+        n_sampled=text.n_sampled,
+        n_given=len(context.tokens),
+        n_begins_with=len(task.begins_with),
+        temperature=task.temperature,
+    )
+
+
 def _drawn(
-    decoder: TokenDecoder, logits: FloatArray, search: Search, options: WindowOptions, draw: Draw
+    decoder: TokenDecoder, logits: FloatArray, search: Search, n_texts: int, choose: Callable[[FloatArray], int]
 ) -> list[Candidate]:
     n_fed = decoder.n_fed
     candidates = []
-    for _ in range(options.best_of):
+    for _ in range(n_texts):
         decoder.rewind(n_fed)
-        candidates.append(follow(decoder, logits.copy(), search, sampler(options.temperature, draw)))
+        candidates.append(follow(decoder, logits.copy(), search, choose))
     return candidates
 
 
@@ -284,18 +240,14 @@ def max_tokens_for(n_samples: int) -> int:
     return 16 + n_samples // N_SAMPLES_PER_TOKEN
 
 
-def rules_for(
-    tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int
-) -> list[LogitFilter]:
-    special = tokenizer.special
+def rules_for(tokenizer: Tokenizer, options: DecodeOptions, task: WindowTask, n_vocab: int) -> list[LogitFilter]:
+    special, config = tokenizer.special, options.generation
     # Behind the times is padding of the vocabulary, or what a fine-tune has added, of which some is text.
     suppressed = {*config.suppress_tokens, *range(special.timestamp_end, n_vocab)} - tokenizer.added_text
-    if options.text_only:
-        # No special token belongs into a text.
-        suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
-        if not options.timestamps:
-            suppressed.update(range(special.timestamp_begin, special.timestamp_end))
-    written_in = "en" if options.task == "translate" else options.language
+    if options.live:
+        # No special token belongs into a text, nor any time.
+        suppressed.update(range(special.end_of_text + 1, special.timestamp_end))
+    written_in = "en" if task.task == "translate" else task.language
     rules: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),

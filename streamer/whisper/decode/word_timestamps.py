@@ -16,10 +16,10 @@ from typing import Protocol
 import numpy as np
 
 from streamer.constants import SAMPLE_RATE
+from streamer.whisper.decode.options import WindowTask
 from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import time_words
-from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import split_at_marks
@@ -50,7 +50,7 @@ def add_word_timestamps(
     decoder: TokenDecoder,
     tokenizer: Tokenizer,
     segments: Sequence[TimedSegment],
-    options: WindowOptions,
+    task: WindowTask,
     *,
     begin_samples: int,
     n_samples: int,
@@ -59,7 +59,7 @@ def add_word_timestamps(
 ) -> list[SpokenSegment]:
     """Find the words of all segments of the window that the decoder holds, and place the segments by their words.
 
-    options : those that the window was decoded with
+    task : as the window was decoded
     begin_samples : where the window begins in the recording
     n_samples : length of its audio, without padding
     last_speech_samples : where the last word before the window ended in the recording
@@ -67,7 +67,7 @@ def add_word_timestamps(
     """
     lengths = [sum(map(tokenizer.is_text, segment.tokens)) for segment in segments]
     text = [token for segment in segments for token in segment.tokens if tokenizer.is_text(token)]
-    words = find_alignment(decoder, tokenizer, text, language=options.language, task=options.task, n_samples=n_samples)
+    words = find_alignment(decoder, tokenizer, text, language=task.language, task=task.task, n_samples=n_samples)
     median = median_duration(words)
     words = _with_punctuation(_without_pauses(words, 2 * median), *punctuation)
     words = [word.moved_by(begin_samples) for word in words]

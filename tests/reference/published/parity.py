@@ -1,6 +1,6 @@
 """Recordings through our model and openai-whisper's, token for token."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import whisper.decoding
 
 from streamer.constants import SAMPLE_RATE
 from streamer.offline import Segment, transcribe_segments
+from streamer.whisper.decode.options import WindowTask
 from streamer.whisper.decode.window import DecodedWindow, decode_window
 from streamer.whisper.model import WhisperModel
 from tests.unit.offline.as_whisper import as_whisper
@@ -90,8 +91,9 @@ class Pair:
         }
         ours = as_whisper(model, **known)
         model.runtime.decoder.use(model.runtime.encode(mel.numpy(), 0))
-        options = replace(ours.window, prompt=tuple(chosen.prompt or ()))
-        return decode_window(model.runtime.decoder, tokenizer, ours.generation, options)
+        most = ours.settings.sample_len or model.dims.n_text_ctx // 2
+        task = WindowTask(language=ours.settings.language, prompt=tuple(chosen.prompt or ()), max_tokens=most)
+        return decode_window(model.runtime.decoder, tokenizer, ours, task)
 
     def difference(self, mel: Untyped, chosen: Untyped, ours: list[int], theirs: list[int]) -> tuple[str, float]:
         """Return both texts, and how far apart their log-probabilities are by openai-whisper's model.

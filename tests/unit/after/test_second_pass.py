@@ -19,8 +19,8 @@ from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Word
 from streamer.health import Health
 from streamer.settings.table import CorrectionSettings, ModelSettings, Settings
+from streamer.whisper.decode.options import DecodeOptions
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding
 from tests.builders import final, words
 from tests.daemon import SAMPLE, pause_after, recording, sample_text
 from tests.waiting import WAIT_S, wait_until
@@ -85,7 +85,7 @@ def test_of_what_was_published_and_what_is_found_the_likelier_counts(
 def test_it_is_asked_in_languages_that_it_knows(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, str, tuple[str, ...]]] = []
 
-    def transcribe(_: object, __: object, options: ResolvedDecoding) -> list[Final]:
+    def transcribe(_: object, __: object, options: DecodeOptions) -> list[Final]:
         asked.append((options.settings.task, options.settings.initial_prompt, tuple(options.settings.hotwords)))
         return []
 

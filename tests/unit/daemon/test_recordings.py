@@ -22,11 +22,12 @@ from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import DecodingSettings, ModelSettings, Settings
 from streamer.setup.models import Models
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
+from streamer.whisper.decode.options import DecodeOptions
+from streamer.whisper.decode.window import FILE_BEAMS, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.loading import LoadOptions
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.fakes import Clock
 from tests.waiting import WAIT_S
@@ -71,7 +72,7 @@ async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperMod
         job = await recordings.open(sentence, ENGLISH, "whisper-1")
         segments = await collect(job)
     alone = model.fork(n_beams=FILE_BEAMS)
-    decoding = resolve_decoding(DecodingSettings(language="en"), alone)
+    decoding = decode_options(DecodingSettings(language="en"), alone)
     expected = list(transcribe(alone, recording(SAMPLE, 0, pause_after(1)), decoding))
     assert [segment.final for segment in segments] == expected
     assert expected
@@ -88,10 +89,10 @@ async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
     cache_dir: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = load_model(str(SAMPLE.parent), LoadOptions(DeviceSettings("CPU"), cache_dir=str(cache_dir)))
-    seen: list[WindowOptions] = []
+    seen: list[DecodeOptions] = []
 
     def decode(*args: Any) -> Any:  # noqa: ANN401 - as it is
-        seen.append(args[3])
+        seen.append(args[2])
         return decode_window(*args)
 
     monkeypatch.setattr(fallback, "decode_window", decode)

@@ -23,13 +23,14 @@ from streamer.setup.session import session_settings
 from streamer.whisper import shared
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
 from streamer.whisper.loading import Loaded
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import check_decode_options
+from streamer.whisper.option_checks import check_decode_options
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.refusals import Refusal, refusals
 from tests.unit.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, load_on_cpu, read
@@ -64,7 +65,9 @@ class KnownModel:
         self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
         # How often the language was looked for.
         self.n_searches = 0
-        self.attempts: list[WindowOptions] = []
+        self.attempts: list[WindowTask] = []
+        # What each of them was decoded by.
+        self.options: list[DecodeOptions] = []
         # By temperature, what is said besides the text; what is not there is trusted.
         self.said: dict[float, dict[str, Untyped]] = {}
         # Called while a window is decoded, with what says that it is to end.
@@ -85,14 +88,15 @@ class KnownModel:
         self,
         _decoder: object,
         _tokenizer: object,
-        _config: object,
-        options: WindowOptions,
+        options: DecodeOptions,
+        task: WindowTask,
         cancelled: Callable[[], bool],
         draw: Untyped,
     ) -> DecodedWindow:
-        self.attempts.append(options)
+        self.attempts.append(task)
+        self.options.append(options)
         self.meanwhile(cancelled)
-        tokens = [*options.begins_with, *self.tokenizer.encode(" some words")]
+        tokens = [*task.begins_with, *self.tokenizer.encode(" some words")]
         window = DecodedWindow(
             tokens=tokens,
             log_probs=[-0.1] * len(tokens),
@@ -100,9 +104,9 @@ class KnownModel:
             avg_logprob=-0.1,
             attention=np.ones((1, 4 + len(tokens), 1500), dtype=np.float32),
             n_start=4,
-            temperature=options.temperature,
+            temperature=task.temperature,
         )
-        return dataclasses.replace(window, **self.said.get(options.temperature, {}))
+        return dataclasses.replace(window, **self.said.get(task.temperature, {}))
 
 
 @pytest.fixture
@@ -124,11 +128,11 @@ class TestOptions:
         assert talk == known.attempts[0].prompt
         assert song == known.attempts[1].prompt[-len(song) :]
         assert known.attempts[2].prompt == ()
-        assert [attempt.n_beams for attempt in known.attempts] == [5, 2, 1, 2]
-        assert [len(attempt.filters) for attempt in known.attempts] == [0, 1, 0, 1]
+        assert [options.n_beams for options in known.options] == [5, 2, 1, 2]
+        assert [len(options.filters) for options in known.options] == [0, 1, 0, 1]
         # The tree of hot words is built once.
-        assert isinstance(known.attempts[1].filters[0], HotWords)
-        assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
+        assert isinstance(known.options[1].filters[0], HotWords)
+        assert known.options[1].filters[0] is known.options[3].filters[0]
 
     def test_a_carried_prompt_stays_whole_before_the_newest_of_what_was_said(self, known: KnownModel) -> None:
         decoder = decoder_of(known, initial_prompt="A talk.", carry_initial_prompt=True)
@@ -244,7 +248,7 @@ class TestSecondLook:
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(RETRY, options=own))
         assert temperatures_of(known) == [0.0, 0.2, 0.4]
         assert (hypothesis.temperature, hypothesis.failed, hypothesis.looped) == (0.4, False, False)
-        assert [attempt.n_beams for attempt in known.attempts] == [5, 1, 1]
+        assert all(options.n_beams == 5 for options in known.options)
         assert all(attempt.begins_with == RETRY.prefix for attempt in known.attempts)
 
     def test_the_likeliest_text_counts_where_none_is_trusted_and_not_the_last(self, known: KnownModel) -> None:

@@ -21,7 +21,8 @@ import streamer.whisper.decode.fallback
 from streamer.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.offline import recording, texts, transcribe_segments
 from streamer.offline.features import clip_frames
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.decode.options import WindowTask
+from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.generation import default_generation
 from streamer.whisper.result import TimedWord
@@ -147,10 +148,8 @@ def theirs(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple
 def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[Any, ...]]:
     """Return what we make of a script."""
 
-    def decode(
-        _decoder: object, _tokenizer: object, _config: object, options: WindowOptions, *_: object
-    ) -> DecodedWindow:
-        tokens, avg_logprob, no_speech_prob = script.text(options.prompt)
+    def decode(_decoder: object, _tokenizer: object, _options: object, task: WindowTask, *_: object) -> DecodedWindow:
+        tokens, avg_logprob, no_speech_prob = script.text(task.prompt)
         return DecodedWindow(
             tokens=tokens,
             log_probs=[0.0] * len(tokens),
@@ -158,7 +157,7 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
             avg_logprob=avg_logprob,
             attention=np.empty((0, 0, 0)),
             n_start=0,
-            temperature=options.temperature,
+            temperature=task.temperature,
         )
 
     def add_words(
@@ -240,7 +239,9 @@ def test_windows_segments_and_prompts_are_openai_whispers(seed: int, n_frames: i
         options["word_timestamps"] = True
     if options.get("clip_timestamps") and len(options["clip_timestamps"]) % 2 == 0:
         # The reference goes round for ever where a clip ends behind the recording.
-        options["clip_timestamps"] = [min(time, n_frames / 100) for time in options["clip_timestamps"]]
+        ends = [min(time, n_frames / 100) for time in options["clip_timestamps"]]
+        clips = [clip for clip in zip(ends[::2], ends[1::2], strict=True) if clip[0] < clip[1]]
+        options["clip_timestamps"] = [time for clip in clips for time in clip]
     script, same_script = Script(seed), Script(seed)
     try:
         expected = theirs(script, n_frames, options)

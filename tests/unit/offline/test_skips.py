@@ -14,11 +14,12 @@ from streamer.offline.skips import SkippedPassage, is_trusted, repeats, skipped,
 from streamer.offline.speech import JoinedSpeech, SpeechFinder
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.decode.options import WindowTask
+from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import resolve_decoding
+from streamer.whisper.options import decode_options
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import split_to_words
@@ -157,16 +158,16 @@ class Script:
         self._model = model
         self._windows = list(windows)
         self._known = {"no_speech_prob": 0.0, "avg_logprob": -0.2, **known}
-        self.asked: list[WindowOptions] = []
+        self.asked: list[WindowTask] = []
 
-    def decode(self, _1: object, _2: object, _3: object, options: WindowOptions, *_: object) -> DecodedWindow:
+    def decode(self, _1: object, _2: object, _3: object, task: WindowTask, *_: object) -> DecodedWindow:
         tokenizer = self._model.tokenizer
         begin = tokenizer.special.timestamp_begin
         tokens: list[int] = []
         for start_s, text, end_s in self._windows[len(self.asked)]:
             first, last = (begin + round(time * SAMPLE_RATE / N_SAMPLES_PER_TOKEN) for time in (start_s, end_s))
             tokens += [first, *tokenizer.encode(text), last]
-        self.asked.append(options)
+        self.asked.append(task)
         # Later windows have the statistics that were asked for: those of what was skipped.
         known = self._known if len(self.asked) > 1 else {"no_speech_prob": 0.0, "avg_logprob": -0.2}
         return DecodedWindow(
@@ -174,7 +175,7 @@ class Script:
             log_probs=[-0.2] * len(tokens),
             attention=np.empty((0, 0, 0)),
             n_start=0,
-            temperature=options.temperature,
+            temperature=task.temperature,
             **known,
         )
 
@@ -199,7 +200,7 @@ def run(
     )
     monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
     monkeypatch.setattr(Runtime, "encode", lambda runtime, mel, row: runtime.window(mel.shape[1] // 100, row))
-    decoding = resolve_decoding(DecodingSettings(language="en", **options), model, words=words)
+    decoding = decode_options(DecodingSettings(language="en", **options), model, words=words)
     segments = transcribe_segments(
         *(model, np.zeros(n_samples, dtype=np.float32), decoding),
         on_unclear=lambda start, end: into.append((start / SAMPLE_RATE, end / SAMPLE_RATE)),

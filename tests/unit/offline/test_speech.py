@@ -19,11 +19,12 @@ from streamer.offline.speech import JoinedSpeech, SpeechFinder
 from streamer.offline.texts import TaskText
 from streamer.settings.table import DecodingSettings, Settings, SpeechSettings
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
+from streamer.whisper.decode.options import DecodeOptions
+from streamer.whisper.decode.window import decode_window, decode_windows
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding, resolve_decoding
+from streamer.whisper.options import decode_options
 from streamer.whisper.result import TimedWord
 from tests.unit.whisper.support import NANO, ROOT, SPEECH, Samples, load_on_cpu, read
 
@@ -37,11 +38,11 @@ def silence(seconds: float) -> Samples:
     return np.zeros(round(seconds * SAMPLE_RATE), dtype=np.float32)
 
 
-def decoding(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa: ANN401 - any option
+def decoding(model: WhisperModel, **options: Any) -> DecodeOptions:  # noqa: ANN401 - any option
     words = options.pop("words", True)
     # Short and without further attempts, since these take time.
     short = {"sample_len": 12, "temperature_increment_on_fallback": None, "allow_skips": True}
-    return resolve_decoding(DecodingSettings(without_timestamps=True, **{**short, **options}), model, words=words)
+    return decode_options(DecodingSettings(without_timestamps=True, **{**short, **options}), model, words=words)
 
 
 def said(finals: list[Final]) -> list[str]:
@@ -215,11 +216,11 @@ def test_a_window_of_a_batch_gets_the_text_of_five_beams_in_any_company_and_alon
 ) -> None:
     model = load_on_cpu(NANO, cache_dir, n_beams=None, live=False)
     samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 6)])
-    options: list[WindowOptions] = []
+    options: list[DecodeOptions] = []
     attempt = decode_windows
 
     def decode(*args: Any, **others: Any) -> Any:  # noqa: ANN401 - as it is
-        options.append(args[3])
+        options.append(args[2])
         return attempt(*args, **others)
 
     monkeypatch.setattr(texts, "decode_windows", decode)

@@ -11,9 +11,10 @@ from streamer.events import Final
 from streamer.offline import texts, transcribe, transcribe_segments
 from streamer.offline.segments import split_segments
 from streamer.settings.table import DecodingSettings
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import ResolvedDecoding, resolve_decoding
+from streamer.whisper.options import decode_options
 from tests.unit.offline.as_whisper import as_whisper
 from tests.unit.whisper.support import SAMPLE, SPEECH, Untyped, noise, read
 
@@ -33,7 +34,7 @@ PLAIN: dict[str, Any] = {
 SHORT = {"sample_len": 40}
 
 
-def plain(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa: ANN401 - any option
+def plain(model: WhisperModel, **options: Any) -> DecodeOptions:  # noqa: ANN401 - any option
     return as_whisper(model, **{**PLAIN, **options})
 
 
@@ -136,16 +137,16 @@ def test_what_is_drawn_depends_on_the_seed_alone(model: WhisperModel) -> None:
 
 def windows_of(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch, said: list[str], *, failed: bool = False
-) -> list[WindowOptions]:
-    """Have windows of 30 s say a text each; return the options that each is decoded with."""
-    seen: list[WindowOptions] = []
+) -> list[WindowTask]:
+    """Have windows of 30 s say a text each; return what each is decoded to."""
+    seen: list[WindowTask] = []
     begin = model.tokenizer.special.timestamp_begin
 
     def decode(
-        decoder: Untyped, tokenizer: Untyped, config: Untyped, options: WindowOptions, *_: Untyped, **__: Untyped
+        decoder: Untyped, tokenizer: Untyped, options: Untyped, task: WindowTask, *_: Untyped, **__: Untyped
     ) -> DecodedWindow:
         tokens = [begin, *model.tokenizer.encode(said[len(seen)]), begin + 1500]
-        seen.append(options)
+        seen.append(task)
         return DecodedWindow(
             tokens=tokens,
             log_probs=[-0.1] * len(tokens),
@@ -166,7 +167,7 @@ def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
     said = [" ...", " Fifty.", " [Music]", " C++"]
     for keep_notes, expected in ((False, [" Fifty.", " C++"]), (True, said)):
         windows_of(model, monkeypatch, said)
-        decoding = resolve_decoding(
+        decoding = decode_options(
             DecodingSettings(language="en", keep_notes=keep_notes, vad_filter=False), model, words=False
         )
         segments = list(transcribe_segments(model, noise(len(said) * N_SAMPLES), decoding))
@@ -181,7 +182,7 @@ def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytes
         always = DecodingSettings(
             language="en", condition_on_previous_text="always", keep_failed=keep, vad_filter=False
         )
-        list(transcribe_segments(model, noise(2 * N_SAMPLES), resolve_decoding(always, model, words=False)))
+        list(transcribe_segments(model, noise(2 * N_SAMPLES), decode_options(always, model, words=False)))
         # openai-whisper looks at the temperature alone.
         assert bool(seen[1].prompt) == (not failed or keep == "last")
 

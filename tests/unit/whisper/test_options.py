@@ -19,7 +19,8 @@ from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.decode.grammar import GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.options import check_options_of_model, clip_seconds, resolve_decoding, temperatures
+from streamer.whisper.option_checks import check_options_of_model
+from streamer.whisper.options import clip_seconds, decode_options, temperatures
 from tests.refusals import Refusal, refusals
 from tests.unit.whisper.support import table
 
@@ -99,25 +100,25 @@ def test_any_text_is_clips_in_order_or_refused(text: str) -> None:
 
 
 def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    resolved = resolve_decoding(DecodingSettings(), model)
-    assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-    assert resolved.clips == (0.0,)
-    assert resolved.words
+    options = decode_options(DecodingSettings(), model)
+    assert options.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert clip_seconds(options.settings.clip_timestamps) == (0.0,)
+    assert options.words
     # As nano.en says of itself.
-    assert resolved.condition_on_previous_text
-    assert resolved.pad_with_silence
+    assert options.conditioned
+    assert options.generation.silent_padding
     # Along as many beams as the model was loaded for, up to those of openai-whisper's command.
     for loaded_for, n_beams in ((1, 1), (4, 4), (8, 5)):
         monkeypatch.setattr(model, "n_beams", loaded_for)
-        window = resolve_decoding(DecodingSettings(), model).window
-        assert (window.n_beams, window.best_of, window.max_tokens) == (n_beams, 5, 224)
+        options = decode_options(DecodingSettings(), model)
+        assert (options.n_beams, options.best_of) == (n_beams, 5)
     assert subtitle_options(Settings()) == SubtitleOptions()
 
 
 @pytest.mark.parametrize(("option", "value", "where", "expected"), OPTIONS["arrives"])
 def test_an_option_arrives(model: WhisperModel, option: str, value: object, where: str, expected: object) -> None:
     given = settings(**{option: value}).decoding
-    resolved, default = resolve_decoding(given, model), resolve_decoding(DecodingSettings(), model)
+    resolved, default = decode_options(given, model), decode_options(DecodingSettings(), model)
     assert resolved.settings == given
     found = attrgetter(where)(resolved)
     assert ([*found] if isinstance(found, tuple) else "none" if found is None else found) == expected
@@ -125,9 +126,9 @@ def test_an_option_arrives(model: WhisperModel, option: str, value: object, wher
 
 
 def test_hot_words_and_a_grammar_are_rules_on_the_next_token(model: WhisperModel) -> None:
-    resolved = resolve_decoding(settings(hotwords="NPU", grammar=DIGITS).decoding, model)
-    assert [type(rule) for rule in resolved.window.filters] == [HotWords, GrammarFilter]
-    assert not resolve_decoding(DecodingSettings(), model).window.filters
+    resolved = decode_options(settings(hotwords="NPU", grammar=DIGITS).decoding, model)
+    assert [type(rule) for rule in resolved.filters] == [HotWords, GrammarFilter]
+    assert not decode_options(DecodingSettings(), model).filters
 
 
 @pytest.mark.parametrize(("prompted", "expected"), [(True, " NPU, OpenVINO. A talk."), (False, " A talk.")])
@@ -137,4 +138,4 @@ def test_hot_words_are_in_the_prompt_of_a_model_that_was_trained_with_prompts(
     decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
     other = copy.copy(model)
     other.generation = dataclasses.replace(model.generation, prompted=prompted)
-    assert model.tokenizer.decode(resolve_decoding(decoding, other).initial_prompt) == expected
+    assert model.tokenizer.decode(decode_options(decoding, other).initial_prompt) == expected

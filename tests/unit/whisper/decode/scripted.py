@@ -6,7 +6,8 @@ from typing import NoReturn
 import numpy as np
 
 from streamer.arrays import FloatArray
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import DecodedWindow, decode_window
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.whisper.support import NANO
@@ -24,6 +25,8 @@ CONFIG = GenerationConfig(
     alignment_heads=((0, 0),),
     multilingual=True,
 )
+LIVE = DecodeOptions(generation=CONFIG, live=True)
+ENGLISH = WindowTask(language="en")
 
 
 class ScriptedDecoder:
@@ -62,7 +65,9 @@ class ScriptedDecoder:
         return logits[np.newaxis, n_silent:], np.ones((1, 1, len(tokens) - n_silent, 1500), dtype=np.float32)
 
 
-def say(script: Sequence[int], **options: object) -> tuple[DecodedWindow, ScriptedDecoder]:
-    """Decode a window in English of somebody who says the script; `options` are WindowOptions."""
+def say(
+    script: Sequence[int], *, options: DecodeOptions = LIVE, **task: object
+) -> tuple[DecodedWindow, ScriptedDecoder]:
+    """Decode a window in English of somebody who says the script; `task` are fields of WindowTask."""
     decoder = ScriptedDecoder(script)
-    return decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", **options)), decoder  # type: ignore[arg-type]
+    return decode_window(decoder, TOKENIZER, options, WindowTask(language="en", **task)), decoder  # type: ignore[arg-type]

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from streamer.arrays import FloatArray
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
-from tests.unit.whisper.decode.scripted import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER, ScriptedDecoder
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import DecodedWindow, decode_window
+from tests.unit.whisper.decode.scripted import BEGIN, CONFIG, ENGLISH, EOT, LIVE, SPECIAL, TOKENIZER, ScriptedDecoder
 
 pytestmark = pytest.mark.slow
 
@@ -76,21 +77,21 @@ def drafts(draw: st.DrawFn, said: Sequence[int]) -> tuple[int, ...]:
 @settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_a_draft_changes_nothing(data: st.DataObject) -> None:
-    options = WindowOptions(
+    options = DecodeOptions(
+        generation=CONFIG, live=data.draw(st.booleans(), "live"), prefix=tuple(data.draw(texts, "prefix"))
+    )
+    task = WindowTask(
         language="en",
-        timestamps=data.draw(st.booleans(), "timestamps"),
         prompt=tuple(data.draw(texts, "prompt")),
-        prefix=tuple(data.draw(texts, "prefix")),
         begins_with=tuple(data.draw(texts, "begins_with")),
         max_tokens=data.draw(st.sampled_from((0, 1, 2, 5, 10_000)), "max_tokens"),
-        stop_at_loop=data.draw(st.booleans(), "stop_at_loop"),
     )
     seed, capacity = data.draw(st.integers(0, 1000), "seed"), data.draw(st.sampled_from((64, 100)), "capacity")
     decoder = MarkovDecoder(seed, capacity)
-    plain = decode_window(decoder, TOKENIZER, CONFIG, options)
+    plain = decode_window(decoder, TOKENIZER, options, task)
     n_calls = decoder.n_calls
-    draft = data.draw(drafts(plain.tokens[len(options.begins_with) :]), "draft")
-    assert_same(decode_window(decoder, TOKENIZER, CONFIG, dataclasses.replace(options, draft=draft)), plain)
+    draft = data.draw(drafts(plain.tokens[len(task.begins_with) :]), "draft")
+    assert_same(decode_window(decoder, TOKENIZER, options, dataclasses.replace(task, draft=draft)), plain)
     assert decoder.n_calls <= n_calls
 
 
@@ -99,8 +100,8 @@ def plain() -> tuple[MarkovDecoder, DecodedWindow]:
     """A decoder and a text of its that ends by itself."""
     for seed in range(100):
         decoder = MarkovDecoder(seed)
-        window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en"))
-        if 10 < len(window.tokens) < 40:
+        window = decode_window(decoder, TOKENIZER, LIVE, ENGLISH)
+        if 10 < len(window.tokens) < 40 and not window.looped:
             assert decoder.n_calls == len(window.tokens) + 1
             return decoder, window
     raise AssertionError("no decoder says a text of a usual length")
@@ -114,7 +115,7 @@ def test_behind_the_first_wrong_guess_tokens_are_fed_one_by_one(
     draft = list(window.tokens)
     if n_right < len(draft):
         draft[n_right] = next(token for token in TEXT_TOKENS if token != draft[n_right])
-    drafted = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=tuple(draft)))
+    drafted = decode_window(decoder, TOKENIZER, LIVE, dataclasses.replace(ENGLISH, draft=tuple(draft)))
     assert_same(drafted, window)
     assert decoder.n_calls == 1 + max(0, len(window.tokens) - n_right)
 
@@ -125,5 +126,5 @@ def test_a_text_that_is_cancelled_is_cut_where_it_would_be_without_a_draft(
     decoder, window = plain
     for draft in ((), tuple(window.tokens)):
         cancelled = iter([False] * 6 + [True]).__next__
-        cut = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en", draft=draft), cancelled)
+        cut = decode_window(decoder, TOKENIZER, LIVE, dataclasses.replace(ENGLISH, draft=draft), cancelled)
         assert cut.tokens == window.tokens[:6]

@@ -1,6 +1,5 @@
 """When a text is not to be trusted, and what is tried then."""
 
-import dataclasses
 import math
 from collections.abc import Sequence
 
@@ -8,9 +7,9 @@ import pytest
 
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.fallback import FallbackOptions, decode_with_fallback, has_failed, is_loop, token_entropy
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions
-from streamer.whisper.options import fallback_options
+from streamer.whisper.decode.fallback import decode_with_fallback, has_failed, is_loop, token_entropy
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.whisper.support import NANO, Untyped
 
@@ -28,8 +27,8 @@ def window(tokens: Sequence[int], **fields: Untyped) -> DecodedWindow:
     return DecodedWindow(tokens=list(tokens), log_probs=[], attention=Untyped, n_start=4, **given)
 
 
-def usual(**changes: Untyped) -> FallbackOptions:
-    return dataclasses.replace(fallback_options(DecodingSettings()), **changes)
+def climbing(*temperatures: float, **settings: Untyped) -> DecodeOptions:
+    return DecodeOptions(settings=DecodingSettings(**settings), generation=Untyped, temperatures=temperatures)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +53,8 @@ def usual(**changes: Untyped) -> FallbackOptions:
 def test_what_is_not_to_be_trusted(
     tokens: list[int], fields: dict[str, Untyped], changes: dict[str, Untyped], failed: bool
 ) -> None:
-    found, options = window(tokens, **fields), usual(**changes)
-    assert has_failed(found, loops=is_loop(found, TOKENIZER, options), fallback=options) == failed
+    found, settings = window(tokens, **fields), DecodingSettings(**changes)
+    assert has_failed(found, loops=is_loop(found, TOKENIZER, settings), settings=settings) == failed
 
 
 def test_entropy_is_that_of_the_last_32_tokens() -> None:
@@ -66,18 +65,17 @@ def test_entropy_is_that_of_the_last_32_tokens() -> None:
 
 
 def test_temperatures_are_tried_until_a_text_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[WindowOptions] = []
+    tried: list[WindowTask] = []
 
-    def decode(decoder: Untyped, tokenizer: Untyped, config: Untyped, options: WindowOptions, *_: object) -> Untyped:
-        tried.append(options)
+    def decode(decoder: Untyped, tokenizer: Untyped, options: Untyped, task: WindowTask, *_: object) -> Untyped:
+        tried.append(task)
         return window(LOOP if len(tried) < 3 else SPEECH)
 
     monkeypatch.setattr(fallback, "decode_window", decode)
-    options = WindowOptions(language="en", n_beams=5, patience=2.0, best_of=3)
-    assert decode_with_fallback(Untyped, TOKENIZER, Untyped, options, usual()).tokens == SPEECH
+    task = WindowTask(language="en", prompt=(1, 2))
+    assert decode_with_fallback(Untyped, TOKENIZER, climbing(0.0, 0.2, 0.4, 0.6), task).tokens == SPEECH
     assert [attempt.temperature for attempt in tried] == [0.0, 0.2, 0.4]
-    assert [attempt.n_beams for attempt in tried] == [5, 1, 1]
-    assert all(attempt.best_of == 3 for attempt in tried)
+    assert all(attempt.prompt == task.prompt for attempt in tried)
 
 
 @pytest.mark.parametrize(
@@ -97,9 +95,7 @@ def test_if_all_fail_the_best_text_counts_or_the_last(
     for keep_failed, expected in (("best", said[best]), ("last", said[-1])):
         texts = iter(said)
         monkeypatch.setattr(fallback, "decode_window", lambda *_, texts=texts: next(texts))
-        settings: Untyped = {"keep_failed": keep_failed}
-        options = fallback_options(DecodingSettings(**settings))
-        three = dataclasses.replace(options, temperatures=(0.0, 0.2, 1.0))
-        found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), three)
+        three = climbing(0.0, 0.2, 1.0, keep_failed=keep_failed)
+        found = decode_with_fallback(Untyped, TOKENIZER, three, WindowTask(language="en"))
         assert found is expected
         assert found.failed

@@ -16,7 +16,8 @@ from streamer.audio.mel import log_mel
 from streamer.errors import ConfigError
 from streamer.whisper.decode import grammar
 from streamer.whisper.decode.grammar import Grammar, GrammarFilter
-from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
+from streamer.whisper.decode.window import decode_window
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.unit.whisper.support import NANO, ROOT, SPEECH, read
@@ -234,7 +235,7 @@ def test_speech_is_transcribed_as_the_grammar_has_it(model: WhisperModel) -> Non
     decoder = model.runtime.decoder
     decoder.use(model.runtime.encode(log_mel(read(SPEECH)[: 6 * 16_000], model.dims.n_mels), 0))
     rule = GrammarFilter(compiled('root ::= [A-Z] [a-z]* (" " [a-z]{1,15}){0,11} "!"'), model.tokenizer)
-    options = WindowOptions(language="en", filters=(rule,))
-    window = decode_window(decoder, model.tokenizer, model.generation, options)
+    options = DecodeOptions(generation=model.generation, live=True, filters=(rule,))
+    window = decode_window(decoder, model.tokenizer, options, WindowTask(language="en"))
     assert re.fullmatch(r" [A-Z][a-z]*( [a-z]{1,15}){0,11}!", model.tokenizer.decode(window.tokens))
     assert len(window.tokens) > 10

@@ -12,8 +12,9 @@ from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.whisper.decode.likelihood import log_likelihood
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.search import Search, drawer, follow_beams, sampler
-from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.decode.window import decode_window
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.unit.whisper.support import SPEECH, read
@@ -141,11 +142,11 @@ def test_beams_compute_what_single_sequences_do(model: WhisperModel) -> None:
 def test_a_text_found_along_beams_has_its_attention(model: WhisperModel) -> None:
     decoder = model.runtime.decoder
     decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
-    options = WindowOptions(language="en", n_beams=4)
-    window = decode_window(decoder, model.tokenizer, model.generation, options)
+    options = DecodeOptions(generation=model.generation, live=True, n_beams=4)
+    window = decode_window(decoder, model.tokenizer, options, WindowTask(language="en"))
     assert window.attention.shape[1] >= 4 + len(window.tokens) - 1
-    alone = WindowOptions(language="en", begins_with=tuple(window.tokens), max_tokens=0)
-    again = decode_window(decoder, model.tokenizer, model.generation, alone)
+    alone = WindowTask(language="en", begins_with=tuple(window.tokens), max_tokens=0)
+    again = decode_window(decoder, model.tokenizer, options, alone)
     n_rows = min(again.attention.shape[1], window.attention.shape[1])
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
 
@@ -155,8 +156,8 @@ def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel,
     decoder = model.runtime.decoder
     decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     prefix = tuple(100 + i % 300 for i in range(n_prefix))
-    options = WindowOptions(language="en", n_beams=4, begins_with=prefix)
-    window = decode_window(decoder, model.tokenizer, model.generation, options)
+    options = DecodeOptions(generation=model.generation, live=True, n_beams=4)
+    window = decode_window(decoder, model.tokenizer, options, WindowTask(language="en", begins_with=prefix))
     assert tuple(window.tokens[:n_prefix]) == prefix
     assert len(window.tokens) <= max(n_prefix, 445)
 
@@ -165,8 +166,9 @@ def test_beams_begin_with_as_much_text_as_there_is_room_for(model: WhisperModel,
 def test_what_is_said_is_likelier_than_half_of_it_or_more_than_it(model: WhisperModel) -> None:
     samples = recording(SAMPLE, 0.0, pause_after(2))
     decoder = model.runtime.decoder_of(model.runtime.encode(log_mel(samples, model.dims.n_mels), 0))
-    options = WindowOptions(language="en")
-    said = model.tokenizer.decode(decode_window(decoder, model.tokenizer, model.generation, options).tokens)
+    options = DecodeOptions(generation=model.generation, live=True)
+    window = decode_window(decoder, model.tokenizer, options, WindowTask(language="en"))
+    said = model.tokenizer.decode(window.tokens)
 
     def likelihood(text: str) -> float:
         return log_likelihood(decoder, model.tokenizer, text, language="en", task="transcribe")

@@ -11,12 +11,27 @@ import pytest
 from streamer.arrays import FloatArray
 from streamer.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.errors import InferenceError
+from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.options import DecodeOptions, WindowTask
 from streamer.whisper.decode.search import loop_length
 from streamer.whisper.decode.timing import to_hypothesis
-from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for, rules_for
-from tests.unit.whisper.decode.scripted import BEGIN, CONFIG, EOT, N_VOCAB, TOKENIZER, ScriptedDecoder, say
+from streamer.whisper.decode.window import decode_window, detect_language, max_tokens_for, rules_for
+from tests.unit.whisper.decode.scripted import (
+    BEGIN,
+    CONFIG,
+    ENGLISH,
+    EOT,
+    LIVE,
+    N_VOCAB,
+    TOKENIZER,
+    ScriptedDecoder,
+    say,
+)
 from tests.unit.whisper.tokens.published import with_added
+
+# As files are decoded, without times.
+PLAIN = DecodingSettings(without_timestamps=True)
 
 
 @pytest.mark.parametrize(
@@ -25,22 +40,21 @@ from tests.unit.whisper.tokens.published import with_added
 )
 def test_hot_words_are_spelled_as_the_windows_text_is(language: str, task: str, written_in: str) -> None:
     hot_words = HotWords(TOKENIZER, ["NPU"])
-    options = WindowOptions(language=language, task=task, filters=(hot_words,))
-    assert hot_words.in_language(written_in) in rules_for(TOKENIZER, CONFIG, options, N_VOCAB)
+    options = replace(LIVE, filters=(hot_words,))
+    rules = rules_for(TOKENIZER, options, WindowTask(language=language, task=task), N_VOCAB)
+    assert hot_words.in_language(written_in) in rules
     assert hot_words.in_language("ja") is not hot_words.in_language("en")
 
 
 def test_no_special_token_comes_inside_a_text() -> None:
     for token in range(EOT + 1, BEGIN + 1):
         assert token not in say([token])[0].tokens
-    for token in range(EOT + 1, BEGIN):
-        assert token not in say([BEGIN, token], timestamps=True)[0].tokens
 
 
-@pytest.mark.parametrize("timestamps", [False, True])
-def test_only_text_comes_from_behind_the_times(tmp_path: Path, timestamps: bool) -> None:
+@pytest.mark.parametrize("live", [False, True])
+def test_only_text_comes_from_behind_the_times(tmp_path: Path, live: bool) -> None:
     tokenizer = with_added(tmp_path, {"[UM]": N_VOCAB, "<|music|>": N_VOCAB + 1}, N_VOCAB + 4)
-    suppress, *_ = rules_for(tokenizer, CONFIG, WindowOptions(language="en", timestamps=timestamps), N_VOCAB + 4)
+    suppress, *_ = rules_for(tokenizer, DecodeOptions(generation=CONFIG, live=live), ENGLISH, N_VOCAB + 4)
     logits = np.zeros(N_VOCAB + 4, dtype=np.float32)
     suppress.apply(logits, [])
     assert np.isfinite(logits[N_VOCAB:]).tolist() == [True, False, False, False]
@@ -94,7 +108,7 @@ def test_a_beginning_that_the_sequence_has_no_room_for_is_the_result(n_given: in
 def test_decoding_stops_when_it_is_cancelled() -> None:
     answers = iter([False, False, False, True])
     decoder = ScriptedDecoder(range(100, 200))
-    window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en"), lambda: next(answers))
+    window = decode_window(decoder, TOKENIZER, LIVE, ENGLISH, lambda: next(answers))
     assert window.tokens == [100, 101, 102]
 
 
@@ -108,10 +122,10 @@ def test_decoding_stops_when_it_is_cancelled() -> None:
     ],
 )
 def test_a_loop_is_cut_to_its_first_round(script: list[int], given: tuple[int, ...], tokens: list[int]) -> None:
-    window, decoder = say(script, begins_with=given, stop_at_loop=True)
+    window, decoder = say(script, begins_with=given)
     assert (window.looped, window.tokens, len(window.log_probs)) == (True, tokens, len(tokens))
     assert sum(decoder.calls) < 30 + len(given)
-    window, _ = say(script, begins_with=given)
+    window, _ = say(script, options=DecodeOptions(settings=PLAIN, generation=CONFIG), begins_with=given)
     assert (window.looped, window.tokens) == (False, [*given, *script])
 
 
@@ -143,7 +157,7 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_device(temperature: floa
             return (logits * np.nan if len(self.calls) > 2 else logits), attention
 
     with pytest.raises(InferenceError):
-        decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, WindowOptions(language="en", temperature=temperature))
+        decode_window(Broken([1, 2, 3]), TOKENIZER, LIVE, replace(ENGLISH, temperature=temperature))
     nothing = np.full((1, 1, N_VOCAB), np.nan, dtype=np.float32)
     with pytest.raises(InferenceError):
         detect_language(SimpleNamespace(begin=lambda: None, feed=lambda *_: (nothing, nothing)), TOKENIZER)
@@ -151,8 +165,8 @@ def test_logits_that_are_no_numbers_are_an_error_of_the_device(temperature: floa
 
 @pytest.mark.parametrize("drawn", [[5, 6, EOT, 5, EOT], [5, EOT, 5, 6, EOT]])
 def test_of_several_texts_that_are_drawn_the_likeliest_is_kept(drawn: list[int]) -> None:
-    draws, options = iter(drawn), WindowOptions(language="en", temperature=1.0, best_of=2)
-    window = decode_window(ScriptedDecoder([]), TOKENIZER, CONFIG, options, draw=lambda _: next(draws))
+    draws, task = iter(drawn), replace(ENGLISH, temperature=1.0)
+    window = decode_window(ScriptedDecoder([]), TOKENIZER, replace(LIVE, best_of=2), task, draw=lambda _: next(draws))
     assert (window.tokens, list(draws)) == ([5], [])
 
 
