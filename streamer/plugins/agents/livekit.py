@@ -10,7 +10,7 @@ from typing import Any, Unpack
 from streamer.client.connection import STREAM_PATH, parse_address
 from streamer.client.options import Options
 from streamer.errors import MissingExtraError, StreamerError
-from streamer.events import Error, Event, Final, Partial, Ready, Speech
+from streamer.events import Error, Event, Final, Partial, Ready, Speech, Turn
 from streamer.outside import one_line
 from streamer.plugins.agents.live import LiveStream
 
@@ -19,10 +19,17 @@ try:
     from livekit.agents import NOT_GIVEN, APIConnectionError, APIConnectOptions, APIError, LanguageCode, NotGivenOr, stt
     from livekit.agents.types import DEFAULT_API_CONNECT_OPTIONS, TimedString
     from livekit.agents.utils import AudioBuffer, is_given, shortuuid
+    from livekit.agents.voice.events import ConversationItemAddedEvent
 except ModuleNotFoundError as error:
     raise MissingExtraError(error.name or "livekit", "livekit", "streamer.plugins.agents.livekit") from error
 
 Kind = stt.SpeechEventType
+
+# Silence before a `turn` event, in seconds.
+PAUSE_S = 0.3
+
+# End of what the agent said last that the model is shown, in characters: about 50 tokens.
+CONTEXT_CHARACTERS = 200
 
 
 class STT(stt.STT):
@@ -38,11 +45,18 @@ class STT(stt.STT):
         """
         super().__init__(
             capabilities=stt.STTCapabilities(
-                streaming=True, interim_results=True, aligned_transcript="word", manual_flush=True
+                streaming=True,
+                interim_results=True,
+                aligned_transcript="word",
+                manual_flush=True,
+                keyterms=True,
+                chat_context=True,
             )
         )
         self._address = parse_address(address, token, fingerprint, path=STREAM_PATH)
         self._options: dict[str, Any] = {**options}
+        # Terms that the agent's session is about, which it may change, beside the `hotwords` of the options.
+        self._keyterms: list[str] = []
         self._streams: weakref.WeakSet[SpeechStream] = weakref.WeakSet()
         # The daemon's, once a session was opened.
         self.model_name = "unknown"
@@ -58,8 +72,32 @@ class STT(stt.STT):
     def update_options(self, **options: Unpack[Options]) -> None:
         """Change options, of open streams as well; None: the daemon's."""
         self._options |= options
+        self._change([*options])
+
+    def _update_session_keyterms(self, keyterms: list[str]) -> None:
+        """Expect terms that the session names, beside those of the options."""
+        self._keyterms = list(keyterms)
+        self._change(["hotwords"])
+
+    def _push_conversation_item(self, ev: ConversationItemAddedEvent) -> None:
+        """Show the model what the agent said last: an answer has its names and terms."""
+        item = ev.item
+        if item.type == "message" and item.role == "assistant" and (text := item.text_content):
+            self.update_options(initial_prompt=one_line(text)[-CONTEXT_CHARACTERS:])
+
+    def _chosen(self) -> dict[str, Any]:
+        """Return the options with the session's terms."""
+        if not self._keyterms:
+            return self._options
+        return {
+            **self._options,
+            "hotwords": [*dict.fromkeys([*(self._options.get("hotwords") or ()), *self._keyterms])],
+        }
+
+    def _change(self, names: Sequence[str]) -> None:
+        chosen = self._chosen()
         for opened in self._streams:
-            opened.live.change({**options})
+            opened.live.change({name: chosen.get(name) for name in names})
 
     def open(
         self, language: NotGivenOr[str], conn_options: APIConnectOptions, on_lost: Callable[[str], Any]
@@ -67,7 +105,7 @@ class STT(stt.STT):
         """Return a stream to the daemon, which is waited for as long as all attempts of `conn_options` may take."""
         chosen = {"language": language} if is_given(language) else {}
         wait_s = (conn_options.max_retry + 1) * (conn_options.timeout + conn_options.retry_interval)
-        return LiveStream(self._address, {**self._options, **chosen}, wait_s=wait_s, on_lost=on_lost)
+        return LiveStream(self._address, {**self._chosen(), **chosen}, wait_s=wait_s, on_lost=on_lost)
 
     def stream(
         self, *, language: NotGivenOr[str] = NOT_GIVEN, conn_options: APIConnectOptions = DEFAULT_API_CONNECT_OPTIONS
@@ -105,6 +143,10 @@ class SpeechStream(stt.RecognizeStream):
         self._request_id = shortuuid()
         # Seconds of audio that no usage event has reported.
         self._unreported_s = 0.0
+        # The newest open text, the newest pause if the speaker had finished, the text that an answer may begin with.
+        self._partial: Partial | None = None
+        self._finished: Turn | None = None
+        self._preflight = ""
 
     async def _run(self) -> None:
         reading = asyncio.create_task(self._read_input())
@@ -141,14 +183,37 @@ class SpeechStream(stt.RecognizeStream):
                 self._send(Kind.START_OF_SPEECH, speech_start_time=self.start_time + time_s)
             case Speech(time=time_s):
                 self._send(Kind.END_OF_SPEECH, speech_end_time=self.start_time + time_s)
-            case Partial():
-                self._send(Kind.INTERIM_TRANSCRIPT, alternatives=[_data([event], self.start_time_offset)])
+            case Turn():
+                self._finished = event if event.finished else None
+                self._publish_preflight()
+            case Partial(text=text):
+                self._partial = event
+                if text != self._preflight:  # as interim text it would withdraw the answer
+                    self._preflight = ""
+                    if not self._publish_preflight():
+                        self._send(Kind.INTERIM_TRANSCRIPT, alternatives=[_data([event], self.start_time_offset)])
             case Final():
+                self._partial, self._preflight = None, ""
                 usage, self._unreported_s = stt.RecognitionUsage(self._unreported_s), 0.0
                 self._send(Kind.RECOGNITION_USAGE, recognition_usage=usage)
                 self._send(Kind.FINAL_TRANSCRIPT, alternatives=[_data([event], self.start_time_offset)])
             case Error(message=message, fatal=False):
                 self._emit_error(APIError(one_line(message)), recoverable=True)
+
+    def _publish_preflight(self) -> bool:
+        """Publish the open text as one that an answer may begin with; return whether it is.
+
+        It is if the speaker has finished, and all that was said until then is heard and cannot change.
+        """
+        partial, turn = self._partial, self._finished
+        if partial is None or turn is None or self._preflight:
+            return False
+        heard = partial.end >= turn.time - PAUSE_S and partial.stable == len(partial.text)
+        if not heard or (partial.words and partial.words[-1].end > turn.time):
+            return False
+        self._preflight = partial.text
+        self._send(Kind.PREFLIGHT_TRANSCRIPT, alternatives=[_data([partial], self.start_time_offset)])
+        return True
 
     def _send(self, kind: stt.SpeechEventType, **fields: Any) -> None:  # noqa: ANN401 - of SpeechEvent
         self._event_ch.send_nowait(stt.SpeechEvent(kind, self._request_id, **fields))

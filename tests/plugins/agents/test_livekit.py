@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ import pytest
 import soundfile
 
 from streamer.constants import SAMPLE_RATE
+from streamer.events import Event, Turn
+from tests.builders import final, partial
 from tests.cutting import cutting
 from tests.daemon import (
     REPOSITORY,
@@ -32,8 +34,10 @@ pytest.importorskip("livekit.agents", reason="pip install 'streamer-captions[liv
 
 from livekit import rtc
 from livekit.agents import APIConnectionError, APIConnectOptions, stt
+from livekit.agents.llm import ChatMessage
+from livekit.agents.voice.events import ConversationItemAddedEvent
 
-from streamer.plugins.agents.livekit import STT
+from streamer.plugins.agents.livekit import STT, LiveStream
 
 # nano.en gets about one word in six wrong.
 MAX_WER = 0.4
@@ -177,6 +181,73 @@ async def test_options_change_in_open_streams_and_errors_are_reported(daemon: Da
         events = await said(stream, frames[100:])
     assert wer(sample_text(end_s=SAID_S), text_of(events)) < MAX_WER
     assert [(error.recoverable, "'de'" in str(error.error)) for error in errors] == [(True, True)]
+
+
+INTERIM, PREFLIGHT, FINAL = Kind.INTERIM_TRANSCRIPT, Kind.PREFLIGHT_TRANSCRIPT, Kind.FINAL_TRANSCRIPT
+SETTLED = partial("I see.", 6, end=1.0)
+FINISHED = Turn(time=1.2, probability=0.9, finished=True)
+
+
+@pytest.mark.parametrize(
+    ("events", "expected"),
+    [
+        # Text that cannot change is no reason while the speaker goes on, nor is a pause within a sentence.
+        ([SETTLED], [INTERIM]),
+        ([SETTLED, Turn(time=1.2, probability=0.1, finished=False)], [INTERIM]),
+        # Either may come first.
+        ([SETTLED, FINISHED, final("I see.")], [INTERIM, PREFLIGHT, FINAL]),
+        ([FINISHED, SETTLED, final("I see.")], [PREFLIGHT, FINAL]),
+        # What may still change, and what does not reach the pause.
+        ([FINISHED, partial("I see.", 1, end=1.0)], [INTERIM]),
+        ([FINISHED, partial("I", 1, end=0.5), SETTLED], [INTERIM, PREFLIGHT]),
+        # The same text again withdraws nothing; more of it does.
+        ([FINISHED, SETTLED, partial("I see.", 6, end=1.1)], [PREFLIGHT]),
+        ([FINISHED, SETTLED, partial("I see. You are right", 6, end=2.0)], [PREFLIGHT, INTERIM]),
+        ([FINISHED, SETTLED, final("I see."), partial("Or", 2, start=2.0, end=2.4)], [PREFLIGHT, FINAL, INTERIM]),
+    ],
+)
+async def test_an_answer_may_begin_when_the_speaker_has_finished_and_no_word_can_change(
+    monkeypatch: pytest.MonkeyPatch, events: list[Event], expected: list[Any]
+) -> None:
+    async def said(_: LiveStream) -> AsyncIterator[list[Event]]:
+        yield events
+
+    monkeypatch.setattr(LiveStream, "events", said)
+    async with STT().stream() as stream:
+        stream.end_input()
+        kinds = [event.type async for event in stream]
+    assert [kind for kind in kinds if kind in (INTERIM, PREFLIGHT, FINAL)] == expected
+
+
+async def test_a_sessions_terms_and_what_the_agent_said_are_options_of_its_streams(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    changes: list[dict[str, Any]] = []
+    monkeypatch.setattr(LiveStream, "change", lambda _, options: changes.append(options))
+    monkeypatch.setattr(LiveStream, "events", lambda _: silent())
+    plugin = STT(hotwords=["NPU"])
+    assert plugin.capabilities.keyterms
+    assert plugin.capabilities.chat_context
+    async with plugin.stream():
+        plugin._update_session_keyterms(["OpenVINO", "NPU"])
+        plugin.update_options(hotwords=["Whisper"])
+        plugin._update_session_keyterms([])
+        for role in ("user", "assistant"):
+            said = ChatMessage(role=role, content=[f"Do you mean {'x' * 300} OpenVINO?"])
+            plugin._push_conversation_item(ConversationItemAddedEvent(item=said))
+    *terms, prompt = changes
+    assert [change["hotwords"] for change in terms] == [
+        ["NPU", "OpenVINO"],
+        ["Whisper", "OpenVINO", "NPU"],
+        ["Whisper"],
+    ]
+    assert prompt["initial_prompt"].endswith("x OpenVINO?")
+    assert len(prompt["initial_prompt"]) == 200
+
+
+async def silent() -> AsyncIterator[list[Event]]:
+    await asyncio.Event().wait()
+    yield []
 
 
 async def test_a_stream_that_is_closed_in_mid_turn_gives_its_session_up(daemon: Daemon) -> None:
