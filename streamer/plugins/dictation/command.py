@@ -2,15 +2,9 @@
 
 import asyncio
 import contextlib
-import hmac
-import secrets
-import socket
 import sys
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-
-import platformdirs
 
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DaemonAddress
@@ -18,7 +12,7 @@ from streamer.client.control import command
 from streamer.commands.listen import log_trouble
 from streamer.commands.terminal import notice, run_until_interrupted
 from streamer.errors import PeerError, UsageError
-from streamer.lock import LockedError, locked
+from streamer.lock import LockedError
 from streamer.plugins.dictation.dictation import Dictation
 from streamer.plugins.dictation.keyboards import (
     MAX_PIECE_CHARS,
@@ -29,9 +23,7 @@ from streamer.plugins.dictation.keyboards import (
     find_keyboards,
     grabbed,
 )
-
-RETRY_S = 0.1  # between attempts to reach a process that is to begin or end typing
-TOGGLE_S = 5.0  # in which a process answers that is to begin or end typing
+from streamer.plugins.instance import ask, only_one, port_file, reachable
 
 
 def dictate(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> None:
@@ -43,14 +35,12 @@ def dictate(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> N
 
     Raises UsageError if another process types already, StreamerError without a desktop, PeerError without a daemon.
     """
-    folder = platformdirs.user_cache_path("streamer", appauthor=False) / "type"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        with locked(folder / "lock"):
+        with only_one("type") as file:
             name = desktop()
             typist = Typist(find_keyboards(name), find_clipboard(name), sys.stdout, notice)
             try:
-                run_until_interrupted(_dictate(daemon, typist, folder / "port", finals=finals, key=key))
+                run_until_interrupted(_dictate(daemon, typist, file, finals=finals, key=key))
             finally:
                 typist.end_line()
     except LockedError:
@@ -58,7 +48,7 @@ def dictate(daemon: DaemonAddress, *, finals: bool, key: str, toggle: bool) -> N
             raise UsageError(
                 "`streamer type` is already running: end it, or begin and end its typing with `streamer type --toggle`"
             ) from None
-        notice(f"typing {_toggled(folder / 'port')}")
+        notice(f"typing {ask(port_file('type'), 'toggle', 'streamer type')}")
 
 
 class _Switch:
@@ -86,6 +76,10 @@ class _Switch:
                 notice(f"typing may begin and end some words too early: {error}")
                 await self._write(self._dictation.settle())
 
+    def toggle(self, _word: str) -> tuple[str, Awaitable[None]]:
+        """Begin or end, as another process asks. Returns what it does now."""
+        return "ends" if self.on else "begins", self.set(not self.on)
+
     async def follow(self, is_down: Callable[[], bool]) -> None:
         """Begin when a key is pressed, end when it is released."""
         was_down = False
@@ -96,7 +90,7 @@ class _Switch:
             await asyncio.sleep(POLL_S)
 
 
-async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, finals: bool, key: str) -> None:
+async def _dictate(address: DaemonAddress, typist: Typist, file: Path, *, finals: bool, key: str) -> None:
     dictation, typing = Dictation(finals=finals), asyncio.Lock()
 
     async def write(text: str) -> None:
@@ -111,7 +105,7 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
             following = asyncio.create_task(switch.follow(stack.enter_context(grabbed(desktop(), key))))
             stack.callback(following.cancel)
             notice(f"hold {key} to type what is said")
-        await stack.enter_async_context(_toggles(port_file, switch))
+        await stack.enter_async_context(reachable(file, switch.toggle))
         events = aiter(listen_to(address, on_notice=notice))
         await stack.enter_async_context(contextlib.aclosing(events))
         async for event in events:
@@ -120,43 +114,3 @@ async def _dictate(address: DaemonAddress, typist: Typist, port_file: Path, *, f
             if not begun:
                 begun = True
                 await switch.set(True)
-
-
-@contextlib.asynccontextmanager
-async def _toggles(port_file: Path, switch: _Switch) -> AsyncGenerator[None]:
-    """Let other processes of this user toggle typing: a file has a port of this machine and a secret."""
-    secret = secrets.token_hex(16)
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.closing(writer), contextlib.suppress(OSError, ValueError):
-            async with asyncio.timeout(TOGGLE_S):
-                known = hmac.compare_digest((await reader.readline()).strip(), secret.encode())
-            if known:
-                # Answered first: the daemon may take its time.
-                writer.write(b"ends\n" if switch.on else b"begins\n")
-                await switch.set(not switch.on)
-
-    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
-        port = server.sockets[0].getsockname()[1]
-        port_file.touch(mode=0o600)
-        port_file.write_text(f"{port} {secret}", encoding="ascii")
-        try:
-            yield
-        finally:
-            port_file.unlink(missing_ok=True)
-
-
-def _toggled(port_file: Path) -> str:
-    """Toggle the typing of another process; return what it does then. Raises PeerError if it does not answer."""
-    deadline_s = time.monotonic() + TOGGLE_S
-    while time.monotonic() < deadline_s:
-        # It may have just been started.
-        with contextlib.suppress(OSError, ValueError):
-            port, secret = port_file.read_text(encoding="ascii").split()
-            with socket.create_connection(("127.0.0.1", int(port)), TOGGLE_S) as connection:
-                connection.sendall(secret.encode() + b"\n")
-                answer = connection.recv(16).decode("ascii").strip()
-                if answer in ("begins", "ends"):
-                    return answer
-        time.sleep(RETRY_S)
-    raise PeerError("`streamer type` does not answer: end it, and start it again")

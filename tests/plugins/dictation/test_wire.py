@@ -13,6 +13,7 @@ from streamer.errors import PeerError
 from streamer.events import Flushed
 from streamer.plugins.dictation import command as module
 from streamer.plugins.dictation.dictation import Dictation
+from streamer.plugins.instance import ask, reachable
 from streamer.server.certificates import fingerprint_of
 from streamer.server.tls import certificate_path
 from streamer.settings.table import ServerSettings
@@ -199,8 +200,8 @@ async def test_two_toggles_count_while_a_daemon_takes_its_time(tmp_path: Path, m
     monkeypatch.setattr(module, "command", slow)
     dictation = Dictation(finals=True)
     switch = module._Switch(parse_address("localhost"), dictation, write)
-    async with module._toggles(tmp_path / "port", switch):
-        answers = [await asyncio.to_thread(module._toggled, tmp_path / "port") for _ in range(3)]
+    async with reachable(tmp_path / "port", switch.toggle):
+        answers = [await asyncio.to_thread(ask, tmp_path / "port", "toggle", "streamer type") for _ in range(3)]
         going_on.set()
         await until(lambda: len(sent) == 3)
     assert answers == ["begins", "ends", "begins"]
