@@ -1,0 +1,1 @@
+"""`streamer overlay`: captions over all windows of a desktop."""
