@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 from PySide6.QtCore import QObject, Qt, QTimer, Signal
+from PySide6.QtGui import QGuiApplication
 from PySide6.QtWidgets import QApplication
 
 from streamer.commands.terminal import notice
@@ -32,7 +33,8 @@ class Overlay(QObject):
         """Prepare; nothing is shown before Qt runs. `file` keeps the place."""
         super().__init__()
         self._file = file
-        self.place = _first_place(settings, file)
+        # As it is wanted, and as far as the screen has room for it.
+        self._wanted = self.place = _first_place(settings, file)
         self._painter = Painter(settings.opacity)
         self._painter.prepare(self.place)
         self.shown = Shown(self._painter.fits, settings.fade_s)
@@ -45,6 +47,8 @@ class Overlay(QObject):
         self._due = QTimer(self, singleShot=True)
         self._due.timeout.connect(self._draw)
         self.news.connect(self.take, Qt.ConnectionType.QueuedConnection)
+        for signal in (QGuiApplication.instance().screenAdded, QGuiApplication.instance().screenRemoved):
+            signal.connect(self._redraw)
         self._due.start(0)
 
     def take(self, news: News) -> None:
@@ -77,7 +81,7 @@ class Overlay(QObject):
         """Let the mouse move and resize the captions, or let clicks through again."""
         self._drag = None
         self.shown.mode = "shown" if self.shown.mode == "moving" else "moving"
-        write(self._file, self.place)
+        write(self._file, self._wanted)
         self.on_change()
         self._redraw()
 
@@ -85,21 +89,28 @@ class Overlay(QObject):
         """Change the letters' size."""
         step = max(1, round((STEP - 1) * self.place.size))
         self._put(self.place.resized(self.place.size + (step if larger else -step)))
-        write(self._file, self.place)
+        write(self._file, self._wanted)
 
     def put_back(self) -> None:
         """Put the captions where they were at first."""
         size = screen_of(self.place).geometry().size()
         self._put(msgspec.structs.replace(usual(size.width(), size.height()), screen=self.place.screen))
-        write(self._file, self.place)
+        write(self._file, self._wanted)
 
     def _put(self, place: Place) -> None:
+        """Take a place that the user wants."""
         size = screen_of(place).geometry().size()
-        before, self.place = self.place, place.within(size.width(), size.height())
+        self._wanted = place.within(size.width(), size.height())
+        self._fit()
+        self._redraw()
+
+    def _fit(self) -> None:
+        """Take as much of the place as the screen has room for now: it may have gone, or be another size."""
+        size = screen_of(self._wanted).geometry().size()
+        before, self.place = self.place, self._wanted.within(size.width(), size.height())
         if (self.place.width, self.place.size) != (before.width, before.size):
             self._painter.prepare(self.place)
             self.shown.lay_again()
-        self._redraw()
 
     def _on_pointer(self, what: Pointer, x: int, y: int) -> None:
         if self.shown.mode != "moving":
@@ -118,10 +129,11 @@ class Overlay(QObject):
             case "right":
                 self.move()
 
-    def _redraw(self) -> None:
+    def _redraw(self, *_: object) -> None:
         self._due.start(DRAW_MS)
 
     def _draw(self) -> None:
+        self._fit()
         now_s = time.monotonic()
         rows, place, grabbed = self.shown.rows(N_ROWS, now_s), self.place, self.shown.mode == "moving"
         if rows:

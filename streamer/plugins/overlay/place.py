@@ -65,9 +65,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
     def within(self, width: int, height: int) -> "Place":
         """Return the nearest place that is on a screen of this size as a whole, as far as it can be."""
+        # A desktop whose screens are off has one without any size.
+        width, height = max(width, MIN_WIDTH), max(height, round(MIN_SIZE * HEIGHT_EM) + 2)
         # Lines and padding are rounded up by two pixels at most.
         size = max(MIN_SIZE, min(self.size, int((height - 2) / HEIGHT_EM)))
-        place = msgspec.structs.replace(self, size=size, width=max(min(MIN_WIDTH, width), min(self.width, width)))
+        place = msgspec.structs.replace(self, size=size, width=max(MIN_WIDTH, min(self.width, width)))
         x, y = (max(0, min(place.x, width - place.width)), max(0, min(place.y, height - place.height)))
         return msgspec.structs.replace(place, x=x, y=y)
 

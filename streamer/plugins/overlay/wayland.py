@@ -51,8 +51,8 @@ class Connection:
         self._free: deque[int] = deque()
         self._n_objects = 1
         self._received = b""
-        # Numbers and versions of what the compositor has, by interface.
-        self.globals: dict[str, list[tuple[int, int]]] = {}
+        # What the compositor has: versions by names, which are numbers, by interfaces.
+        self.globals: dict[str, dict[int, int]] = {}
         try:
             self._socket.connect(str(path))
             self._registry = self.create(1, 1, handler=self._handle_registry)
@@ -71,18 +71,22 @@ class Connection:
 
     def create(self, parent: int, request: int, arguments: bytes = b"", *, handler: Handler | None = None) -> int:
         """Send a request whose first argument is a new object; return the object."""
-        number = self._number(handler)
+        number = self.number(handler)
         self.send(parent, request, struct.pack("=I", number) + arguments)
         return number
 
-    def bind(self, interface: str, index: int = 0, handler: Handler | None = None) -> int:
-        """Return an object for something that the compositor has. Raises PeerError if it has it not."""
-        try:
-            name, version = self.globals[interface][index]
-        except (KeyError, IndexError):
-            raise PeerError(f"the Wayland compositor has no {interface}") from None
-        number = self._number(handler)
-        version = min(version, _VERSIONS[interface])
+    def bind(self, interface: str, name: int | None = None, handler: Handler | None = None) -> int:
+        """Return an object for something that the compositor has. Raises PeerError if it has not.
+
+        name : its number in `globals`; None: that of the first
+        """
+        known = self.globals.get(interface, {})
+        if name is None:
+            name = next(iter(known), None)
+        if name is None:
+            raise PeerError(f"the Wayland compositor has no {interface}")
+        number = self.number(handler)
+        version = min(known[name], _VERSIONS[interface])
         self.send(self._registry, 0, struct.pack("=I", name) + _string(interface) + struct.pack("=II", version, number))
         return number
 
@@ -113,7 +117,10 @@ class Connection:
                 return
             arguments, self._received = self._received[8:size], self._received[size:]
             if (handler := self._handlers.get(number)) is not None:
-                handler(header & 0xFFFF, arguments)
+                try:
+                    handler(header & 0xFFFF, arguments)
+                except struct.error:
+                    raise PeerError("malformed message from the Wayland compositor") from None
 
     def roundtrip(self) -> None:
         """Wait until the compositor has answered all requests so far."""
@@ -122,7 +129,7 @@ class Connection:
         while not answered:
             self.dispatch()
 
-    def _number(self, handler: Handler | None) -> int:
+    def number(self, handler: Handler | None) -> int:
         if self._free:
             number = self._free.popleft()
         else:
@@ -139,11 +146,13 @@ class Connection:
         self._free.append(number)
 
     def _handle_registry(self, event: int, arguments: bytes) -> None:
+        (name,) = struct.unpack_from("=I", arguments)
         if event == 0:
-            (name,) = struct.unpack_from("=I", arguments)
-            interface = _text(arguments, 4)
             (version,) = struct.unpack_from("=I", arguments, len(arguments) - 4)
-            self.globals.setdefault(interface, []).append((name, version))
+            self.globals.setdefault(_text(arguments, 4), {})[name] = version
+        else:
+            for known in self.globals.values():
+                known.pop(name, None)
 
 
 class Layer:
@@ -156,9 +165,8 @@ class Layer:
         self._compositor = connection.bind("wl_compositor")
         self._memory = connection.bind("wl_shm")
         self._shell = connection.bind(LAYER_SHELL)
-        self._outputs: dict[str, int] = {}
-        for index in range(len(connection.globals.get("wl_output", ()))):
-            self._add_output(index)
+        # Screens by their names of the connection, each an object and a name of the desktop.
+        self._outputs: dict[int, tuple[int, str]] = {}
         if "wl_seat" in connection.globals:
             self._seat = connection.bind("wl_seat", handler=self._handle_seat)
         # The mouse, 0 if there is none; where its pointer is, and the picture of it.
@@ -173,7 +181,6 @@ class Layer:
         # What is drawn once the compositor has agreed to the geometry: makes a picture for a size.
         self._draw: Callable[[int, int], tuple[bytes, int, int, int]] | None = None
         self._size: tuple[int, int] | None = None
-        connection.roundtrip()
 
     def show(
         self,
@@ -195,7 +202,7 @@ class Layer:
             self._draw = draw
         if not self._surface:
             self._surface = self._connection.create(self._compositor, 0)
-            output = self._outputs.get(screen, 0)
+            output = self._output(screen)
             arguments = struct.pack("=III", self._surface, output, _OVERLAY) + _string("streamer")
             role = self._role = self._connection.create(
                 self._shell, 0, arguments, handler=lambda *event: self._handle_role(role, *event)
@@ -228,12 +235,21 @@ class Layer:
     def _request(self, request: int, types: str, *arguments: int) -> None:
         self._connection.send(self._role, request, struct.pack(f"={types}", *arguments))
 
-    def _add_output(self, index: int) -> None:
+    def _output(self, screen: str) -> int:
+        """Return the object of a screen; 0, for which the compositor chooses one, if it has gone."""
+        there = self._connection.globals.get("wl_output", {})
+        for name in there.keys() - self._outputs.keys():
+            self._add_output(name)
+        self._connection.roundtrip()
+        return next((output for name, (output, known) in self._outputs.items() if name in there and known == screen), 0)
+
+    def _add_output(self, name: int) -> None:
         def handle(event: int, arguments: bytes) -> None:
             if event == 4:
-                self._outputs[_text(arguments, 0)] = output
+                self._outputs[name] = (output, _text(arguments, 0))
 
-        output = self._connection.bind("wl_output", index, handle)
+        output = self._connection.bind("wl_output", name, handle)
+        self._outputs[name] = (output, "")
 
     def _handle_role(self, role: int, event: int, arguments: bytes) -> None:
         if role != self._role:  # of a surface that is hidden
@@ -266,7 +282,7 @@ class Layer:
             os.ftruncate(descriptor, len(pixels))
             with mmap.mmap(descriptor, len(pixels)) as memory:
                 memory[:] = pixels
-            number = self._connection._number(None)
+            number = self._connection.number(None)
             arguments = struct.pack("=Ii", number, len(pixels))
             self._connection.send(self._memory, 0, arguments, descriptor)
         finally:

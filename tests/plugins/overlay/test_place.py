@@ -39,6 +39,12 @@ def test_captions_are_on_the_screen_as_a_whole(place: Place, width: int, height:
     assert found.within(width, height) == found
 
 
+def test_on_a_screen_that_is_off_they_are_small() -> None:
+    found = PLACE.within(0, 0)
+    assert found.width > 0
+    assert found.height > 0
+
+
 def test_a_place_on_the_screen_is_kept() -> None:
     assert PLACE.within(WIDTH, HEIGHT) == PLACE
 
@@ -106,9 +112,7 @@ def test_a_place_is_kept_in_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[]", b'{"x":1}', b'{"x":1,"y":1,"width":0,"size":40}', b"\xff", b"[" * 4000]
 )
-def test_a_damaged_file_costs_the_place_alone(
-    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_damaged_file_costs_the_place_alone(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "overlay.json"
     file.write_bytes(content)
     assert read(file) is None
