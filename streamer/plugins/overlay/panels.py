@@ -18,12 +18,10 @@ from PySide6.QtGui import (
 from PySide6.QtWidgets import QWidget
 
 from streamer.errors import StreamerError
+from streamer.plugins.overlay.layer import Layer, Mouse, OnPointer, Pointer
 from streamer.plugins.overlay.painting import cursor_picture
 from streamer.plugins.overlay.place import Place
-from streamer.plugins.overlay.wayland import Connection, Layer, Pointer
-
-# What the mouse does: its position, of the wheel how many steps up.
-OnPointer = Callable[[Pointer, int, int], None]
+from streamer.plugins.overlay.wayland import Connection
 
 # Makes the picture at a scale.
 Picture = Callable[[int], QImage]
@@ -53,9 +51,10 @@ class LayerPanel:
     ) -> None:
         self._connection = connection
         self._on_failure = on_failure
-        self._layer = Layer(connection, on_pointer)
+        self._layer = Layer(connection)
         cursor = cursor_picture()
-        self._layer.cursor = bytes(cursor.constBits()), cursor.width()
+        self._mouse = Mouse(connection, on_pointer, bytes(cursor.constBits()), cursor.width())
+        connection.roundtrip()
         self._notifier = QSocketNotifier(connection.descriptor, QSocketNotifier.Type.Read)
         self._notifier.activated.connect(self._dispatch)
 

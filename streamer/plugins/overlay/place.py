@@ -25,13 +25,6 @@ MIN_SIZE, MAX_SIZE, USUAL_SIZE = 8, 400, 40
 GRIP = 18  # width of the edges that are dragged
 MAX_FILE_BYTES = 4096
 
-# fmt: off
-Position = Literal[
-    "last", "top-left", "top", "top-right", "middle-left", "middle", "middle-right", "bottom-left", "bottom",
-    "bottom-right",
-]
-# fmt: on
-
 # What is dragged: everything, or an edge.
 Grip = Literal["all", "left", "right", "bottom"]
 
@@ -73,8 +66,8 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
         x, y = (max(0, min(place.x, width - place.width)), max(0, min(place.y, height - place.height)))
         return msgspec.structs.replace(place, x=x, y=y)
 
-    def at(self, position: Position, width: int, height: int) -> "Place":
-        """Return the place at an edge, or in the middle, of a screen of this size."""
+    def at(self, position: str, width: int, height: int) -> "Place":
+        """Return the place at an edge of a screen of this size, such as `top` and `bottom-left`, or in the `middle`."""
         row, _, column = position.partition("-")
         free_x, free_y = width - self.width, height - self.height
         x = {"left": MARGIN, "right": free_x - MARGIN}.get(column, free_x // 2)

@@ -15,8 +15,9 @@ from streamer.commands.terminal import notice
 from streamer.errors import PeerError, StreamerError
 from streamer.outside import one_line
 from streamer.plugins.overlay.following import Following
+from streamer.plugins.overlay.layer import OnPointer
 from streamer.plugins.overlay.overlay import Overlay
-from streamer.plugins.overlay.panels import LayerPanel, OnPointer, Panel, WindowPanel
+from streamer.plugins.overlay.panels import LayerPanel, Panel, WindowPanel
 from streamer.plugins.overlay.settings import OverlaySettings
 from streamer.plugins.overlay.tray import Tray
 from streamer.plugins.overlay.wayland import LAYER_SHELL, Connection, socket_path

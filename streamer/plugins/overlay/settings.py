@@ -4,14 +4,18 @@ from typing import Annotated
 
 import msgspec
 
-from streamer.plugins.overlay.place import MAX_SIZE, Position
-from streamer.settings.setting import Help, within
+from streamer.plugins.overlay.place import MAX_SIZE
+from streamer.settings.setting import Help, like, within
 
 
 class OverlaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """The captions of `streamer overlay`, over all windows."""
 
-    position: Annotated[Position, Help("where they are on the screen; last: where they were left")] = "last"
+    position: Annotated[
+        str,
+        like("last|(top|middle|bottom)(-left|-right)?", "bottom-left", "last"),
+        Help("top, middle or bottom, with -left or -right or without; last: where they were left", metavar="WHERE"),
+    ] = "last"
     size: Annotated[
         int, within(0, MAX_SIZE, "pixels"), Help("height of the letters, at least 8; 0: as it was left")
     ] = 0

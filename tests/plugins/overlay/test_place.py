@@ -13,7 +13,6 @@ from streamer.plugins.overlay.place import (
     MIN_SIZE,
     MIN_WIDTH,
     Place,
-    Position,
     read,
     usual,
     write,
@@ -66,7 +65,7 @@ def test_they_are_at_the_bottom_at_first_with_two_lines_of_some_forty_characters
         ("bottom-right", WIDTH - 600 - MARGIN, HEIGHT - PLACE.height - MARGIN),
     ],
 )
-def test_they_are_put_at_an_edge(position: Position, x: int, y: int) -> None:
+def test_they_are_put_at_an_edge(position: str, x: int, y: int) -> None:
     found = PLACE.at(position, WIDTH, HEIGHT)
     assert (found.x, found.y) == (x, y)
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import PeerError
-from streamer.plugins.overlay.wayland import Connection, Layer
+from streamer.plugins.overlay.layer import Layer, Mouse
+from streamer.plugins.overlay.wayland import Connection
 from tests.plugins.overlay.compositor import GLOBALS, LEFT_BUTTON, RIGHT_BUTTON, SCREEN, Compositor, serving
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="Wayland is Linux's")
@@ -23,7 +24,8 @@ class Stage:
         self.compositor = compositor
         self.connection = Connection(compositor.path)
         self.pointed: list[tuple[str, int, int]] = []
-        self.layer = Layer(self.connection, lambda *what: self.pointed.append(what))
+        self.layer = Layer(self.connection)
+        self.mouse = Mouse(self.connection, lambda *what: self.pointed.append(what), bytes(4 * 9), 3)
         self.drawn: list[tuple[int, int]] = []
 
     def draw(self, width: int, height: int) -> tuple[bytes, int, int, int]:
@@ -102,7 +104,6 @@ def test_while_it_is_grabbed_it_covers_its_screen_and_has_the_mouse(stage: Stage
 
 
 def test_the_pointer_has_a_picture_while_it_is_grabbed(stage: Stage) -> None:
-    stage.layer.cursor = (bytes(4 * 9), 3)
     stage.show(grabbed=True)
     surface = stage.compositor.number("wl_surface")
     stage.compositor.send(stage.compositor.number("wl_pointer"), 0, struct.pack("=IIii", 5, surface, 256, 512))
@@ -155,4 +156,4 @@ def test_a_compositor_that_is_away_goes_or_refuses_is_an_error(tmp_path: Path) -
 
 def test_a_compositor_without_layers_is_an_error(tmp_path: Path) -> None:
     with serving(tmp_path / "a", globals=("wl_compositor", "wl_shm")) as compositor, pytest.raises(PeerError):
-        Layer(Connection(compositor.path), lambda *_: None)
+        Layer(Connection(compositor.path))
