@@ -15,7 +15,7 @@ from streamer.events import Event
 from streamer.plugins.overlay.following import Asked, Connected, Failed, News
 from streamer.plugins.overlay.layer import OnPointer, Pointer
 from streamer.plugins.overlay.painting import Painter
-from streamer.plugins.overlay.panels import Panel, screen_of
+from streamer.plugins.overlay.panels import Panel, room_of, screen_of
 from streamer.plugins.overlay.place import N_ROWS, Grip, Place, read, usual, write
 from streamer.plugins.overlay.settings import OverlaySettings
 from streamer.plugins.overlay.shown import Shown
@@ -95,8 +95,7 @@ class Overlay(QObject):
 
     def put_back(self) -> None:
         """Put the captions where they were at first."""
-        size = screen_of(self.place).geometry().size()
-        self._put(msgspec.structs.replace(usual(size.width(), size.height()), screen=self.place.screen))
+        self._put(msgspec.structs.replace(usual(*room_of(screen_of(self._wanted))), screen=self._wanted.screen))
         write(self._file, self._wanted)
 
     def _put(self, place: Place) -> None:
@@ -153,7 +152,7 @@ def _first_place(settings: OverlaySettings, file: Path) -> Place:
     kept = read(file)
     screen = screen_of(kept)
     width, height = screen.geometry().width(), screen.geometry().height()
-    place = kept or usual(width, height, size=settings.size)
+    place = kept or usual(*room_of(screen), size=settings.size)
     if settings.size:
         place = place.resized(settings.size)
     if settings.width:
@@ -161,7 +160,7 @@ def _first_place(settings: OverlaySettings, file: Path) -> Place:
         place = msgspec.structs.replace(place, width=settings.width, x=left)
     place = msgspec.structs.replace(place, screen=screen.name()).within(width, height)
     if settings.position != "last":
-        place = place.at(settings.position, width, height)
+        place = place.at(settings.position, *room_of(screen))
     if place != kept:
         write(file, place)
     return place

@@ -43,6 +43,12 @@ def screen_of(place: Place | None) -> QScreen:
     return named[0] if named else QGuiApplication.primaryScreen()
 
 
+def room_of(screen: QScreen) -> tuple[int, int]:
+    """Return the width of a screen, and its height without a panel at the bottom."""
+    whole, free = screen.geometry(), screen.availableGeometry()
+    return whole.width(), free.y() + free.height() - whole.y()
+
+
 class LayerPanel:
     """A layer surface. While it is grabbed it covers its screen, and the mouse is its own."""
 
