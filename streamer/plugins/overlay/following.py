@@ -88,11 +88,14 @@ class Following:
         self._post = post
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._work, name="overlay", daemon=True)
+        # None before it runs; whether it is to end.
         self._task: asyncio.Task[None] | None = None
+        self._stopped = False
         self._thread.start()
 
     def stop(self) -> None:
         """End, and wait for it."""
+        self._stopped = True
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(lambda: self._task and self._task.cancel())
         self._thread.join()
@@ -103,6 +106,8 @@ class Following:
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
+        if self._stopped:
+            return
         try:
             async with reachable(self._port_file, self._act):
                 await self._follow()

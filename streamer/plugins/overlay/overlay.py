@@ -74,6 +74,7 @@ class Overlay(QObject):
 
     def pause(self) -> None:
         """Stop showing captions, or go on."""
+        self._drag = None
         self.shown.pause(time.monotonic(), on=self.shown.mode != "paused")
         notice("captions are paused" if self.shown.mode == "paused" else "captions go on")
         self.on_change()
@@ -83,7 +84,6 @@ class Overlay(QObject):
         """Let the mouse move and resize the captions, or let clicks through again."""
         self._drag = None
         self.shown.mode = "shown" if self.shown.mode == "moving" else "moving"
-        write(self._file, self._wanted)
         self.on_change()
         self._redraw()
 
@@ -125,6 +125,7 @@ class Overlay(QObject):
                 self._put(place.dragged(grip, x - from_x, y - from_y))
             case "release":
                 self._drag = None
+                write(self._file, self._wanted)
             case "wheel":
                 self.resize(larger=y > 0)
             case "right":

@@ -83,7 +83,10 @@ def _run(application: QApplication, overlay: Overlay) -> None:
     if hasattr(signal, "SIGUSR1"):
         signal.signal(signal.SIGUSR1, lambda *_: overlay.pause())
     try:
-        application.exec()
+        if application.exec() and overlay.error is None:
+            overlay.error = StreamerError(
+                f"the display has gone ({one_line(_said[-1]) if _said else 'no reason given'})"
+            )
     finally:
         signal.set_wakeup_fd(before)
         notifier.setEnabled(False)
@@ -97,7 +100,9 @@ def _prepare_desktop() -> Connection | None:
     Elsewhere the window is one of X11: Wayland alone lets no program put a window above others. Raises StreamerError if
     there is no desktop.
     """
-    if sys.platform in ("win32", "darwin") or os.environ.get("QT_QPA_PLATFORM"):
+    # Qt's own windows on Wayland, which many ask for, are never above others.
+    chosen = os.environ.get("QT_QPA_PLATFORM", "")
+    if sys.platform in ("win32", "darwin") or (chosen and not chosen.startswith("wayland")):
         return None
     has_x11, path = bool(os.environ.get("DISPLAY")), socket_path()
     if path is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from PySide6.QtGui import QAction, QIcon
 from PySide6.QtWidgets import QApplication, QMenu, QSystemTrayIcon
 
+from streamer.commands.terminal import notice
 from streamer.plugins.overlay.overlay import Overlay
 
 ICON = Path(__file__).parents[2] / "server" / "static" / "icon.svg"
@@ -31,6 +32,8 @@ class Tray:
         overlay.on_change = self._update
         self._update()
         self._tray.show()
+        if not QSystemTrayIcon.isSystemTrayAvailable():
+            notice("this desktop has no tray: use `streamer overlay toggle`, `move` and `quit`")
 
     def _add(self, text: str, act: Callable[[], None]) -> QAction:
         action = self._menu.addAction(text)
