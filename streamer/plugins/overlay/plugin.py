@@ -7,7 +7,6 @@ import platformdirs
 from streamer.commands.listen import Daemon, Fingerprint, TokenFile, daemon_address
 from streamer.commands.signature import Arg, Flags, endless, needs
 from streamer.errors import UsageError
-from streamer.lock import LockedError
 from streamer.plugins.overlay.place import MAX_SIZE, MIN_SIZE
 from streamer.plugins.overlay.settings import OverlaySettings
 from streamer.settings.table import Settings
@@ -37,6 +36,7 @@ def overlay(
     Example: streamer overlay --position top --size 60
     """
     # Late, as the command line itself needs none of them.
+    from streamer.lock import LockedError
     from streamer.plugins.instance import ask, only_one, port_file
 
     chosen = settings.of(OverlaySettings)

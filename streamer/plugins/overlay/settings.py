@@ -13,7 +13,7 @@ class OverlaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
     position: Annotated[
         str,
-        like("last|(top|middle|bottom)(-left|-right)?", "bottom-left", "last"),
+        like("last|(top|middle|bottom)(-left|-right)?", "bottom-left", "last", "top", "middle", "bottom"),
         Help("top, middle or bottom, with -left or -right or without; last: where they were left", metavar="WHERE"),
     ] = "last"
     size: Annotated[
