@@ -159,18 +159,6 @@ def test_streamer_is_where_it_is_said_to_be(folder: Path) -> None:
         assert subprocess.check_output([bash, "-ec", command], cwd=folder, env=environ).startswith(b"streamer ")
 
 
-def test_its_figures_are_among_the_measured_ones() -> None:
-    measured = (REPOSITORY / "docs" / "decisions.md").read_text(encoding="utf-8")
-    figures = {
-        figure
-        for line in README.splitlines()
-        if line.startswith("|") and re.match(r"\| (?!Model|---)", line)
-        for figure in re.findall(r"(?<![\w.])(\d+\.?\d*) (?:s|%|MB|/)", line)
-    }
-    assert len(figures) > 25
-    assert not {figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.]*\d)", measured)}
-
-
 def test_its_picture_shows_the_sentences_that_are_said() -> None:
     picture = (REPOSITORY / "docs" / "captions.svg").read_text(encoding="utf-8")
     last = " ".join(re.findall(r"<text[^>]*>([^<]*)", picture[picture.rindex("<g ") :]))

@@ -26,7 +26,7 @@ HOUSE = [
 # says beside it why not. Plainer sentences of refusals took some lines more in all rooms, and so did imports when
 # options of decoding became those of a session and the task of a window.
 BUDGETS = {
-    "plugins": (9382, 7300),  # the overlay, and in it a Wayland client, as Qt has no layers above windows
+    "plugins": (9448, 7300),  # the overlay, and in it a Wayland client, as Qt has no layers above windows
     "commands": (3102, 2400),  # bench: the offline text beside, energy; a command's help is its docstring
     "server": (4009, 2520),
     "daemon": (1305, 1300),  # a stream and its session are one class
@@ -55,11 +55,11 @@ TEST_BUDGETS = {
     "unit/outputs": (1512, 1300),  # kills
     "unit/audio unit/after": (4890, 3150),  # what small faults showed
     "unit/commands unit/setup unit/settings": (2720, 1600),  # what small faults showed
-    "plugins": (7080, 5000),  # the overlay, beside a compositor of its own
+    "plugins": (7151, 5000),  # the overlay, beside a compositor of its own
     "e2e": (2682, 1700),
     "reference": (2408, 2600),  # real exports for NPUs
     "tools": (721, 400),
-    ".": (50925, 33000),
+    ".": (51015, 33000),
     "../tools": (6821, 5000),
 }
 
