@@ -37,7 +37,8 @@ from livekit.agents import APIConnectionError, APIConnectOptions, stt
 from livekit.agents.llm import ChatMessage
 from livekit.agents.voice.events import ConversationItemAddedEvent
 
-from streamer.plugins.agents.livekit import STT, LiveStream
+from streamer.plugins.agents.live import LiveStream
+from streamer.plugins.agents.livekit import STT
 
 # nano.en gets about one word in six wrong.
 MAX_WER = 0.4
